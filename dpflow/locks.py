@@ -115,7 +115,8 @@ class TurnQueue:
                 return True
             if not first.is_over and first.thread is not turn.thread:
                 return False
-            self._remove(first)
+            with suppress(ValueError):
+                self._turns.remove(first)
         return False
 
     def leave(self, turn: Turn) -> None:
@@ -123,8 +124,9 @@ class TurnQueue:
         if turn.is_done:
             return
         turn.left = True
-        self._remove(turn)
-        for first in self.turns()[:1]:
+        with suppress(ValueError):
+            self._turns.remove(turn)
+        for first in list(self._turns)[:1]:
             first.call()
         turn.is_done = True
 
@@ -157,10 +159,6 @@ class TurnQueue:
     def first_name(self) -> str:
         """Return the name of the thread with the first turn, or "" without one."""
         return "".join(turn.thread.name for turn in self.turns()[:1])
-
-    def _remove(self, turn: Turn) -> None:
-        with suppress(ValueError):
-            self._turns.remove(turn)
 
 
 class FileLock:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         LostDecisions,
         LostRelease,
     )
-    from dpflow.ledger.witness.lines import Line
+    from dpflow.ledger.witness.base import Line
 
 #: Most lines of a list that are printed.
 SHOWN = 10

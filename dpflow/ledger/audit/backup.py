@@ -39,9 +39,8 @@ from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import busy
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import check_left, real_path, translated
-from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.lines import Line
-from dpflow.ledger.witness.rollback_check import beginning, missing
+from dpflow.ledger.witness.base import Line, WitnessAt, compacted
+from dpflow.ledger.witness.rollback_check import lines_of, missing
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
 from dpflow.policy import Policy
@@ -248,12 +247,13 @@ def _read_replaced(
             check_left(path)
             _copy_file(path, copy, mode="rw")
             _verified(copy, ledger_id)
-            with closing(_opened(copy)) as ledger, ledger.storage.read() as reading:
-                lines = beginning(reading)
-                away = {line[:2] for line in missing(reading, witnessed)}
-                held = [e for e in (*witnessed, *lines) if e[:2] not in away]
-                charges = {line.charge for line in held}
-                return _Replaced(lines, kept_releases(reading), charges)
+            with closing(_opened(copy)) as ledger:
+                lines = compacted(lines_of(ledger.storage))
+                with ledger.storage.read() as reading:
+                    away = {line[:2] for line in missing(reading, witnessed)}
+                    kept = kept_releases(reading)
+            held = [e for e in (*witnessed, *lines) if e[:2] not in away]
+            return _Replaced(lines, kept, {line.charge for line in held})
     return None
 
 

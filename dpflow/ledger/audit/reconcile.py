@@ -27,8 +27,7 @@ from dpflow.ledger.rows import OF_FLOW, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import read_releases
-from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.lines import KEPT, Line
+from dpflow.ledger.witness.base import KEPT, Line, Witness
 from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 

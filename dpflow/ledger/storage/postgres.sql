@@ -80,12 +80,6 @@ CREATE TRIGGER entry_is_tagged AFTER INSERT ON dpflow.entry FOR EACH ROW
     EXECUTE FUNCTION dpflow.tag_entry();
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
 
--- name: identity
-SELECT ledger_id, environment, created_at, version,
-    current_setting('synchronous_commit'), current_setting('fsync'),
-    current_setting('full_page_writes'), pg_is_in_recovery()
-FROM dpflow.ledger
-
 -- name: prepare_connection
 -- Every statement looks rows up by their keys: no plan may read a whole table because
 -- it was small when it was made.

@@ -16,8 +16,7 @@ import psycopg
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.sql import named_statements
-from dpflow.ledger.witness.base import Change, End, Stored, Witness
-from dpflow.ledger.witness.lines import Line
+from dpflow.ledger.witness.base import Change, End, Line, Stored, Witness
 
 
 class _WitnessServer(Server):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
@@ -18,9 +18,8 @@ from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import Needs, Reading
-from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.lines import Line, compacted, line_of
+from dpflow.ledger.storage.tables import ENDLESS, Needs, Reading
+from dpflow.ledger.witness.base import Line, Witness, compacted, line_of
 from dpflow.policy import Policy
 
 #: So many entries are read at once.
@@ -227,17 +226,25 @@ def begin(storage: Storage, witness: Witness, *, anew: bool = False) -> list[Lin
         ConfigurationError: If there is one, without `anew`.
     """
     with storage.read() as reading:
-        head, lines = reading.head()[0], beginning(reading)
+        head = reading.head()[0]
         repairs = reading.load(lambda _: ("repairs",)).repairs
+    lines = compacted(lines_of(storage, until=head))
     witness.enrol(repairs, lines, anew=anew)
     # Entries since then may be in the older witness alone.
-    with storage.read() as reading:
-        since = [line_of(e) for e in reading.after(head) if is_told(e)]
-    if since:
+    if since := [*lines_of(storage, head)]:
         witness.append(since)
     return lines
 
 
-def beginning(reading: Reading) -> list[Line]:
-    """Return the lines of a whole journal, compacted, oldest first."""
-    return compacted(line_of(e) for e in reading.after() if is_told(e))
+def lines_of(storage: Storage, after: int = 0, until: int = ENDLESS) -> Iterator[Line]:
+    """Yield the lines of a journal's entries after one, oldest first.
+
+    Each page is a transaction of its own.
+    """
+    more = True
+    while more:
+        with storage.read() as reading:
+            page = [*reading.after(after, min(until, after + AT_ONCE))]
+        yield from (line_of(entry) for entry in page if is_told(entry))
+        more = len(page) == AT_ONCE
+        after += len(page)

@@ -25,9 +25,9 @@ from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.witness import base, lines
+from dpflow.ledger.witness import base
+from dpflow.ledger.witness.base import Line
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import Line
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.forging import settle_for
@@ -191,7 +191,7 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
 
 def keep(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let compaction leave some lines besides the newest and the decisions."""
-    for module in (lines, base, reconciling):
+    for module in (base, reconciling):
         monkeypatch.setattr(module, "KEPT", count)
 
 

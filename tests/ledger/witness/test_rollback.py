@@ -23,8 +23,8 @@ from dpflow.exceptions import (
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Granted
+from dpflow.ledger.witness.base import header_of
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import header_of
 from dpflow.rounding import UNITS
 from tests.ledger.support import audit, granted, read, sums
 from tests.ledger.witness.accidents import (

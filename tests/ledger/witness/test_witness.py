@@ -21,11 +21,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.records import Granted
+from dpflow.ledger.witness import base
 from dpflow.ledger.witness import file as witness_module
-from dpflow.ledger.witness import lines as lines_module
-from dpflow.ledger.witness.base import End, Seen, Witness
+from dpflow.ledger.witness.base import End, Line, Seen, Witness
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import Line
 from dpflow.locks import FileLock
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
@@ -105,11 +104,11 @@ def test_another_file_with_the_same_number_is_read_from_its_beginning(
 
 def test_a_line_that_names_an_account_hides_no_use_of_it(witness, monkeypatch):
     """Compaction keeps the newest use, and so does what is remembered of the lines."""
-    monkeypatch.setattr(lines_module, "KEPT", 1)
+    keep(1, monkeypatch)
     use = line(1)._replace(kind="settle", used={"a#1": (5, 0)})
     named = line(2)._replace(kind="tighten", used={"a#1": ()})
     other = line(3)._replace(kind="settle", used={"b#1": (1, 0)})
-    assert use in lines_module.compacted([use, named, other])
+    assert use in base.compacted([use, named, other])
     seen = Seen()
     seen.note([use, named, other], End(b"", 0, 0))
     assert seen.newest["account/a#1"] == use.number

@@ -19,9 +19,7 @@ from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness import base
-from dpflow.ledger.witness import lines as lines_module
-from dpflow.ledger.witness.base import Witness
-from dpflow.ledger.witness.lines import Line
+from dpflow.ledger.witness.base import Line, Witness
 from dpflow.ledger.witness.places import witness_at
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import granted, kinds, make_policy, read, sums, url
@@ -201,8 +199,7 @@ def compacts_and_keeps_what_counts(setting: str, folder: Path) -> None:
 
 def keep(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let compaction leave some lines besides the newest and the decisions."""
-    for module in (base, lines_module):
-        monkeypatch.setattr(module, "KEPT", lines)
+    monkeypatch.setattr(base, "KEPT", lines)
 
 
 CONTRACT = [
