@@ -49,7 +49,7 @@ RATIO_LOW, RATIO_HIGH = Fraction(1, 10**6), Fraction(10**9)
 _EXPONENT_LIMIT = 400
 #: Longer numbers are no measurements, and Python would not print them.
 _BITS = 4096
-_SHOWN = 60
+_LONGEST_TEXT = 60
 #: Text of `number_text` for a number without a finite decimal; 4096 bits are 1234
 #: digits at most, so `exact` reads each of its own numbers again.
 _QUOTIENT = re.compile(r"-?[0-9]{1,1234}/[0-9]{1,1234}")
@@ -85,35 +85,35 @@ def exact(
     Raises:
         InvalidCost: If the value is no finite number or lies outside the limits.
     """
-    shown = _shown(value)
+    text = _text_of(value)
     try:
         number = _read(value)
     except (InvalidOperation, OverflowError, ZeroDivisionError):
         number = None
     if number is None or max(map(int.bit_length, number.as_integer_ratio())) > _BITS:
         msg = (
-            f"{name} must be a finite number, got {shown} ({type(value).__name__}). "
+            f"{name} must be a finite number, got {text} ({type(value).__name__}). "
             "Write it as a number such as 0.5 or '1e-6'."
         )
-        raise InvalidCost(msg, name=name, value=shown)
+        raise InvalidCost(msg, name=name, value=text)
     if (low is not None and number < low) or (high is not None and number > high):
         lowest = "-inf" if low is None else f"{float(low):g}"
         highest = "inf" if high is None else f"{float(high):g}"
         hint = "Check the unit and the number of zeros."
         if number < 0 and low is not None and low >= 0:
             hint = "It cannot be negative: give its size, without the sign."
-        msg = f"{name} must lie in [{lowest}, {highest}], got {shown}. {hint}"
-        raise InvalidCost(msg, name=name, value=shown, low=low, high=high)
+        msg = f"{name} must lie in [{lowest}, {highest}], got {text}. {hint}"
+        raise InvalidCost(msg, name=name, value=text, low=low, high=high)
     return number
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     try:
         text = number_text(value) if isinstance(value, Fraction) else repr(value)
     except ValueError:
         # Python does not print integers of more than 4,300 digits.
         text = "a number of thousands of digits"
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
 
 
 def _read(value: object) -> Fraction | None:
@@ -157,10 +157,10 @@ def exact_delta(value: object, *, name: str = "delta", zero: bool = True) -> Fra
     if number == 1 or (number == 0 and not zero) or 0 < number < DELTA_LOW:
         allowed = "0 or in [1e-35, 1)" if zero else "in [1e-35, 1)"
         msg = (
-            f"{name} must be {allowed}, got {_shown(value)}. "
+            f"{name} must be {allowed}, got {_text_of(value)}. "
             "Choose one well below 1 / (number of people)."
         )
-        raise InvalidCost(msg, name=name, value=_shown(value), low=DELTA_LOW, high=1)
+        raise InvalidCost(msg, name=name, value=_text_of(value), low=DELTA_LOW, high=1)
     return number
 
 

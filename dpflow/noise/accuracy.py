@@ -56,8 +56,8 @@ class Estimate(float):
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, object]]:
         """Say how pickle and copy make it again."""
-        known = {"interval": self.interval, "confidence": self.confidence}
-        return (float(self),), dict(known)
+        options = {"interval": self.interval, "confidence": self.confidence}
+        return (float(self),), dict(options)
 
     def __repr__(self) -> str:
         """Write the number with its interval."""

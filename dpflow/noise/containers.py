@@ -279,8 +279,8 @@ def _take_filled(series: Any) -> Parts:
     dtype = series.dtype
     numbers, rebuild = _take_series(series.astype(dtype.numpy_dtype))
     whole = "int64[pyarrow]" if dtype.name.endswith("[pyarrow]") else "Int64"
-    kept = dtype if dtype.kind == "f" else whole
-    return numbers, lambda noisy: rebuild(noisy).astype(kept)
+    result = dtype if dtype.kind == "f" else whole
+    return numbers, lambda noisy: rebuild(noisy).astype(result)
 
 
 def _take_arrow(array: Any) -> Parts:
@@ -323,9 +323,9 @@ def _take_table(table: Any) -> Parts:
 
     def rebuild_table(noisy: list[float]) -> Any:
         columns = dict(zip(places, rebuild(noisy), strict=True))
-        kept = [columns.get(at, each) for at, each in enumerate(table.columns)]
+        arrays = [columns.get(at, own) for at, own in enumerate(table.columns)]
         # Not the schema: its metadata may hold anything.
-        return type(table).from_arrays(kept, names=table.column_names)
+        return type(table).from_arrays(arrays, names=table.column_names)
 
     return taken, rebuild_table
 

@@ -93,13 +93,13 @@ def refinement(
 
 
 def _taken(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:
-    made: tuple[Answer, ...] = ()
+    released: tuple[Answer, ...] = ()
     for answer in drawn:
-        made = (*made, answer)
+        released = (*released, answer)
         # Of the last draw it is called, too, and changes nothing.
-        if until(made):
+        if until(released):
             break
-    return len(made), made
+    return len(released), released
 
 
 def answers(cost: Cost, values: Any) -> Iterator[Answer]:

@@ -109,8 +109,8 @@ class Cost(metaclass=_CostType):
         Raises:
             TypeError: If the name is one of dpflow's own: old journals mean that one.
         """
-        known = _KINDS.get(cls.__name__)
-        owner = "" if known is None else known.__module__
+        present = _KINDS.get(cls.__name__)
+        owner = "" if present is None else present.__module__
         if owner.startswith("dpflow.") and owner != cls.__module__:
             msg = f"dpflow has a cost named {cls.__name__!r} already; choose another"
             raise TypeError(msg)

@@ -197,10 +197,10 @@ def _spread(finest: Gaussian | Laplace) -> Fraction:
 
 def _falling(first: Fraction, finest: Fraction) -> tuple[Fraction, ...]:
     """Return spreads down to the finest, without it, each about a tenth smaller."""
-    found = [first]
-    while found[-1] * _FINER > finest and len(found) < _MOST_DRAWS:
-        found.append(exact(short_up(found[-1] * _FINER, _DIGITS), name="spread"))
-    return tuple(found)
+    spreads = [first]
+    while spreads[-1] * _FINER > finest and len(spreads) < _MOST_DRAWS:
+        spreads.append(exact(short_up(spreads[-1] * _FINER, _DIGITS), name="spread"))
+    return tuple(spreads)
 
 
 @lru_cache(maxsize=256)

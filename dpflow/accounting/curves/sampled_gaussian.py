@@ -231,12 +231,12 @@ def _log_moment(
         if not missed < 1:
             msg = "the trapezoid rule is too coarse"
             raise UnsettledBound(msg, name="bound")
-        found, last = _sum(mp, rule, order, rate, noise)
-        found += _below(mp, rule, order, rate, noise)
-        found += _above(mp, rule, order, noise, last)
-        found += missed * to_real(mp, 2 + 2 * order * rate)
-        # Solved for D: D <= found + missed * D.
-        log_moment = mp.log1p(found / (1 - missed))
+        total, last = _sum(mp, rule, order, rate, noise)
+        total += _below(mp, rule, order, rate, noise)
+        total += _above(mp, rule, order, noise, last)
+        total += missed * to_real(mp, 2 + 2 * order * rate)
+        # Solved for D: D <= total + missed * D.
+        log_moment = mp.log1p(total / (1 - missed))
     return +log_moment
 
 

@@ -113,8 +113,8 @@ def response_masses(epsilon: Fraction, count: int, step: float, tiny: float) -> 
     size = float(gammaln(count + 1)) + count * (eps + 1)
     weights = np.exp(logs) * (1 + 1e-12 + 32 * UNIT * size)
     losses = np.nextafter((count - 2 * lows) * float_up(epsilon), np.inf)
-    kept = weights > tiny / (count + 1)
-    weights, losses, rare = weights[kept], losses[kept], weights[~kept]
+    frequent = weights > tiny / (count + 1)
+    weights, losses, rare = weights[frequent], losses[frequent], weights[~frequent]
     below = np.floor(losses / step).astype(np.int64)
     share = np.expm1(below * step - losses) / math.expm1(-step)
     share += 1e-12 + 8 * UNIT * np.abs(losses) / step
@@ -158,12 +158,12 @@ class ComposedMasses:
             _coarsened(group.masses, losses)
             for group, losses in zip(groups, self._losses, strict=True)
         ]
-        kept = 0.0
+        finite = 0.0
         for group in groups:
             inside = max(1 - group.infinite, 0.0)
-            kept += group.count * math.log1p(-group.infinite) if inside else -math.inf
+            finite += group.count * math.log1p(-group.infinite) if inside else -math.inf
         #: Mass of infinite losses.
-        self.infinite = min(-math.expm1(kept) * (1 + 1e-12), 1.0)
+        self.infinite = min(-math.expm1(finite) * (1 + 1e-12), 1.0)
         #: The largest finite loss.
         self.top = sum(
             group.count * float(losses[-1])
@@ -247,18 +247,18 @@ class ComposedMasses:
         if epsilon >= self.top:
             return self.infinite
         notch = self._best(epsilon)
-        found = self._transform(notch, epsilon)
-        losses = (np.arange(len(found.density)) + found.base) * self.step
-        density, losses = found.density[losses > epsilon], losses[losses > epsilon]
+        transform = self._transform(notch, epsilon)
+        losses = (np.arange(len(transform.density)) + transform.base) * self.step
+        density, losses = transform.density[losses > epsilon], losses[losses > epsilon]
         # What undoes the tilt may be huge or tiny, and so may each of its factors.
-        exponents = found.cumulant - _tilt(notch) * losses
+        exponents = transform.cumulant - _tilt(notch) * losses
         peak = float(exponents[0])
         weights = np.exp(np.maximum(exponents - peak, _LEAST_WEIGHT))
         weights *= -np.expm1(epsilon - losses)
         size = float(weights @ density)
-        size += float(np.linalg.norm(weights)) * found.error
+        size += float(np.linalg.norm(weights)) * transform.error
         main = math.exp(min(peak + math.log(size), 0.0))
-        return min((self.infinite + main + found.above) * (1 + 1e-9), 1.0)
+        return min((self.infinite + main + transform.above) * (1 + 1e-9), 1.0)
 
     def _transform(self, notch: int, epsilon: float) -> _Transformed:
         tilt, (mean, deviation) = _tilt(notch), self._moment(notch)
@@ -341,5 +341,5 @@ def _coarsened(masses: Array, losses: NDArray[Any]) -> tuple[Array, Array]:
     starts = np.append(np.arange(0, rest, block), np.arange(rest, len(masses)))
     sums = np.add.reduceat(masses, starts)
     means = np.add.reduceat(masses * losses, starts)
-    kept = sums > 0
-    return np.log(sums[kept]), means[kept] / sums[kept]
+    positive = sums > 0
+    return np.log(sums[positive]), means[positive] / sums[positive]

@@ -199,8 +199,8 @@ def fixed_epsilon(parts: Parts, delta: Fraction) -> Fraction:
         return _root(sequence, delta, spare)
     if room == 0:
         return sequence.highest
-    found = bound_above(lambda mp: _inverse(mp, sequence, spare(mp)))
-    return min(found, sequence.highest)
+    epsilon = bound_above(lambda mp: _inverse(mp, sequence, spare(mp)))
+    return min(epsilon, sequence.highest)
 
 
 def largest_loss(parts: Parts, delta: Fraction) -> Fraction | None:

@@ -128,12 +128,12 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
     # What a grid adds must not refuse a few steps whose sum is the budget.
     largest = largest_loss(parts, delta)
     try:
-        found = grid_epsilon(parts, delta)
+        epsilon = grid_epsilon(parts, delta)
     except InvalidCost:
         if largest is None:
             raise
         return largest
-    return found if largest is None else min(found, largest)
+    return epsilon if largest is None else min(epsilon, largest)
 
 
 @lru_cache(maxsize=1024)
@@ -158,7 +158,7 @@ def _bounded_orders(parts: Parts) -> list[Fraction]:
         UnsupportedCost: If there is no such order.
     """
     own = {cost.order for cost, _ in parts if isinstance(cost, RenyiDP)}
-    found: list[Fraction] = []
+    orders: list[Fraction] = []
     refused: UnsupportedCost | None = None
     for order in (*_ORDERS, *own):
         try:
@@ -167,10 +167,10 @@ def _bounded_orders(parts: Parts) -> list[Fraction]:
         except UnsupportedCost as error:
             refused = error
         else:
-            found.append(order)
-    if refused is not None and not found:
+            orders.append(order)
+    if refused is not None and not orders:
         raise refused
-    return found
+    return orders
 
 
 _ACCOUNTANTS: dict[str, Callable[[Parts, Fraction], Fraction]] = {

@@ -166,7 +166,7 @@ class Terms:
             return False
         low, high = 0.0, math.inf
         x = math.log1p(1 / max(self._slopes))
-        left: _Point | None = None
+        last_below: _Point | None = None
         for _ in range(_STEPS):
             point = self._point(x)
             if math.log(-math.expm1(-x)) - point.height - point.error > -limit:
@@ -180,8 +180,8 @@ class Terms:
             halved = high - low <= width / 2
             below, above = low * (1 - wide), high * (1 + wide)
             # Above the root the slope may be huge: the last point below it helps.
-            left = point if image > x else left
-            floor = max(p.tangent(below) for p in (point, left) if p is not None)
+            last_below = point if image > x else last_below
+            floor = max(p.tangent(below) for p in (point, last_below) if p is not None)
             if math.log(-math.expm1(-above)) + limit + _WHOLE <= floor:
                 return True
             if high - low <= _CLOSE * high:

@@ -68,9 +68,9 @@ def residue_charge(kind: str, size: Fraction, rest: int) -> int:
     if kind == RANGE:
         return _range_charge(size, rest, alone)
     if kind == LAPLACE:
-        found = _least(laplace_advantage, size, rest, alone)
-        if found < alone and _is_concave(size, rest - found):
-            return found
+        charge = _least(laplace_advantage, size, rest, alone)
+        if charge < alone and _is_concave(size, rest - charge):
+            return charge
     return _least(response_advantage, size, rest, alone)
 
 
@@ -96,10 +96,10 @@ def certifies(advantage: Advantage, size: Fraction, rest: int, charge: int) -> b
     """
     if charge > rest:
         return False
-    whole, left = Fraction(rest, UNITS), Fraction(rest - charge, UNITS)
+    whole, after = Fraction(rest, UNITS), Fraction(rest - charge, UNITS)
 
     def spare(mp: Any) -> Any:
-        return _total(mp, to_real(mp, whole)) - advantage(mp, size, to_real(mp, left))
+        return _total(mp, to_real(mp, whole)) - advantage(mp, size, to_real(mp, after))
 
     try:
         return bound_below(spare) >= 0
@@ -161,10 +161,10 @@ def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
     if excess(mp.mpf(0)) <= excess(high):
         # The budget is so large that all digits are alike.
         return alone
-    found = to_fraction(falling_root(excess, mp.mpf(0), high, _AGREES))
+    guess = to_fraction(falling_root(excess, mp.mpf(0), high, _AGREES))
     step = Fraction(0)
     for _ in range(_TRIES):
-        charge = up(found * (1 + step))
+        charge = up(guess * (1 + step))
         if charge >= alone:
             break
         if certifies(advantage, size, rest, charge):
@@ -173,11 +173,11 @@ def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
     return alone
 
 
-def _is_concave(epsilon: Fraction, left: int) -> bool:
+def _is_concave(epsilon: Fraction, after: int) -> bool:
     """Say whether e exp(e**2 / 2h) <= 4: docs/derivations/residue.md#laplace."""
-    if left <= 0:
+    if after <= 0:
         return False
-    power = epsilon**2 / (2 * Fraction(left, UNITS))
+    power = epsilon**2 / (2 * Fraction(after, UNITS))
     if power > _MOST_UNIFORM * 16:
         return False
     weight = bound_above(lambda mp: to_real(mp, epsilon) * mp.exp(to_real(mp, power)))
@@ -190,13 +190,13 @@ def _range_charge(eta: Fraction, rest: int, alone: int) -> int:
     Where to look is a guess; only `range_certifies` decides.
     """
     variance, whole = float(eta) ** 2 / 4, rest / UNITS
-    found = variance
+    guess = variance
     for _ in range(_RANGE_STEPS):
-        if found >= min(whole, _RANGE_MOST):
+        if guess >= min(whole, _RANGE_MOST):
             return alone
-        spread = math.sqrt((whole - found / 2) / (whole - found))
-        found = variance * math.exp(found / 16) * spread
-    charge = up(Fraction(found) * _RANGE_MORE)
+        spread = math.sqrt((whole - guess / 2) / (whole - guess))
+        guess = variance * math.exp(guess / 16) * spread
+    charge = up(Fraction(guess) * _RANGE_MORE)
     return charge if charge < alone and range_certifies(eta, rest, charge) else alone
 
 
@@ -208,13 +208,13 @@ def range_certifies(eta: Fraction, rest: int, charge: int) -> bool:
     if charge >= rest:
         return False
     whole, taken = Fraction(rest, UNITS), Fraction(charge, UNITS)
-    left, variance = whole - taken, eta**2 / 4
-    middle = taken / 2 - (4 + left) * taken**3 / (96 * left * variance)
-    if 5 * left * middle < 2 * variance * whole:
+    after, variance = whole - taken, eta**2 / 4
+    middle = taken / 2 - (4 + after) * taken**3 / (96 * after * variance)
+    if 5 * after * middle < 2 * variance * whole:
         return False
 
     def spare(mp: Any) -> Any:
-        c, h = to_real(mp, taken), to_real(mp, left)
+        c, h = to_real(mp, taken), to_real(mp, after)
         mass = c * mp.exp(-c / 16) * mp.sqrt(h / (h + c / 2))
         return mass - to_real(mp, variance)
 

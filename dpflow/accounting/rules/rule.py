@@ -166,9 +166,9 @@ class Rule(ABC):
 
         They include every number that a default derived.
         """
-        made = {name: getattr(self, name) for name in self.made_from}
-        said = {name: _said(value) for name, value in made.items() if value is not None}
-        return {"theorem": self.theorem, **said}
+        values = {name: getattr(self, name) for name in self.made_from}
+        data = {name: _data_of(v) for name, v in values.items() if v is not None}
+        return {"theorem": self.theorem, **data}
 
     def named(self, tally: Tally) -> dict[str, str]:
         """Return the tally in the theorem's own currency, as exact decimal text."""
@@ -195,10 +195,10 @@ class Rule(ABC):
         return f"{type(self).__name__}({options})"
 
 
-def _said(value: Any) -> Any:
+def _data_of(value: Any) -> Any:
     """Return a number, a word, a rule or several as JSON-able data."""
     if isinstance(value, tuple):
-        return [_said(each) for each in value]
+        return [_data_of(part) for part in value]
     if isinstance(value, Rule):
         return value.parameters()
     return number_text(value) if isinstance(value, Fraction) else value

@@ -97,15 +97,15 @@ def _candidates(
 
 
 def _scaled(options: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
-    found = dict(options)
+    scaled = dict(options)
     for name, value in options.items():
         if name in ("delta", "delta_loss"):
-            found[name] = _product(value, factor)
+            scaled[name] = _product(value, factor)
         elif name == "deltas":
-            found[name] = [_product(part, factor) for part in value]
+            scaled[name] = [_product(part, factor) for part in value]
         elif name == "members":
-            found[name] = [_scaled(member, factor) for member in value]
-    return found
+            scaled[name] = [_scaled(member, factor) for member in value]
+    return scaled
 
 
 def _product(text: str, factor: Fraction) -> str:
