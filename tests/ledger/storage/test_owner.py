@@ -62,14 +62,6 @@ def test_threads_get_one_name(owners: Owners) -> None:
     assert names == [owners.mine()] * 8
 
 
-def test_this_process_is_alive_to_all(owners: Owners) -> None:
-    """Closing a file drops all locks of a process on it: its own is never opened."""
-    name = owners.mine()
-    assert owners.alive(name)
-    assert Owners(owners._path).alive(name)
-    assert seen_from_outside(owners, name)
-
-
 def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
     """SIGKILL runs no handler; the lock is gone all the same."""
     worker = Worker(owners)
@@ -87,6 +79,8 @@ def test_a_forked_child_is_another_owner(owners: Owners) -> None:
     assert told_by_child(lambda: owners.alive(mine)) == "True"
     worker.finish()
     assert not owners.alive(worker.name)
+    # The name that a child inherited is not its own to give up.
+    told_by_child(owners.close)
     assert mine == owners.mine()
     assert seen_from_outside(owners, mine)
 
@@ -117,14 +111,6 @@ def test_closing_gives_the_name_up(owners: Owners) -> None:
     assert first != owners.mine()
     owners.close()
     owners.close()
-
-
-def test_a_child_that_closes_leaves_its_parent(owners: Owners) -> None:
-    """The name that it inherited is not its own to give up."""
-    name = owners.mine()
-    told_by_child(owners.close)
-    assert owners.alive(name)
-    assert seen_from_outside(owners, name)
 
 
 def test_a_name_that_cannot_be_asked_about_lives(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,7 @@ from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.records import Granted
 from dpflow.ledger.witness.base import header_of
-from dpflow.ledger.witness.file import FileWitness
-from dpflow.rounding import UNITS
-from tests.ledger.support import audit, granted, read, sums
+from tests.ledger.support import audit, granted, read
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
     OTHER,
@@ -194,13 +191,3 @@ def test_a_damaged_witness_fails_closed(host: Host, damage: str) -> None:
     assert isinstance(answer, LedgerError)
     assert not isinstance(answer, LedgerRolledBack)
     assert str(file) in answer.message
-
-
-def test_usage_that_is_witnessed_is_what_the_ledger_says(host: Host) -> None:
-    """The newest line of an account is its use after its newest charge."""
-    ledger = host.open()
-    granted(ledger, "0.25", policies=[POLICY])
-    file = witness_file(host)
-    lines = FileWitness(file, ledger.id).all_lines()
-    newest = [line for line in lines if "a" in line.books][-1]
-    assert Fraction(newest.used["a#1"][0], UNITS) == sum(sums(host.path))

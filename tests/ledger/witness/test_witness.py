@@ -218,27 +218,6 @@ def test_a_file_that_is_open_is_noticed_when_it_is_gone_or_another(witness, tmp_
     assert kept.read_text().count("\n") == 2
 
 
-def test_a_child_forked_meanwhile_does_not_keep_the_file_locked(witness, monkeypatch):
-    """Not even if its parent is killed before it unlocks it."""
-    witness.append([line(1)])
-    children, real, gate = list[Child](), witness_module.sync, Gate()
-
-    def forks(descriptor: int) -> None:
-        children.append(Child(lambda _: gate.wait()))
-        # What the parent's death would do: it gives up what it has, not what others do.
-        os.close(descriptor)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(witness_module, "sync", forks)
-    with pytest.raises(LedgerUnavailable):
-        witness.append([line(2)])
-    monkeypatch.setattr(witness_module, "sync", real)
-    monkeypatch.setattr(witness_module, "_LOCK_SECONDS", 0.5)
-    fresh(witness).append([line(3)])
-    gate.open()
-    assert [child.end()[0] for child in children] == [0]
-
-
 def test_many_processes_tell_and_compact_and_nothing_is_lost(witness, monkeypatch):
     """Every line of each account that was told last is there."""
     keep(5, monkeypatch)
