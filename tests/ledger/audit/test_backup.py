@@ -129,21 +129,6 @@ def test_a_backup_is_made_while_others_charge(host: Host) -> None:
     child.end()
 
 
-def test_a_restore_over_a_newer_ledger_charges_what_that_one_knew(
-    host: Host,
-) -> None:
-    """Even where the witness is waived."""
-    copy = back_up(host)
-    host.witness = "none"
-    host.work()
-    most = used(host)
-    found = put_back(host, copy)
-    assert found.aside is not None
-    assert used(host) >= most
-    assert sum(sums(found.aside)) == most
-    assert read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")
-
-
 def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
     """SQLite would play it into the backup."""
     copy = back_up(host)

@@ -334,19 +334,6 @@ def test_a_repair_of_a_part_has_an_account_of_the_whole(host: Host) -> None:
     assert verify(ledger).fine
 
 
-def test_a_process_goes_on_with_the_ledger_that_was_repaired(host: Host) -> None:
-    """What it followed before the restore says nothing of the entries after it."""
-    copy, living = host.copy(), host.open()
-    for number in range(5):
-        key = f"k{number}"
-        living.settle(granted(living, "0.25", policies=[POLICIES["a"]], key=key))
-    copy_database(copy, host.path)
-    with pytest.raises(LedgerRolledBack):
-        granted(living, "0.25", policies=[POLICIES["a"]])
-    reconcile(host.open(), POLICIES, reason=WHY)
-    granted(living, "0.25", policies=[POLICIES["a"]], key="k0")
-
-
 def test_a_repair_notes_the_flows_that_were_charged(host: Host) -> None:
     """What a flow used without a share cannot be set against one afterwards."""
     policy = make_policy("p", flows="{f: {}, g: {}}")
