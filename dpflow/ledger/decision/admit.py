@@ -93,7 +93,8 @@ class Reserve(Command):
             if row.get("unheld"):
                 yield f"#{row['unheld']}"
             if row.get("reservation"):
-                yield from held_keys(state, row["reservation"])
+                keys = held_keys if run == request.covers else charge_keys
+                yield from keys(state, row["reservation"])
         for step in request.planned or (request,):
             for policy in (*step.policies, *step.populations):
                 book = policy.dataset
