@@ -37,7 +37,7 @@ def driver_needed(what: str) -> Iterator[None]:
 
 
 class Identity(NamedTuple):
-    """What a ledger is told from others by; it never changes.
+    """What distinguishes a ledger from others; it never changes.
 
     Attributes:
         ledger: Its id.

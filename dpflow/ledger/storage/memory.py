@@ -1,7 +1,7 @@
-"""A ledger in memory: for tests, and gone with its process.
+"""A ledger in memory: for tests; it ends with its process.
 
 Its tables are those of a file. Nothing can be restored, copied or lost by accident, and
-so it has no witness, no lock file and no owner file. A forked child has none of its
+so it has no witness, no lock file and no file of owners. A forked child has none of its
 parent's ledgers: a copy would spend the same budget again.
 """
 
@@ -31,7 +31,7 @@ class Memory(Storage):
     """A ledger in this process's memory; every object that names it shares it.
 
     Args:
-        name: Tells it from the others of this process.
+        name: Distinguishes it from the others of this process.
         read_only: Refuse every write.
     """
 
@@ -89,7 +89,7 @@ class Memory(Storage):
     def _writing(self) -> Iterator[Transaction]:
         connection = self.connection
         with self._alone():
-            connection.rollback()  # an interrupt kept the turn before from its end
+            connection.rollback()  # an interrupt prevented the end of the turn before
             try:
                 connection.execute("BEGIN")
                 yield Transaction(connection, self.place, self.opened, self._newest)

@@ -42,7 +42,7 @@ from dpflow.locks import FileLock, Turn, TurnQueue
 _CLOSE_SECONDS = 5.0
 #: So long SQLite itself waits for programs that are not dpflow.
 BUSY_SECONDS = 5.0
-#: A log of so many bytes is begun anew, if no reader is in the way for so long.
+#: A longer log is begun anew, if no reader is in the way during these seconds.
 LOG_BYTES = 32 * 2**20
 _TRUNCATE_SECONDS = 0.25
 
@@ -185,7 +185,7 @@ class SqliteStorage(Storage):
     def _locked(self, until: float) -> sqlite3.Connection:
         """Keep other processes away and return the connection."""
         if self._file_lock.is_held:
-            # An interrupt kept the turn before from its end.
+            # An interrupt prevented the end of the turn before.
             self._drop()
             self._file_lock.free()
         # Also so that no lock is made where a ledger was.
@@ -240,7 +240,7 @@ class SqliteStorage(Storage):
             raise unavailable(self.place, f"{what}start it again.")
 
     def _has_its_log(self) -> bool:
-        """Say whether the -wal file is the one that was opened, if that is known."""
+        """Say whether the -wal file is the one that was opened, if one was noted."""
         with suppress(OSError):
             return self._wal in (None, file_id(self._wal_path))
         return False
@@ -254,8 +254,8 @@ class SqliteStorage(Storage):
             # Closing does not, as long as an error's traceback refers to a cursor.
             connection.rollback()
         if not self._has_its_log():
-            # A process that reads the file by itself, say to copy it, loses SQLite's
-            # locks on it; then the next to close it takes the -wal file away.
+            # A process that reads the file without SQLite, say to copy it, loses the
+            # locks of SQLite on it; the next to close it takes the -wal file away.
             self._abandon(
                 "its -wal file was removed while in use, by hand or because this "
                 "process opened and closed the ledger's file without SQLite"
@@ -266,7 +266,7 @@ class SqliteStorage(Storage):
         self._connection = None
 
     def _close_connection(self, seconds: float) -> None:
-        """Close the connection under the lock, or without it after so many seconds."""
+        """Close the connection under the lock, or without it after some seconds."""
         if self._connection is not None:
             with suppress(OSError):
                 self._file_lock.take(time.monotonic() + seconds)
@@ -284,7 +284,7 @@ class SqliteStorage(Storage):
 
     # SQLite remembers per process which locks it holds on a file. A forked child
     # inherits that memory but not the locks: with a connection of its own it would
-    # write to a file that others think nobody uses, and its commits would be lost.
+    # write to a file that others think is not in use, and its commits would be lost.
     # So no connection is open while this process forks.
 
     def _before_fork(self) -> None:

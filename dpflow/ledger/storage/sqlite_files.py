@@ -27,7 +27,7 @@ from dpflow.ledger.storage.file_systems import check_place
 _SPACE_BYTES = 16 * 2**20
 #: After so long, SQLite waited for a lock in vain.
 _LOCK_SECONDS = 0.8
-#: A file that was changed so many seconds ago may change again with no later time.
+#: Within these seconds of its last change a file may change again at the same time.
 _UNSURE = 1.0
 _EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -67,7 +67,7 @@ def look_at(path: Path, opened: FileId | None = None) -> FileId:
     """
     try:
         # Path.is_file is false, too, where this user may not look.
-        status = os.stat(path)  # noqa: PTH116 (asked at each step)
+        status = os.stat(path)  # noqa: PTH116 (at each step)
     except FileNotFoundError:
         status = None
     if status is None or not stat.S_ISREG(status.st_mode):
@@ -153,7 +153,7 @@ def _is_cut_off(path: Path) -> bool:
         with path.open("rb") as file:
             header = file.read(32)
     except OSError:
-        # It is gone, or not ours to read: the next to open it says so.
+        # It was removed, or is not ours to read: the next to open it says so.
         return False
     size, pages = (int.from_bytes(header[at], "big") for at in _PAGES)
     # The format writes the largest size, 65,536, as 1.

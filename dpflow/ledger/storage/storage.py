@@ -68,7 +68,7 @@ class Storage(ABC):
     def write(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction; what it stored goes if it raises.
 
-        Nobody else writes the ledger until it ends.
+        No other process writes the ledger until it ends.
 
         Raises:
             LedgerUnavailable: If it cannot be had now, or its outcome is unknown.

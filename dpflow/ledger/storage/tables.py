@@ -25,7 +25,7 @@ Questions = Sequence[tuple[str, Mapping[str, Any]]]
 _PAGE = 500
 #: More keys or entries than these are not remembered.
 _MOST = 2000
-#: A page is at most about so many characters long.
+#: Most characters of a page, roughly.
 _PAGE_TEXT = 8 * 2**20
 #: Above every number of an entry.
 ENDLESS = 2**62
@@ -182,7 +182,7 @@ class Reading:
             limit = smaller(limit, page)
 
     def page(self, number: int, limit: int = _PAGE) -> list[tuple[Any, ...]]:
-        """Return the next entries after a number, as they are kept; unchecked."""
+        """Return the next entries after a number, as the database has them."""
         return self.ask("page", after=number, limit=limit)
 
     def hash_of(self, number: int) -> str:

@@ -22,7 +22,7 @@ from dpflow.ledger.storage.tables import ENDLESS, Needs, Reading
 from dpflow.ledger.witness.base import Line, Witness, compacted, line_of
 from dpflow.policy import Policy
 
-#: So many entries are read at once.
+#: Entries that are read together.
 AT_ONCE = 500
 _NONE: Mapping[int, Entry] = {}
 
