@@ -1,4 +1,4 @@
-"""The noise that a cost declares, drawn by OpenDP.
+"""Declared noise of costs, drawn by OpenDP.
 
-It knows costs and no ledger. On the ledger of a test another source may stand in.
+It imports costs and no ledger. On the ledger of a test another source may replace it.
 """

@@ -55,7 +55,7 @@ class Estimate(float):
         return self
 
     def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, object]]:
-        """Say how pickle and copy make it again."""
+        """Return the arguments of a copy, for pickle."""
         options = {"interval": self.interval, "confidence": self.confidence}
         return (float(self),), dict(options)
 
@@ -71,13 +71,13 @@ class Estimate(float):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How far the released number may be from the true one, and how surely.
+    """Largest distance of the released number from the true one, with a confidence.
 
     Attributes:
         size: The largest distance, in units of the value or as a share of the
             released number.
         relative: Whether it is a share.
-        confidence: In how many of all releases the interval holds the true number.
+        confidence: Share of releases whose interval contains the true number.
     """
 
     size: Fraction

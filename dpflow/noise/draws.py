@@ -1,4 +1,4 @@
-"""The noise that a cost declares, drawn through OpenDP.
+"""Declared noise of costs, drawn through OpenDP.
 
 `release` calls `draw`, so that a step's noise and its price come from the same cost.
 No module uses numpy's generators: the floats they can produce depend on the value to
@@ -118,7 +118,7 @@ sampler_for.register(
 
 
 def has_sampler(cost: Cost) -> bool:
-    """Say whether `release` would draw the noise of a cost."""
+    """Return whether `release` would draw the noise of a cost."""
     return sampler_for.dispatch(type(cost)) is not sampler_for.dispatch(object)
 
 

@@ -136,7 +136,7 @@ def stream_for(
 
 
 def is_replaced(ledger: str, environment: str | None) -> bool:
-    """Say whether a test has replaced the noise of a ledger's steps."""
+    """Return whether a test has replaced the noise of a ledger's steps."""
     return environment == TEST_ENVIRONMENT and ledger in _seeds
 
 

@@ -267,5 +267,5 @@ class Settling(Protocol):
         """Return the cost of the actual outcome.
 
         Raises:
-            InvalidCost: If the cost knows no such outcome.
+            InvalidCost: If the cost has no such outcome.
         """

@@ -89,7 +89,7 @@ class Gaussian(Plannable, Cost):
         sensitivity: How much one privacy unit can change the value, in L2 norm.
         sigma: Standard deviation of the noise, in the units of the value.
         noise_multiplier: `sigma / sensitivity`; give this or `sigma`.
-        noise: "planned" in place of both: the policy's plan for the flow says it.
+        noise: "planned" in place of both: the policy's plan for the flow sets it.
 
     Raises:
         InvalidCost: If a number is not finite, not positive or out of all proportion.
@@ -125,7 +125,7 @@ class Laplace(Plannable, Cost):
         sensitivity: How much one privacy unit can change the value, in L1 norm.
         scale: Scale of the noise (its standard deviation is sqrt(2) times that).
         epsilon: `sensitivity / scale`; give this or `scale`.
-        noise: "planned" in place of both: the policy's plan for the flow says it.
+        noise: "planned" in place of both: the policy's plan for the flow sets it.
 
     Raises:
         InvalidCost: If a number is not finite, not positive or out of all proportion.

@@ -1,7 +1,7 @@
-"""Steps described by the guarantee that their author proved, notion by notion.
+"""Steps with a guarantee that their author proved, notion by notion.
 
-Use these for a mechanism that dpflow does not know. Each is worth what its notion
-implies and nothing more: a pair without a sound price is refused.
+Use these for a mechanism that dpflow does not have. Each has only the prices that its
+notion implies: a pair without a sound price is refused.
 """
 
 from __future__ import annotations

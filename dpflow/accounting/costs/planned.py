@@ -1,7 +1,7 @@
-"""A mechanism whose noise is not said yet: a policy's plan says it.
+"""A mechanism without noise yet, which a policy's plan sets.
 
-It is no cost: no theorem has a price for it, and nothing that takes a cost takes it,
-until the guard has put in the noise that the term pins.
+It is not a cost: no theorem has a price for it, until the guard has inserted the noise
+that the term pins.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dpflow.accounting.costs.base import Cost, cost_kind
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import SCALE_HIGH, SCALE_LOW, exact, number_text
 
-#: What a cost says in place of its noise.
+#: Placeholder of a cost's noise.
 PLANNED = "planned"
-#: What may be planned, and what says its noise in the units of the value. A price
-#: depends on the ratio to the sensitivity alone, so a plan holds for each.
+#: Mechanisms with planned noise, and the field of the noise in units of the value. A
+#: price depends on the ratio to the sensitivity alone, so one plan holds for each.
 SPREADS = {"Gaussian": "sigma", "Laplace": "scale"}
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedNoise:
-    """A mechanism of which the sensitivity alone is declared.
+    """A mechanism that declares its sensitivity alone.
 
     Attributes:
         mechanism: Its name, as policies and journals say it.

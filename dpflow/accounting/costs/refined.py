@@ -48,8 +48,8 @@ class Refined(Cost):
     every theorem under which releases may decide about the next step.
 
     Of a `Laplace`, the finest number is drawn first and coarsened, so that all numbers
-    up to the last one tell no more than the last. After k draws it costs the epsilon of
-    that noise, under the filters that settle by the cell of an output.
+    up to the last one reveal no more than the last. After k draws it costs the epsilon
+    of that noise, under the filters that settle by the cell of an output.
 
     Source: docs/derivations/accuracy.md#refined-gaussians and #refined-laplace, after
     Koufogiannis, Han, Pappas 2015 (arXiv 1504.00429). The outcome is the number of
@@ -155,7 +155,7 @@ class GaussianDraws(Refined, named=False):
 
     @property
     def substeps(self) -> tuple[Cost, int]:
-        """What all draws together are: one Gaussian."""
+        """The one Gaussian that equals all draws together."""
         return self.finest, 1
 
     def refinements(self) -> tuple[Gaussian, ...]:

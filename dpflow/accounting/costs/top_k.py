@@ -64,7 +64,7 @@ class TopK(OutcomeCost):
 
     @property
     def margin(self) -> int:
-        """How many people the end lies above the largest group not looked at.
+        """Distance, in people, of the end above the largest excluded group.
 
         1 + log(among (1 - delta) / delta) / pick, rounded up.
         """

@@ -39,7 +39,7 @@ def gaussian_delta(epsilon: Fraction, mu: Fraction) -> Fraction:
 
 
 def is_far(epsilon: Fraction, mu_squared: Fraction) -> bool:
-    """Say whether the delta of mu-GDP at epsilon is below `NEGLIGIBLE_DELTA`.
+    """Return whether the delta of mu-GDP at epsilon is below `NEGLIGIBLE_DELTA`.
 
     It is at most Phi(-x) < exp(-x**2 / 2) / 2, where x = epsilon / mu - mu / 2.
     """

@@ -30,8 +30,8 @@ from dpflow.accounting.curves.sampled_gaussian import _sampled_total
 from dpflow.rounding import bound_above, to_real
 
 _SAMPLED_HINT = (
-    "Use filter: rdp, which knows what sampling gains. To be charged without that "
-    "gain, declare Gaussian(sensitivity=1, noise_multiplier=...)."
+    "Use filter: rdp, which prices sampling. For a price without sampling, "
+    "declare Gaussian(sensitivity=1, noise_multiplier=...)."
 )
 
 
@@ -73,7 +73,7 @@ def _(cost: RandomizedResponse) -> Fraction:
 
 @gdp_mu_squared.register
 def _(cost: ExponentialMechanism) -> Fraction:
-    """As an (epsilon / 2, 0)-DP step: derived below.
+    """Return the mu**2 of an (epsilon / 2, 0)-DP step.
 
     Let the loss lie in [t - eta, t]. The pair of two-point distributions with losses
     t and t - eta dominates it (its likelihood ratio is a mean-preserving spread), has

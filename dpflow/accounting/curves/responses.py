@@ -88,7 +88,7 @@ class _Secants:
         return mp.log1p(rise / (self.ties + mp.cosh(half)))
 
     def _rises(self, y: Any) -> bool:
-        """Say whether the slope still grows at y; once it falls it goes on to."""
+        """Return whether the slope grows at y; after its maximum it only falls."""
         mp, x = self.mp, self.eps / 2 + y
         rate = mp.sinh(x) / (self.ties + mp.cosh(x))
         return bool(rate * y * (y + self.eps) > 2 * x * self._log_moment(y))

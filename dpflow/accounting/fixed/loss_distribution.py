@@ -53,7 +53,7 @@ def curves(cost: Cost) -> tuple[Curve, ...]:
 
 
 def has_curve(cost: Cost) -> bool:
-    """Say whether a step has a curve, so that `optimal` is looser or has no price."""
+    """Return whether a step has a curve; `optimal` is looser then, or has no price."""
     return curves.dispatch(type(cost)) is not curves.dispatch(Cost)
 
 

@@ -93,7 +93,7 @@ class FixedSequence:
 
     @property
     def losses(self) -> int:
-        """How many combinations of outcomes the responses have."""
+        """Number of combinations of the responses' outcomes."""
         return math.prod(count + 1 for _, count in self.responses)
 
     @property

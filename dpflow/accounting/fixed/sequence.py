@@ -48,11 +48,11 @@ class SequenceSteps:
 class SequenceFilter(ThresholdFilter):
     """Admit each step as often as the sequence has it.
 
-    The tally counts executions, one component per distinct cost. That is all that
-    optimal composition needs to know, for neither order nor stopping matters: let D(c)
-    be a dominating pair of cost c and M the multiset of declared executions. Whatever
-    step an adaptive analyst takes first, the rest is a strategy on the same smaller
-    multiset whatever its output was, dominated by the product of the remaining pairs
+    The tally counts executions, one component per distinct cost. Optimal composition
+    needs nothing else, because neither order nor stopping matters: let D(c) be a
+    dominating pair of cost c and M the multiset of declared executions. After any first
+    step of an adaptive analyst, the rest is a strategy on the same smaller
+    multiset for every output, dominated by the product of the remaining pairs
     (induction), so the whole is dominated by the product of all pairs (composition of
     dominating pairs); a step never taken is dominated by any pair. Contrast
     docs/derivations/fixed.md#natural-filter, where outputs choose which costs run.

@@ -90,7 +90,7 @@ class RogersFilter(Filter):
         return units_up(Fraction(width))
 
     def admits(self, tally: Tally) -> bool:
-        """Say whether the bound on the loss, rounded up, is at most epsilon."""
+        """Return whether the bound on the loss, rounded up, is at most epsilon."""
         variance, drift, spent = tally.amounts
         if spent > self._room or drift > self._limit:
             return False

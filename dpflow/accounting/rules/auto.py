@@ -156,7 +156,7 @@ class AutoFilter(Filter):
         return Tally(tuple(amounts))
 
     def admits(self, tally: Tally) -> bool:
-        """Say whether a member that covers all steps admits the tally."""
+        """Return whether a member that covers all steps admits the tally."""
         return any(
             self._uncovered_by(i, tally) == 0
             and self.members[i].admits(self._part(i, tally))

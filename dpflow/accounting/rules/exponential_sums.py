@@ -150,7 +150,7 @@ class Terms:
         return Terms([t for t, z in zip(self._all, sizes, strict=True) if z > least])
 
     def dominates(self, limit: float) -> bool:
-        """Say whether 1 - exp(-x) <= F(x) exp(-limit) for all x > 0.
+        """Return whether 1 - exp(-x) <= F(x) exp(-limit) for all x > 0.
 
         h(x) = log(1 - exp(-x)) - log F(x) is concave. Its maximum is at the root of
         x = log(1 + 1/A(x)), where A is the slope of log F, which grows with x: so the

@@ -114,7 +114,7 @@ class RdpMixtureFilter(SettlesCells, Filter):
         return Tally(tuple(units_up(divergence(order)) for order in self.orders))
 
     def admits(self, tally: Tally) -> bool:
-        """Say whether the orders together certify the tally."""
+        """Return whether the orders together certify the tally."""
         terms = self._sum.at([self._epsilon_units - a for a in tally.amounts])
         if terms.log_below() >= self._limit:
             return True

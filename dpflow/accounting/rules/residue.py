@@ -157,7 +157,7 @@ def _walked(cost: Cost, times: int) -> Iterator[_Part]:
 
 @singledispatch
 def residue_pair(cost: Cost) -> tuple[str, Fraction, Fraction]:
-    """As randomized response of its epsilon; its delta is counted apart.
+    """Return randomized response of the step's epsilon, with a separate delta.
 
     Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776v4) Thm 3.1: an (epsilon, delta)-DP step
     shows everything with probability delta, and is a randomized response otherwise.

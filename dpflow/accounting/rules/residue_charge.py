@@ -174,7 +174,7 @@ def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
 
 
 def _is_concave(epsilon: Fraction, after: int) -> bool:
-    """Say whether e exp(e**2 / 2h) <= 4: docs/derivations/residue.md#laplace."""
+    """Return whether e exp(e**2 / 2h) <= 4: docs/derivations/residue.md#laplace."""
     if after <= 0:
         return False
     power = epsilon**2 / (2 * Fraction(after, UNITS))
@@ -201,7 +201,7 @@ def _range_charge(eta: Fraction, rest: int, alone: int) -> int:
 
 
 def range_certifies(eta: Fraction, rest: int, charge: int) -> bool:
-    """Say whether a charge holds for every step whose loss has a range.
+    """Return whether a charge holds for every step whose loss has a range.
 
     Decided outward: docs/derivations/residue.md#bounded-range.
     """

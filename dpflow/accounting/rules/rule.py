@@ -109,7 +109,7 @@ class Rule(ABC):
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
-            InvalidCost: If the cost knows no such outcome; then settle in full.
+            InvalidCost: If the cost has no such outcome; then settle in full.
         """
         full = self.price(cost, used)
         if (
@@ -129,7 +129,7 @@ class Rule(ABC):
 
         Raises:
             UnsupportedCost: If the theorem has no sound price for the cost.
-            InvalidCost: If the cost knows no such outcome.
+            InvalidCost: If the cost has no such outcome.
         """
         return self.price(cost.realised(outcome), used)
 
@@ -224,7 +224,7 @@ class Filter(Rule):
 
     @abstractmethod
     def admits(self, tally: Tally) -> bool:
-        """Say whether the tally, the new step included, is within the budget."""
+        """Return whether the tally, the new step included, is within the budget."""
 
     @abstractmethod
     def used_fraction(self, tally: Tally) -> float:
@@ -262,7 +262,7 @@ class ThresholdFilter(Filter):
     thresholds: tuple[int, ...]
 
     def admits(self, tally: Tally) -> bool:
-        """Say whether every component is at most its threshold.
+        """Return whether every component is at most its threshold.
 
         Equality, in whole units, admits.
         """
@@ -364,7 +364,7 @@ class Odometer(Rule):
         """Return a settled step's realised price, or one uncovered step.
 
         Raises:
-            InvalidCost: If the cost knows no such outcome; then settle in full.
+            InvalidCost: If the cost has no such outcome; then settle in full.
         """
         try:
             return self.price_realised(cost, outcome, used)

@@ -58,11 +58,11 @@ class Tally:
         return Tally(tuple(count * amount for amount in self.amounts))
 
     def fits_within(self, other: Tally) -> bool:
-        """Say whether no component is larger than the other tally's."""
+        """Return whether no component is larger than the other tally's."""
         return self.within(other.amounts)
 
     def within(self, limits: tuple[int, ...]) -> bool:
-        """Say whether no component is above its limit."""
+        """Return whether no component is above its limit."""
         if len(self.amounts) != len(limits):
             raise _of_different(self.amounts, limits)
         return all(map(le, self.amounts, limits))

@@ -76,7 +76,7 @@ def admits_less(after: Filter, before: Filter) -> bool:
 
 
 def same_prices(one: Filter, other: Filter) -> bool:
-    """Say whether two filters of one kind give each step equal prices."""
+    """Return whether two filters of one kind give each step equal prices."""
     alike = one.components == other.components
     return type(one) is type(other) and alike and _pricing(one) == _pricing(other)
 
