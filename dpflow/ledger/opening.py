@@ -53,7 +53,7 @@ def open_ledger(
         read_only: Only show it: the database refuses every write.
 
     Raises:
-        LedgerMissing: If there is none; it is never made by itself.
+        LedgerMissing: If there is none; none is made automatically.
         LedgerUnavailable: If it cannot be read and written now.
         LedgerCorrupt: If it is not the ledger that was pinned.
         ConfigurationError: If the URL or the pin cannot be read, or the ledger serves

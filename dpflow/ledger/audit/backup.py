@@ -153,22 +153,22 @@ def restore(
         def charged_again(place: Path) -> tuple[Comparison, set[LostRelease]]:
             with closing(_opened(place, witness, conditions)) as ledger:
                 lines = before.lines
-                found = charge_again(ledger, policies, reason=reason, others=lines)
+                gaps = charge_again(ledger, policies, reason=reason, others=lines)
                 with ledger.storage.read() as reading:
-                    return found, {*kept_releases(reading)}
+                    return gaps, {*kept_releases(reading)}
 
         if witness is None:
-            found, kept = charged_again(copy)
+            gaps, kept = charged_again(copy)
         _fold(copy)
         aside = _put_in_place(copy, path)
         lock.close()
         if witness is not None:
             # It refuses every step until this is done.
-            found, kept = charged_again(path)
+            gaps, kept = charged_again(path)
     lost = [each for each in before.kept if each not in kept]
-    lost += [each for each in found.releases if each.reservation not in before.charges]
-    told = replaced is not None or (witness is not None and found.tells_all)
-    return Restored(aside, found, tuple(lost), all_lost_told=told)
+    lost += [each for each in gaps.releases if each.reservation not in before.charges]
+    is_complete = replaced is not None or (witness is not None and gaps.tells_all)
+    return Restored(aside, gaps, tuple(lost), all_lost_told=is_complete)
 
 
 @contextmanager

@@ -197,11 +197,11 @@ def charge_again(
     lines = () if witness is None else witness.all_lines()
     with ledger.storage.read() as reading:
         head = reading.head()[0]
-        found = _compared(reading, lines, others, witness)
-    if found.gone or found.older:
+        gaps = _compared(reading, lines, others, witness)
+    if gaps.gone or gaps.older:
         flows = defaultdict[str, dict[str, None]](dict)
         paid: dict[str, str | None] = {}
-        for line in sorted(found.gone):
+        for line in sorted(gaps.gone):
             for book in line.books:
                 flows[book] |= {} if line.flow is None else {line.flow: None}
                 if line.kind == "pay":
@@ -212,19 +212,19 @@ def charge_again(
         ledger.ask(
             Repair(
                 paid=paid,
-                amounts={e.account: e.amounts for e in found.losses if any(e.amounts)},
+                amounts={e.account: e.amounts for e in gaps.losses if any(e.amounts)},
                 books={book: list(names) for book, names in flows.items()},
                 reason=reason,
                 head=head,
-                repairs=max(found.epoch, ledger.watch.epoch) + 1,
-                lost=tuple((line.number, line.hash) for line in found.gone),
-                frozen={each.dataset: each.reason for each in found.lost},
+                repairs=max(gaps.epoch, ledger.watch.epoch) + 1,
+                lost=tuple((line.number, line.hash) for line in gaps.gone),
+                frozen={each.dataset: each.reason for each in gaps.lost},
                 policies=policies,
             )
         )
-    if witness is not None and not found.agrees:
+    if witness is not None and not gaps.agrees:
         begin(ledger.storage, witness, anew=True)
-    return found
+    return gaps
 
 
 def trust(ledger: Ledger) -> list[Line]:

@@ -60,7 +60,7 @@ def verify(
         sign: With a private key: sign the journal if all is fine, also one without a
             checkpoint, which is bad otherwise.
         witness: Compare with the witness as well.
-        progress: Hears how far it is.
+        progress: Called after each page.
     """
     report = Verification(values=ledger.digests.is_readable())
     report.head = 0, ledger.storage.identity.first
@@ -104,7 +104,7 @@ class _Journal:
     Args:
         ledger: The ledger.
         report: Takes counts and findings.
-        progress: Hears how far it is.
+        progress: Called after each page.
     """
 
     def __init__(

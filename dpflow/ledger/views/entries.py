@@ -103,7 +103,7 @@ def history(
     Args:
         ledger: The ledger to read.
         dataset: Only of this dataset or population.
-        limit: At most so many.
+        limit: Largest number of lines.
         all_accounts: A line for each account that a charge posts to. Default: the
             dataset's account stands for them, and for a refusal the gate that refused.
         decisions: Only what people decided: no charge and no refusal of a step. Each

@@ -57,7 +57,7 @@ def refusals(
     Args:
         ledger: The ledger to read.
         dataset: Only those that this dataset's gates refused.
-        limit: Read at most so many entries.
+        limit: Largest number of entries that are read.
     """
     with ledger.storage.read() as reading:
         found = [_view(entry) for entry in islice(reading.rare("refuse"), limit)]

@@ -22,7 +22,7 @@ from dpflow.ledger.views.charges import joined, root_keys
 from dpflow.noise.accuracy import Estimate
 
 _PREFIX = "release/"
-#: Of so many releases at once, the charges and values are read.
+#: Number of releases whose charges and values are read together.
 _PAGE = 100
 #: What the id of a release may begin with.
 _ID = re.compile(r"[0-9a-f]*")

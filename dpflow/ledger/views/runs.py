@@ -20,7 +20,7 @@ from dpflow.ledger.views.charges import (
     newest_numbers,
 )
 
-#: So many entries of a dataset's newest term are read for its newest runs.
+#: Number of entries of a dataset's newest term that are read for its newest runs.
 RECENT = 20_000
 
 
@@ -130,7 +130,7 @@ def dataset_runs(
     Args:
         ledger: The ledger to read.
         dataset: The dataset.
-        most: Read so many entries of its term, the newest.
+        most: Number of entries of its term that are read, the newest.
     """
     with ledger.storage.read() as reading:
         term = governing(reading, dataset)

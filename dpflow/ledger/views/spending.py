@@ -161,8 +161,8 @@ def usage(ledger: Ledger, dataset: str, *, most: int) -> dict[str, list[Usage]]:
     Args:
         ledger: The ledger to read.
         dataset: A dataset or population.
-        most: Return about twice so many points of each, spread evenly; the newest is
-            among them, and so are as many refusals.
+        most: About half the number of points of each, spread evenly with the newest
+            among them, and the largest number of refusals.
 
     Returns:
         The points of each account, oldest first; no account that refuses nothing or

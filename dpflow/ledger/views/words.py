@@ -10,7 +10,7 @@ from dpflow.rounding import number_from_text
 
 FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "
-    "charged in full: nobody knows what the step released."
+    "charged in full, because the output of the step is unknown."
 )
 
 
