@@ -6,18 +6,18 @@
 # ---
 """Train a network on a fixed budget, with noise or batches that follow progress.
 
-The experiment of Lecuyer 2021, Fig. 1, on a smaller network and smaller images: 100
-epochs of DP-SGD with noise 1 and batches of 512 make the budget. Every ten epochs a
-noisy count says how many of the training images the model gets right. After significant
-progress the next epochs are cheaper, by .1 more noise or by a batch that is 128 smaller
-(256 at least), while 50 epochs would still fit; after none they are dearer, up to what
-the fixed schedule pays. The counts are charged to the same budget.
+The experiment of Lecuyer 2021, Fig. 1, on a smaller network and smaller images. The
+budget is that of 100 epochs of DP-SGD with noise 1 and batches of 512. Every ten
+epochs a noisy count estimates the number of correct training images. After significant
+progress the next epochs are cheaper: 0.1 more noise, or a batch smaller by 128 (at
+least 256), while 50 epochs would still fit. Without progress they are more expensive,
+up to the cost of the fixed schedule. The counts are charged to the same budget.
 
-Beside it is what the paper does not show: the fixed schedule whose noise was chosen
-well. It needs no count, and somebody who knows that noise in advance.
+The comparison has a schedule that the paper omits: a fixed one with a well-chosen
+noise. It needs no count, but its noise must be chosen in advance.
 
-All of this is outside of any budget, for the images are public, and the noise is
-numpy's. What each schedule may run is decided by the filter `rdp` all the same.
+The images are public, so no budget is spent, and the noise is numpy's. The filter
+`rdp` decides the steps of each schedule nevertheless.
 """
 
 from __future__ import annotations

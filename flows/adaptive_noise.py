@@ -6,26 +6,26 @@
 # ---
 """Choose the noise of the next round from the progress of the last ones.
 
-A filter and an odometer hold whatever is decided on the way, as long as it is decided
-from what was released. Lecuyer 2021 (Sec. 5) makes two uses of that, both here:
+A filter and an odometer stay valid if decisions depend on releases only. Lecuyer 2021
+(Sec. 5) uses this twice, and so does this flow:
 
-- Under a filter: after each round a noisy count says how many images the model gets
-  right. If it rose significantly, the next round gets more noise, so it costs less; if
-  not, less noise, down to that of the fixed schedule. What was saved pays for more
-  rounds within the same budget.
+- Under a filter: after each round a noisy count estimates the number of correct
+  images. After a significant rise the next round has more noise and costs less.
+  Otherwise it has less noise, down to that of the fixed schedule. The savings pay for
+  more rounds.
 - Under an odometer: training starts with twice the noise and ends when the count
-  reaches a goal. After each round without significant progress the noise gets smaller.
-  The odometer reads out what was lost by then, whenever that is.
+  reaches a goal. After each round without significant progress the noise becomes
+  smaller. The odometer reports the loss at the stop.
 
-Every count is a DP step of its own and is charged like a round: a decision that looked
-at the training images for nothing would not be covered.
+Every count is a DP step and is charged like a round: a decision that reads the
+training images needs a charge.
 
 Code walkthrough:
 
-1. `descend` is a round of steps with the noise that it is told; `count` is the test.
-2. `flows.rounds` has the loop, and how the noise follows progress.
-3. `study` repeats all strategies on what is public data, and `draw` draws one run.
-4. `flows/adaptive_network.py` does the same where it pays, and for batches.
+1. `descend` is a round of steps with the given noise; `count` is the test.
+2. `flows.rounds` has the loop and the rule by which the noise follows progress.
+3. `study` repeats all strategies on public data; `draw` draws one run.
+4. `flows/adaptive_network.py` does the same for a network, and for batches.
 """
 
 from __future__ import annotations

@@ -4,16 +4,15 @@
 # dependencies: dpflow
 # run: python -m flows.automations --notify slack-webhook/privacy-team
 # ---
-"""Automations that listen to the budget events of docs/monitoring.md.
+"""Automations for the budget events of docs/monitoring.md.
 
-They run on Prefect's server, so they need one that stays: `prefect server start`, or
-Prefect Cloud. The ledger decides; an automation that fails or comes late lets nothing
-through.
+They run on Prefect's server, so they need a permanent one: `prefect server start`, or
+Prefect Cloud. The ledger decides; a failed or late automation admits nothing.
 
 Code walkthrough:
 
-1. `automations` makes them: what they listen to, and what they do.
-2. `install` saves them, in place of what has the same name.
+1. `automations` defines their triggers and actions.
+2. `install` saves them and replaces those of the same name.
 3. `main` takes the dataset and the notification block from the command line.
 """
 

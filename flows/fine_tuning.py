@@ -4,18 +4,18 @@
 # dependencies: the extra `examples` of dpflow, Debian's dataset-fashion-mnist
 # run: python flows/fine_tuning.py [--quick] [--seeds 0 1 2 3 4]
 # ---
-"""Fine-tune a network with noise, and stop at a goal; the odometer says what it took.
+"""Fine-tune a network with noise, and stop at a goal; the odometer reports the loss.
 
-The experiment of Lecuyer 2021, Fig. 2, on smaller images: a network learns half of the
-kinds of clothes without privacy, as if they were public. Then it is fine-tuned on the
-images of the other half, which are private: the last layer only, or both layers. After
-each epoch a noisy count says how many images it gets right, and the goal ends it. The
-noise is 1 throughout, or starts at 2 and falls by .1 after each epoch without
-significant progress.
+The experiment of Lecuyer 2021, Fig. 2, on smaller images. A network learns half of the
+classes of clothes without privacy, as if they were public. Then it is fine-tuned on
+the private images of the other half: the last layer only, or both layers. After each
+epoch a noisy count estimates the number of correct images, and the goal ends the
+training. The noise is 1 throughout, or starts at 2 and falls by 0.1 after each epoch
+without significant progress.
 
 The flow fine-tunes the last layer under the ledger, with OpenDP's noise: epochs and
-counts are DP steps. `study` does all four ways on what is public data, outside of any
-budget and with numpy's noise.
+counts are DP steps. `study` runs all four variants on public data, without a budget
+and with numpy's noise.
 """
 
 from __future__ import annotations

@@ -7,15 +7,15 @@
 """Count the customers of each week within 10 %, at 95 %, until the budget is exhausted.
 
 One noise for all weeks is that of the week with the fewest customers, and weeks with
-nine times as many pay for it too. Here each week draws coarse noise first, and finer
-noise until its number shows that it is within 10 %; it is charged for that alone.
+nine times as many customers pay for it, too. Here each week draws coarse noise first,
+and finer noise until its number is within 10 %. Only the final noise is charged.
 
 Code walkthrough:
 
-1. `customers` says how good its number must be, and declares the most it may spend.
-2. `good_enough` publishes a week, with the interval that the release carries.
-3. `run_weeks` goes on until the budget refuses a week.
-4. `one_noise_for_all` says how many weeks a single noise would do.
+1. `customers` declares the accuracy of its number and the largest cost.
+2. `good_enough` publishes a week with the interval of the release.
+3. `run_weeks` continues until the budget refuses a week.
+4. `one_noise_for_all` counts the weeks that a single noise would allow.
 """
 
 from __future__ import annotations

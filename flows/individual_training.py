@@ -6,26 +6,27 @@
 # ---
 """Train longer on the same budget, because few people cost the worst case.
 
-A usual filter charges every step what the longest allowed gradient would cost. Under
-the individual filter of Feldman and Zrnic 2021 every person pays for the length of
-their own gradient, and whoever cannot pay any more is left out of the sums, unseen. As
-the model improves, most gradients become short, so most people can stay for many more
+A usual filter charges every step the cost of the longest allowed gradient. Under the
+individual filter of Feldman and Zrnic 2021 every person pays for the length of their
+own gradient. A person without remaining budget is excluded from the sums, invisibly.
+As the model improves, most gradients become short, so most people stay for many more
 steps than the worst case allows.
 
-That is worth something where noise is what hurts: here a thousand people. With all of
-Adult the noise is small beside the sum, and the worst case with more noise does as
-well; there the individual filter loses, because those whom the model serves worst are
-the first to leave.
+This helps where the noise is large: here with a thousand people. With all of Adult the
+noise is small in comparison with the sum, and the worst case with more noise is as
+good. There the individual filter loses, because it excludes first the people whom the
+model serves worst.
 
-The ledger reserves one number, the bound that nobody may exceed. Who has how much left
-is private and stays inside of the step; the model after every step is released.
+The ledger reserves one number, the bound of every person. The remaining budgets are
+private and stay inside the step; the model after every step is released.
 
 Code walkthrough:
 
 1. `BOUND` is the whole budget as a squared mu, and `SIGMA` the noise of a step.
 2. `train` is the step: `gradient_descent` under an individual bound.
-3. `compare` trains both ways on public data, outside of any budget, for the table.
-4. `--table` makes the table of the paper, with linear models: `flows.individual_table`.
+3. `compare` trains both ways on public data, without a budget, for the table.
+4. `--table` prints the table of the paper, with linear models:
+   `flows.individual_table`.
 """
 
 from __future__ import annotations

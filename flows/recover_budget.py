@@ -4,20 +4,20 @@
 # dependencies: the extra `examples` of dpflow
 # run: python flows/recover_budget.py
 # ---
-"""Train with little budget, and get most of it back if the model turns out useless.
+"""Train with little budget, and recover most of it if the model is useless.
 
-A model with much noise may be worse than none, and nobody knows before it is trained.
-Algorithm 5 of Hartmann, Bindschaedler, Bentkamp and West 2022 fits logistic regression
-with noise on its parameters and tests it on other people, with noise again. A model
-that fails is deleted unseen: "none" is all that comes out, and costs only the test,
-though the price of a model was reserved.
+A model with much noise may be worse than none, which only a test can show. Algorithm 5
+of Hartmann, Bindschaedler, Bentkamp and West 2022 fits logistic regression with noise
+on its parameters and tests it on other people, with noise again. A failed model is
+deleted unseen: the output is "none", and only the test is charged, although the price
+of a model was reserved.
 
-The flow does this once, and pays. The figure is Figure 2 of the paper: how far the
-test's noise reaches.
+The flow does this once and pays. The figure is Figure 2 of the paper: the reach of the
+test's noise.
 
 Code walkthrough:
 
-1. `model` is the step; `output_perturbation` reports whether there was a model.
+1. `model` is the step; `output_perturbation` reports whether there is a model.
 2. `recover_budget` is the flow; a second call replays its release.
 3. `draw` draws Figure 2.
 """

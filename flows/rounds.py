@@ -1,11 +1,11 @@
-"""Training in rounds, each of which may cost what the last releases suggest.
+"""Training in rounds, each of which may depend on earlier releases.
 
-A filter and an odometer hold whatever is decided on the way, as long as it is decided
-from what was released. `Strategy` says how a round's cost follows progress: in notches
-of saving, each of which is a little more noise or a smaller batch. It sees noisy counts
-only, and every count is charged like a round. `Meter` adds up costs by public
-arithmetic, to know what still fits. `train` is the loop, for flows with DP steps and
-for studies of public data without a budget.
+A filter and an odometer stay valid if decisions depend on releases only. `Strategy`
+defines how a round's cost follows progress: in notches of saving, each of which is a
+little more noise or a smaller batch. It reads noisy counts only, and every count is
+charged like a round. `Meter` adds up costs by public arithmetic and counts the rounds
+that still fit. `train` is the loop, for flows with DP steps and for studies of public
+data without a budget.
 """
 
 from __future__ import annotations

@@ -4,25 +4,25 @@
 # dependencies: the extra `examples` of dpflow
 # run: python flows/sparse_report.py
 # ---
-"""Find the busy weeks of a shop, then count their customers with what that saved.
+"""Find the busy weeks of a shop, then count their customers with the saved budget.
 
-Half of the budget looks for weeks with many customers: the sparse vector technique asks
-of one week after the other whether it has at least so many, and ends after 20 that do.
-It must reserve the price of all 20. If only k weeks were busy, its output lies in the
-cell k, and the filter `output-dp` charges no more than that cell. The other half, and
-all that was saved, goes into the noise of the k counts, which is smaller twice: fewer
-numbers share an epsilon that is larger.
+Half of the budget searches for weeks with many customers: sparse vector compares one
+week after the other with a threshold and ends after 20 weeks above it. It must reserve
+the price of all 20. If only k weeks are busy, its output lies in the cell k, and the
+filter `output-dp` charges no more than this cell. The other half and the refund pay
+for the noise of the k counts. This noise is smaller for two reasons: fewer numbers
+share a larger epsilon.
 
 This is the set-up of Figure 1 of Hartmann, Bindschaedler, Bentkamp and West 2022. The
-figure is drawn again with the exact expectation where the paper draws a Chebyshev bound
-(`expected_deviation`), and printed beside the run on real weeks.
+figure is drawn with the exact expectation (`expected_deviation`) in place of the
+paper's Chebyshev bound, and printed with the run on real weeks.
 
 Code walkthrough:
 
-1. `busy_weeks` reports its own cell: `sparse_vector` does that.
-2. `customers_in` costs what is left, a function of the released weeks only.
+1. `busy_weeks` reports its own cell through `sparse_vector`.
+2. `customers_in` costs the remaining budget, a function of the released weeks only.
 3. `expected_deviation` integrates over the threshold's noise.
-4. `draw` draws Figure 1, and where this run came to lie.
+4. `draw` draws Figure 1 and the place of this run.
 """
 
 from __future__ import annotations

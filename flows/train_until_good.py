@@ -4,26 +4,27 @@
 # dependencies: the extra `examples` of dpflow
 # run: python flows/train_until_good.py
 # ---
-"""Stop training when a private test says so; what that saved pays for a report.
+"""Stop training by a private test; the saved budget pays for a report.
 
 Gradient descent on Adult, with noise on every gradient. After every ten steps a noisy
 test on other people may end it. The price of all hundred steps is reserved, and the
-number of steps that ran is the cell of the output: the filter `output-dp` charges that
+number of executed steps is the cell of the output: the filter `output-dp` charges this
 stop alone (Lemma 11 of Hartmann, Bindschaedler, Bentkamp and West 2022). Each stop has
-an epsilon by an accountant for fixed sequences, here by Renyi divergences, because the
-steps are fixed in advance and only their number is not; delta is spent on all stops.
+an epsilon by an accountant for fixed sequences, here by Rényi divergences, because
+only the number of the steps is open; delta is spent on all stops.
 
-The epsilon that is left goes into the noise of a histogram. The table compares: with
-cells it gets what the steps that never ran would have cost, without cells nothing.
+The remaining epsilon pays for the noise of a histogram. The table compares the noise
+with cells, which refund the steps that did not run, and without.
 
 Code walkthrough:
 
-1. `STEP` and `TEST` are what one sub-step does, each part with a sensitivity.
-2. `fit` descends; `good_enough` tests with noise that is declared and paid for.
-3. `high_earners` costs what is left, a function of the released number of steps.
-4. `table` shows what each would have had without cells.
-5. `under_filters` shows what adaptive filters would leave, which charge the steps that
-   ran and know no cells.
+1. `STEP` and `TEST` are the two parts of a sub-step, each with a sensitivity.
+2. `fit` descends; `good_enough` tests with declared noise.
+3. `high_earners` costs the remaining budget, a function of the released number of
+   steps.
+4. `table` shows the remaining budget without cells.
+5. `under_filters` shows the remaining budget under adaptive filters, which charge the
+   executed steps and have no cells.
 """
 
 from __future__ import annotations

@@ -4,23 +4,23 @@
 # dependencies: the extra `examples` of dpflow
 # run: python flows/typical_age.py
 # ---
-"""Release how far ages spread, then the median with all that this has left over.
+"""Release the spread of ages, then the median with the remaining budget.
 
 The application of Sec. 4.2 of Hartmann, Bindschaedler, Bentkamp and West 2022. The
-interquartile range is released by propose-test-release: noise of a bin's width where
-many people would have to be replaced before the range leaves its bin, else "none". Of
-two discretizations, half a bin apart, at least one answers nearly always. A fair coin
-says which one is asked first, so with probability one half or more the first one is the
-right one, and the second is not needed.
+interquartile range is released by propose-test-release: noise of a bin's width if many
+people would have to be replaced before the range leaves its bin, else "none". Of two
+discretizations, half a bin apart, at least one answers nearly always. A fair coin
+chooses the first one, so with probability one half or more the second is not
+necessary.
 
-"None" costs half of what an answer costs, and no second try costs nothing. What is
-left goes to the median. Its proposal is the range over the cube root of the number of
-people, as Dwork and Lei 2009 have it, and a public range where there is no answer.
+"None" costs half of an answer, and an omitted second try costs nothing. The rest pays
+for the median. Its proposal is the range over the cube root of the number of people,
+as in Dwork and Lei 2009, and a public range if there is no answer.
 
 Code walkthrough:
 
-1. `first_try` tosses the coin; `second_try` asks the other discretization.
-2. `left_over` says what the median may cost, after what the cells gave back.
+1. `first_try` tosses the coin; `second_try` uses the other discretization.
+2. `left_over` computes the cost of the median from the refunds of the cells.
 3. `middle_age` is the median.
 """
 

@@ -6,19 +6,18 @@
 # ---
 """A weekly report over real purchases, released with differential privacy.
 
-Each week three numbers leave the private data, and each is a DP step that pays for
-itself from the budget in policies/cdnow.yaml. The flow runs week after week against
-one ledger. When a week no longer fits, its run ends as `BudgetExhausted`, the steps
-behind it do not run, and nothing is published for it. A week that was published is
-replayed from its release, however often it is run, and costs nothing again.
+Each week three numbers leave the private data. Each is a DP step that is charged to the
+budget in policies/cdnow.yaml. The flow runs week after week against one ledger. When a
+week no longer fits, its run ends as `BudgetExhausted`, later steps do not run, and
+nothing is published for it. A published week is replayed at no cost.
 
 Code walkthrough:
 
-1. Three DP steps, with the sensitivity of each derived for one customer.
-2. `publish` writes what was released; it sees noisy numbers only.
+1. Three DP steps, each with a sensitivity for one customer.
+2. `publish` writes releases; it reads noisy numbers only.
 3. `weekly_report` is the flow of one week.
 4. `run_weeks` runs week after week until the budget refuses one.
-5. `draw_burn_down` draws what that did to the budget.
+5. `draw_burn_down` draws the budget over these weeks.
 """
 
 from __future__ import annotations

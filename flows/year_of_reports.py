@@ -8,11 +8,11 @@
 
 Code walkthrough:
 
-1. `revenue` declares no noise: its policy says that 52 runs have to fit.
-2. `customers` says how good its number must be, and pays for no more.
+1. `revenue` declares no noise: its policy requires that 52 runs fit.
+2. `customers` declares the accuracy of its number and is charged for its final noise.
 3. `year_report` is a week; the share of its 52 runs is reserved.
-4. `questions` asks for the baskets of a week again and again, from the rest.
-5. `year` does both in turn: the questions end, and the report does not.
+4. `questions` requests the baskets of a week repeatedly, from the rest.
+5. `year` alternates both: the questions end, and the report does not.
 """
 
 from __future__ import annotations
