@@ -123,7 +123,7 @@ async def test_an_async_step_without_opendp_is_refused_before_it_is_charged(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a sync one."""
-    monkeypatch.setitem(sys.modules, "opendp.measurements", None)
+    monkeypatch.setitem(sys.modules, "opendp", None)
     before = rows(shop)
 
     @guarded(dataset="shop", cost=NOISY)
