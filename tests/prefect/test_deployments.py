@@ -106,17 +106,6 @@ def test_a_deployed_run_logs_each_step_without_a_key_once(project, caplog):
         assert all("'nameless'" in text for text in logged)
 
 
-def test_a_deployment_is_resumed_by_its_whole_name(project):
-    """Wrong usage comes before the ledger; an unknown one says where to look."""
-    for name in ("report", "report/", "/daily"):
-        result = CliRunner().invoke(app, ["resume", name])
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "FLOW/DEPLOYMENT" in result.stderr
-    result = CliRunner().invoke(app, ["resume", "report/nowhere"])
-    assert result.exit_code == 1
-    assert "prefect deployment ls" in result.stderr
-
-
 def test_a_flow_waits_longer_than_prefect_does_for_a_new_server(monkeypatch):
     """A number of seconds that the user sets is kept, and a named server needs none."""
     seconds, waited = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, []
@@ -129,3 +118,14 @@ def test_a_flow_waits_longer_than_prefect_does_for_a_new_server(monkeypatch):
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
         nothing()
     assert waited == [180, 7, 20]
+
+
+def test_a_deployment_is_resumed_by_its_whole_name(project):
+    """Wrong usage comes before the ledger; an unknown one says where to look."""
+    for name in ("report", "report/", "/daily"):
+        result = CliRunner().invoke(app, ["resume", name])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "FLOW/DEPLOYMENT" in result.stderr
+    result = CliRunner().invoke(app, ["resume", "report/nowhere"])
+    assert result.exit_code == 1
+    assert "prefect deployment ls" in result.stderr
