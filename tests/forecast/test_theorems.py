@@ -68,57 +68,43 @@ def test_theorems_without_a_price_say_why():
 
 
 def test_equal_steps_in_a_row_become_one():
-    """Order matters to what is admitted, so others stay apart."""
-    told = [
-        WorkloadStep(TENTH),
-        WorkloadStep(TENTH, 2),
-        WorkloadStep(GAUSSIAN),
-        WorkloadStep(TENTH),
-    ]
-    assert merged(told) == (
-        WorkloadStep(TENTH, 3),
-        WorkloadStep(GAUSSIAN),
-        WorkloadStep(TENTH),
-    )
+    """Order matters to what is admitted, so others stay apart.
 
-
-def test_journaled_steps_are_merged_with_their_outcomes():
-    """One that reported what its cost does not know was settled in full."""
-    reported = (10, 10, 99, None)
-    steps = [
+    A journaled step that reported an unknown outcome was settled in full.
+    """
+    tenth, gaussian = WorkloadStep(TENTH), WorkloadStep(GAUSSIAN)
+    steps = [tenth, WorkloadStep(TENTH, 2), gaussian, tenth]
+    assert merged(steps) == (WorkloadStep(TENTH, 3), gaussian, tenth)
+    journaled = [
         SimpleNamespace(cost=STOPPING, body={"reported": outcome})
-        for outcome in reported
+        for outcome in (10, 10, 99, None)
     ]
-    assert workload_of(steps) == (
-        WorkloadStep(STOPPING, 2, 10),
-        WorkloadStep(STOPPING, 2),
-    )
+    expected = (WorkloadStep(STOPPING, 2, 10), WorkloadStep(STOPPING, 2))
+    assert workload_of(journaled) == expected
 
 
-@pytest.mark.parametrize(
-    ("workload", "epsilon", "delta", "rounds"),
-    [
-        ((WorkloadStep(TENTH, 2),), 1, "1e-6", 5),
-        ((WorkloadStep(TENTH, 2),), 1, "0", 5),
-        ((WorkloadStep(PureDP(epsilon="0.01")),), 1, "1e-6", 562),
-        ((WorkloadStep(ApproxDP(epsilon="0.1", delta="1e-9")),), 3, "1e-6", 46),
-        ((WorkloadStep(GAUSSIAN), WorkloadStep(TENTH)), 3, "1e-6", 35),
-        ((WorkloadStep(Gaussian(sensitivity=1, sigma=1)),), 1, "1e-6", 0),
-    ],
-)
-def test_a_sequence_counts_what_its_filter_accepts(workload, epsilon, delta, rounds):
-    """The next run is refused."""
-    budget = {"epsilon": Fraction(epsilon), "delta": Fraction(delta)}
-    assert "sequence" not in {fit.theorem for fit in fits(workload, **budget)}
-    found = {f.theorem: f for f in fits(workload, **budget, sequence=True)}
-    assert found["sequence"].rounds == rounds
-    for times in (rounds, rounds + 1):
-        steps = [{"cost": s.cost, "times": s.times * times} for s in workload]
-        if times == rounds:
-            _ = times and make_filter("sequence", **budget, steps=steps)
-        else:
-            with pytest.raises(InvalidCost, match="needs epsilon"):
-                make_filter("sequence", **budget, steps=steps)
+SEQUENCES = [
+    ((WorkloadStep(TENTH, 2),), 1, "1e-6", 5),
+    ((WorkloadStep(TENTH, 2),), 1, "0", 5),
+    ((WorkloadStep(ApproxDP(epsilon="0.1", delta="1e-9")),), 3, "1e-6", 46),
+    ((WorkloadStep(GAUSSIAN), WorkloadStep(TENTH)), 3, "1e-6", 35),
+]
+
+
+def test_a_sequence_counts_what_its_filter_accepts():
+    """The next run is refused; without a declared sequence it is no choice."""
+    for workload, epsilon, delta, rounds in SEQUENCES:
+        budget = {"epsilon": Fraction(epsilon), "delta": Fraction(delta)}
+        assert "sequence" not in {fit.theorem for fit in fits(workload, **budget)}
+        every = {f.theorem: f for f in fits(workload, **budget, sequence=True)}
+        assert every["sequence"].rounds == rounds
+        fitting, more = (
+            [{"cost": s.cost, "times": s.times * times} for s in workload]
+            for times in (rounds, rounds + 1)
+        )
+        make_filter("sequence", **budget, steps=fitting)
+        with pytest.raises(InvalidCost, match="needs epsilon"):
+            make_filter("sequence", **budget, steps=more)
 
 
 @pytest.mark.parametrize("theorem", ADAPTIVE)
