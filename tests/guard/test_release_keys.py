@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 from dataclasses import dataclass
-from datetime import UTC, date
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal
@@ -179,7 +179,6 @@ FILLED = [
     ([7.0, "u\u0308"], "{v}", "[7, 'ü']"),
     ("Zu\u0308rich", "{v}", "Zürich"),
     ("u\u0308ber", "{v:.2}", "üb"),
-    (DateTime(2026, 1, 5, 7, tzinfo=UTC), "{v}", "2026-01-05 07:00:00+00:00"),
     (Colour.RED, "{v.name}", "RED"),
     (pd.Timestamp("2026-01-05"), "{v:%G-W%V}", "2026-W02"),
     (Named(3), "{v.number}", "3"),
