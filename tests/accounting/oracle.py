@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -135,7 +135,7 @@ def sampled_divergence(order: int, rate: Fraction, ratio: Any) -> Any:
         ratio: Squared length of the row over the variance of the noise.
     """
     q = real(rate)
-    terms: Iterable[Any] = (
+    terms = (
         MP.binomial(order, k)
         * (1 - q) ** (order - k)
         * q**k
@@ -143,6 +143,15 @@ def sampled_divergence(order: int, rate: Fraction, ratio: Any) -> Any:
         for k in range(order + 1)
     )
     return MP.log(MP.fsum(terms)) / (order - 1)
+
+
+def maximum(value: Callable[[Any], Any], low: Any, high: Any, steps: int = 90) -> Any:
+    """Return the largest value of a function with one peak, by golden section."""
+    golden = (MP.sqrt(5) - 1) / 2
+    for _ in range(steps):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (left, high) if value(left) < value(right) else (low, right)
+    return value((low + high) / 2)
 
 
 def to_arb(value: Fraction | float | str) -> arb:

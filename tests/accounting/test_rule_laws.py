@@ -176,7 +176,7 @@ def test_the_order_of_charges_is_irrelevant(rule, costs, data):
 def test_a_further_step_never_helps(rule: Rule, costs: list[Cost], times: int) -> None:
     """What is refused stays refused; shares and readings never fall."""
     costs = priced(rule, [*costs, TENTH])
-    tally = Tally(tuple(times * amount for amount in total(rule, costs).amounts))
+    tally = total(rule, costs).times(times)
     more = tally + rule.price(costs[0], tally)
     assert level(rule, tally) <= level(rule, more) * (1 + 1e-9)
     if isinstance(rule, Filter):
@@ -201,8 +201,7 @@ def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
     fewer = [{"delta": Fraction(pinned["delta"]) * share}]
     if isinstance(rule, Filter):
         fewer.append({"epsilon": Fraction(pinned["epsilon"]) * share})
-    amounts = total(rule, priced(rule, [*costs, TENTH])).amounts
-    tally = Tally(tuple(times * amount for amount in amounts))
+    tally = total(rule, priced(rule, [*costs, TENTH])).times(times)
     make = make_filter if isinstance(rule, Filter) else make_odometer
     for less in fewer:
         try:

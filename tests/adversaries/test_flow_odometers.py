@@ -20,11 +20,7 @@ BITS = (0, 1)
 OF_B, OF_A = Fraction(6), Fraction(1, 1000)
 
 #: Odometers of flow A.
-ODOMETERS = [
-    ("basic", {}),
-    ("rdp", {"order": 32}),
-    ("mixture", {"rho": "0.001"}),
-]
+ODOMETERS = [("basic", {}), ("rdp", {"order": 32}), ("mixture", {"rho": "0.001"})]
 DELTA = "0.001"
 
 #: An output of both flows: B's answer, the step that A ran, and its answer.

@@ -92,11 +92,8 @@ def crossing(
 
 def readings_of(odometer: Odometer, cost: Cost, steps: int) -> list[float]:
     """Return the readings after 1, 2, ... equal steps."""
-    price = odometer.price(cost).amounts
-    return [
-        odometer.read(Tally(tuple(n * amount for amount in price)))
-        for n in range(1, steps + 1)
-    ]
+    price = odometer.price(cost)
+    return [odometer.read(price.times(n)) for n in range(1, steps + 1)]
 
 
 def divergence(order: Fraction | int, epsilon: float) -> float:
@@ -194,9 +191,7 @@ def test_no_shipped_odometer_is_crossed_more_often_than_delta(
     for odometer in shipped(delta, variance):
         two_sided = "'two'" in repr(odometer) or odometer.theorem == "rogers"
         low, high = crossing(
-            Fraction(epsilon),
-            readings_of(odometer, step, steps),
-            two_sided=two_sided,
+            Fraction(epsilon), readings_of(odometer, step, steps), two_sided=two_sided
         )
         assert high <= float(delta), odometer
         realised[repr(odometer)] = low / float(delta)
@@ -206,10 +201,8 @@ def test_no_shipped_odometer_is_crossed_more_often_than_delta(
 
 def reading_of(odometer: Odometer, epsilon: Fraction) -> Callable[[int, int], float]:
     """Return the reading after numbers of steps of epsilon and of 2 epsilon."""
-    small, large = PureDP(epsilon=epsilon), PureDP(epsilon=2 * epsilon)
-    pairs = zip(*(odometer.price(cost).amounts for cost in (small, large)), strict=True)
-    prices = [*pairs]
-    return lambda a, b: odometer.read(Tally(tuple(a * x + b * y for x, y in prices)))
+    small, large = (odometer.price(PureDP(epsilon=n * epsilon)) for n in (1, 2))
+    return lambda a, b: odometer.read(small.times(a) + large.times(b))
 
 
 def best_adaptive(

@@ -104,13 +104,11 @@ def test_a_typo_inside_a_body_is_shown(tmp_path, monkeypatch, errors):
         )
         return limits.bound(frame)
 
+    other, wrong = lambda: one_row(relation="replace-one").bound(frame), "tailnumber"
     for body, text in (
-        (lambda: declared.bound(frame), "tailnumber"),
-        (spelled, "tailnumber"),
-        (
-            lambda: one_row(relation="replace-one").bound(frame),
-            "the policies of the running step say add-or-remove",
-        ),
+        (lambda: declared.bound(frame), wrong),
+        (spelled, wrong),
+        (other, "the policies of the running step say add-or-remove"),
     ):
         step = guarded(dataset="shop", cost=TENTH, name="count")(body)
         with pytest.raises(ContributionsError, match=text) as found:

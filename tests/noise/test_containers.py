@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -109,8 +109,6 @@ WIDTHS = {
         *((kind(5), 5) for kind in (int, np.int8, np.int64, np.uint16)),
         *((kind(5.5), 5.5) for kind in (float, np.float64, np.float32, np.float16)),
         ([1, 2, np.int16(3)], [1, 2, 3]),
-        ([1, 2.5], [1.0, 2.5]),
-        ({"a": 1, "b": 2}, {"a": 1, "b": 2}),
         ({"a": 1, "b": 2.5}, {"a": 1.0, "b": 2.5}),
         *((SERIES.astype(a), SERIES.astype(b)) for a, b in WIDTHS.items()),
         *(
@@ -120,18 +118,14 @@ WIDTHS = {
         (pl.Series("n", [1, 2], dtype=pl.UInt8), pl.Series("n", [1, 2])),
         (pl.Series("v", [0.5], dtype=pl.Float32),) * 2,
         (Decimal(1234), 1234),
-        (Decimal("1E3"), 1000),
         # By its places: which sums happen to be whole says something of the data.
         (Decimal("12.00"), 12.0),
-        (Decimal("12.34"), 12.34),
         ((Decimal(5), 7), (5, 7)),
         ([(1, 2), (3, 4.5)], [(1.0, 2.0), (3.0, 4.5)]),
         (Row(3, Decimal(4)), (3, 4)),
         (Counter("aab"), {"a": 2, "b": 1}),
         (OrderedDict(b=1, a=Decimal(2)), {"b": 1, "a": 2}),
-        (defaultdict(int, a=1), {"a": 1}),
         (np.array([True, False]), np.array([1, 0])),
-        (pd.Series([True, False]), pd.Series([1, 0])),
         (pd.Series([True, False], dtype="boolean"), pd.Series([1, 0], dtype="Int64")),
         (pl.Series("n", [True, False]), pl.Series("n", [1, 0])),
         (pl.DataFrame({"n": [True, False]}), pl.DataFrame({"n": [1, 0]})),
@@ -139,7 +133,6 @@ WIDTHS = {
         (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 2)), pl.Series([3.0])),
         (pa.table({"n": [True, False]}), pa.table({"n": [1, 0]})),
         (pa.array([3, 4], pa.int8()), pa.array([3, 4])),
-        (pa.chunked_array([[3.0], [4.0]]), pa.chunked_array([[3.0, 4.0]])),
         (pa.table({"n": [3], "week": ["a"], "m": [0.5]}),) * 2,
     ],
     ids=lambda value: repr(value)[:30].replace("\n", " "),

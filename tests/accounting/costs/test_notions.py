@@ -137,7 +137,7 @@ def test_rounded_noise_can_be_typed():
 
 
 RESPONSE = RandomizedResponse(epsilon="0.1", categories=5)
-GAUSSIAN, LAPLACE, RANGE, SAMPLED = PARTS = (
+GAUSSIAN, *_, SAMPLED = PARTS = (
     Gaussian(sensitivity=1, sigma=20),
     Laplace(sensitivity=1, epsilon="0.1"),
     ExponentialMechanism(epsilon="0.3"),

@@ -32,23 +32,16 @@ GAP = Fraction(1, 10**14)
 BITS = 80
 
 
-def price(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
-    """Return what the step costs."""
-    cost = PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
-    return renyi(cost, order)
-
-
-def share(rate: float, noise: float, x: float) -> float:
-    """Return q exp(v) / (1 - q + q exp(v)) at v = (2x - 1) / 2s^2."""
-    odds = math.log(rate) - math.log1p(-rate) + (2 * x - 1) / (2 * noise**2)
-    return 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
-
-
 def centre(rate: float, noise: float, order: float, start: float) -> float:
-    """Return a point near which density times g^order is large."""
+    """Return a point near which density times g^order is large.
+
+    It is a fixed point of the order times q exp(v) / (1 - q + q exp(v)), where
+    v = (2x - 1) / 2s^2.
+    """
     x = start
     for _ in range(40):
-        x = order * share(rate, noise, x)
+        odds = math.log(rate) - math.log1p(-rate) + (2 * x - 1) / (2 * noise**2)
+        x = order / (1 + math.exp(-odds)) if odds > -700 else 0.0
     return x
 
 
@@ -152,7 +145,8 @@ def test_no_price_is_below_the_truth(rate, noise, order):
     """With the chord where the rule gives up, and never above no sampling."""
     # The exact sums at whole orders take seconds there.
     assume(order < 500 or noise > 1000 or noise < 2)
-    found = price(rate, noise, order)
+    cost = PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
+    found = renyi(cost, order)
     plain = Gaussian(sensitivity=1, noise_multiplier=noise)
     assert corner_truth(rate, noise, order) <= found <= renyi(plain, order)
 

@@ -41,9 +41,6 @@ from tests.accounting.oracle import (
 )
 from tests.sizes import scaled, spread
 
-TENTH = PureDP(epsilon="0.1")
-TWENTY = Gaussian(sensitivity=1, sigma=20)
-
 
 def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
     """Draw numbers of few digits, evenly on a log scale."""

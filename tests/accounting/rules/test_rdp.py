@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
-from tests.accounting.oracle import DELTAS, MP, assert_just_above, powers, real
+from tests.accounting.oracle import DELTAS, MP, assert_just_above, maximum, powers, real
 from tests.accounting.oracle import ORDERS as ORDER
 from tests.sizes import scaled
 
@@ -69,39 +70,25 @@ def test_a_reading_of_one_order_is_the_theorem_rounded_up():
 # -- several orders ----------------------------------------------------------------
 
 
-def mixture(orders, weights, tally: Tally, loss):
+def mixture(orders, weights, amounts, loss):
     """Return the weighted mean N at a loss, term by term."""
     return MP.fsum(
         real(w) * MP.exp((real(a) - 1) * (loss - real(Fraction(r, UNITS))))
-        for a, w, r in zip(orders, weights, tally.amounts, strict=True)
+        for a, w, r in zip(orders, weights, amounts, strict=True)
     )
 
 
 def certified_delta(orders, weights, tally: Tally, epsilon):
     """Return the maximum of (1 - exp(epsilon - L)) / N, by golden section in log x."""
-    golden = (MP.sqrt(5) - 1) / 2
 
     def ratio(point):
         x = MP.exp(point)
-        return MP.log(-MP.expm1(-x)) - MP.log(
-            mixture(orders, weights, tally, real(epsilon) + x)
-        )
+        mean = mixture(orders, weights, tally.amounts, real(epsilon) + x)
+        return MP.log(-MP.expm1(-x)) - MP.log(mean)
 
     # The maximum is at log(1 + 1/A), A between the smallest and the largest order - 1.
-    low = MP.log(MP.log1p(1 / (real(orders[-1]) - 1))) - 1
-    high = MP.log(MP.log1p(1 / (real(orders[0]) - 1))) + 1
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    at_left, at_right = ratio(left), ratio(right)
-    for _ in range(90):
-        if at_left > at_right:
-            high, right, at_right = right, left, at_left
-            left = high - golden * (high - low)
-            at_left = ratio(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + golden * (high - low)
-            at_right = ratio(right)
-    return MP.exp(max(at_left, at_right))
+    low, high = (MP.log(MP.log1p(1 / (real(a) - 1))) for a in (orders[-1], orders[0]))
+    return MP.exp(maximum(ratio, low - 1, high + 1))
 
 
 ORDERS = st.lists(ORDER, min_size=1, max_size=5, unique=True).map(sorted)
@@ -144,7 +131,7 @@ def test_the_decision_is_sound_and_tight_at_its_boundary(
     def certified(tally: Tally):
         if conversion == "tight":
             return certified_delta(orders, weights, tally, epsilon)
-        return 1 / mixture(orders, weights, tally, real(epsilon))
+        return 1 / mixture(orders, weights, tally.amounts, real(epsilon))
 
     options = {"epsilon": epsilon, "delta": delta, "conversion": conversion}
     try:
@@ -177,10 +164,8 @@ def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
     )
     reading = real(mixed.read(tally))
     assert reading <= closed * (1 + TIGHT)
-    bare = Tally(tally.amounts[:-1])
-    target = 1 / real(delta)
-    assert mixture(orders, weights, bare, reading) >= target
-    assert mixture(orders, weights, bare, reading * (1 - TIGHT)) <= target
+    mean = partial(mixture, orders, weights, tally.amounts[:-1])
+    assert mean(reading) >= 1 / real(delta) >= mean(reading * (1 - TIGHT))
 
 
 #: sigma 20, delta 1e-6, the 38 orders: doubling, mixture.
@@ -240,12 +225,6 @@ def test_guarded_sums_are_below_the_truth(orders, parts, gaps):
     weights = normalised(parts, len(orders))
     units = [math.floor(gap * UNITS) for gap in gaps[: len(orders)]]
     bound = ExponentialSum(tuple(orders), tuple(weights)).at(units).log_below()
-    terms = zip(orders, weights, units, strict=True)
-    truth = MP.log(
-        MP.fsum(
-            real(w) * MP.exp((real(a) - 1) * real(Fraction(u, UNITS)))
-            for a, w, u in terms
-        )
-    )
+    truth = MP.log(mixture(orders, weights, [-unit for unit in units], MP.mpf(0)))
     assert MP.mpf(bound) <= truth
     assert MP.mpf(bound) >= truth - MP.mpf("2e-12") - abs(truth) * MP.mpf("1e-13")
