@@ -113,7 +113,7 @@ def answers(cost: Cost, values: Any) -> Iterator[Answer]:
     Assumes: a privacy unit moves the numbers together by at most the sensitivity, in L1
     norm for a Laplace and in L2 norm for a Gaussian; how many there are is public.
 
-    Checked by: tests/accounting/costs/test_refined.py, tests/guard/test_refined.py.
+    Checked by: tests/accounting/costs/test_outcomes.py, tests/guard/test_refined.py.
 
     Raises:
         ReleaseError: If the cost cannot be refined, or the values are no whole numbers.

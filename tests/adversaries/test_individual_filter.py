@@ -165,11 +165,11 @@ def divergence(p: dict, q: dict, order: float = ORDER) -> float:
 
 def worst(make, adversary, people, rounds, *, order=ORDER, view=None) -> float:
     """Return the largest divergence over people and both directions."""
-    everybody = np.ones(people, bool)
-    whole = law(make, adversary, everybody, rounds, view)
+    all_present = np.ones(people, bool)
+    whole = law(make, adversary, all_present, rounds, view)
     found = 0.0
     for person in range(people):
-        without = everybody.copy()
+        without = all_present.copy()
         without[person] = False
         other = law(make, adversary, without, rounds, view)
         found = max(
@@ -190,7 +190,7 @@ def random_adversary(seed: int, people: int, largest: float) -> Adversary:
 
 
 def lone(theta: float) -> Adversary:
-    """One person, the same step again and again, at the offset that tells most."""
+    """One person, the same step again and again, at the offset of the largest loss."""
     return lambda _: (-theta / 2, np.array([theta]))
 
 
@@ -247,7 +247,7 @@ def test_charging_by_other_peoples_records_is_caught():
     "view", [lambda active: int(active.sum()), lambda active: bool(active.any())]
 )
 def test_publishing_how_many_take_part_is_caught(view):
-    """Negative control: the size of the active set, or when it is empty, tells all."""
+    """Negative control: the size of the active set, or when it is empty, shows all."""
     bound = 0.5
     adversary = random_adversary(1, 3, theta_for(bound))
     assert worst(lambda: Shipped(bound, 3), adversary, 3, 3, view=view) == math.inf

@@ -171,7 +171,7 @@ def test_the_first_term_alone_is_caught() -> None:
 
 
 def test_paying_for_a_sample_without_one_is_caught() -> None:
-    """Negative control: everybody is summed, but the sampled price is paid."""
+    """Negative control: all rows are summed, but the sampled price is paid."""
     rate, s = 0.3, 2.0
     bound = 3 * cost_of(1, s, rate) * (1 + 1e-12)
     assert divergence(bound, steady(1, s), 3, rate, shipped, drawn=1.0) > 2 * bound

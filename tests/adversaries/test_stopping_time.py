@@ -153,8 +153,9 @@ def test_the_corrected_forms_reach_the_stated_probabilities():
 
 def shipped(delta: str, variance: str) -> list[Odometer]:
     """Return every odometer of this family, tuned near a variance."""
+    order = 1 + math.sqrt(2 * math.log(1 / float(delta)) / float(variance))
     both = [
-        make_odometer(name, delta=delta, form=form, **options)
+        (name, {"form": form, **options})
         for form in ("pure", "zcdp")
         for name, options in (
             ("mixture", {"rho": variance}),
@@ -162,14 +163,13 @@ def shipped(delta: str, variance: str) -> list[Odometer]:
             ("stitched", {"v0": variance}),
         )
     ]
-    order = 1 + math.sqrt(2 * math.log(1 / float(delta)) / float(variance))
-    return [
-        *both,
-        make_odometer("basic", delta=delta),
-        make_odometer("rogers", delta=delta, beta=variance),
-        make_odometer("rogers", delta=delta, people=1000),
-        make_odometer("rdp", delta=delta, order=f"{order:.4f}"),
+    others = [
+        ("basic", {}),
+        ("rogers", {"beta": variance}),
+        ("rogers", {"people": 1000}),
+        ("rdp", {"order": f"{order:.4f}"}),
     ]
+    return [make_odometer(name, delta=delta, **more) for name, more in (*both, *others)]
 
 
 SETTINGS = [

@@ -1,4 +1,4 @@
-"""Whose rows are whose: names of every type, told apart as their library does.
+"""Whose rows are whose: names of every type, distinguished as their library does.
 
 One person's rows must not push out another's, whatever names them; and no name may make
 the bound raise, for an error would tell of it.

@@ -118,7 +118,7 @@ def test_products_are_the_rows_that_they_stand_for(columns):
 
 
 def largest_sum(bits, people=MOST_PEOPLE):
-    """Return the largest partial sum of so many people's products, in steps."""
+    """Return the largest partial sum of the products of people, in steps."""
     return people * 2**bits * 2 ** (bits + 1)
 
 

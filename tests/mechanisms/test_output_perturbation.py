@@ -58,15 +58,12 @@ def law(recipe, e1, e2, rows, labels, *, noise=1.0, test=1.0):
 
 def worst(recipe, e1, e2, **wrong):
     """Return the largest losses (none, model) over neighbours."""
-    rng = np.random.default_rng(7)
+    rng, people = np.random.default_rng(7), recipe.train + 4
     none = model = 0.0
-    people = recipe.train + 4
-    for extreme in (True, False):
-        rows = np.ones(people) if extreme else rng.uniform(-1, 1, people)
-        labels = np.where(rng.random(people) < 0.5, -1.0, 1.0)
-        if extreme:
-            # All agree: then one person's change has the largest pull.
-            labels[:] = 1.0
+    # All agree: then one person's change has the largest pull; or people at random.
+    agreed = np.ones(people), np.ones(people)
+    mixed = rng.uniform(-1, 1, people), np.where(rng.random(people) < 0.5, -1.0, 1.0)
+    for rows, labels in (agreed, mixed):
         first = law(recipe, e1, e2, rows, labels, **wrong)
         for person in (0, people - 1):
             other_rows, other = rows.copy(), labels.copy()
@@ -152,7 +149,7 @@ def test_the_noise_is_k_norm_noise():
 
 
 def test_models_lie_on_a_grid():
-    """A power of two, at or above what was asked; the sum is not rounded before."""
+    """A power of two, at or above the requested step; the sum is not rounded before."""
     model, noise = np.array([0.3, -1.26, 2.0**51 + 1]), np.array([0.0, 0.0, 0.49])
     rounded = sum_on_grid(model, noise, 0.2)
     assert rounded.tolist() == [0.25, -1.25, 2.0**51 + 1.5]
@@ -162,7 +159,7 @@ def test_models_lie_on_a_grid():
 
 
 def people(count=400):
-    """Return people whose first feature tells their class."""
+    """Return people whose first feature decides their class."""
     rng = np.random.default_rng(11)
     rows = rng.uniform(-1, 1, (count, 3)) / 2
     return rows, rows[:, 0] > 0

@@ -49,7 +49,7 @@ def delta_of(one, other, epsilon):
 
 
 def worst(changed, *, table, epsilon, groups=3):
-    """Return the largest delta when one person is in so many of the groups."""
+    """Return the largest delta when one person is in several of the groups."""
     found = []
     for counts in itertools.product(range(len(table)), repeat=groups):
         if list(counts) != sorted(counts):
@@ -101,15 +101,11 @@ def holds(rho, delta, changed, sigma, least):
     return lost <= real(rho) and changed * chances[1] <= real(delta)
 
 
-@pytest.mark.parametrize(
-    ("rho", "delta", "changed", "least"),
-    [
-        # 2 + ceil(sigma z), with the quantile z to 50 digits by mpmath.
-        ("0.02", "1e-6", 10, 85),
-        ("0.5", "1e-9", 1, 8),
-        ("0.5", "1e-30", 4, 26),
-    ],
-)
+#: Rho, delta, groups of a person, and 2 + ceil(sigma z) with a quantile of 50 digits.
+LEAST = [("0.02", "1e-6", 10, 85), ("0.5", "1e-9", 1, 8), ("0.5", "1e-30", 4, 26)]
+
+
+@pytest.mark.parametrize(("rho", "delta", "changed", "least"), LEAST)
 def test_a_threshold_hides_people_of_many_groups(rho, delta, changed, least):
     """By the exact law of each group, of which one more person is in some."""
     rho, delta = Fraction(rho), Fraction(delta)
@@ -122,7 +118,7 @@ def test_a_threshold_hides_people_of_many_groups(rho, delta, changed, least):
     assert not holds(rho, delta, changed, sigma * Fraction(4, 5), 2 * least)
 
 
-def test_a_person_counts_in_no_more_groups_than_said():
+def test_a_person_counts_in_the_declared_number_of_groups():
     """Whatever rows they have; twice in one group is once."""
     people = ["ann"] * 50 + ["bob", "bob", None, float("nan")]
     groups = [f"g{k}" for k in range(50)] + ["g1", "g1", "g2", "g3"]
@@ -133,7 +129,7 @@ def test_a_person_counts_in_no_more_groups_than_said():
 
 
 def test_names_that_are_equal_are_the_same_to_the_last_bit():
-    """1, 1.0 and True are groups of their own; zeros have no sign."""
+    """1, 1.0 and True are groups of their own; zeros have one sign."""
     groups = [1, 1.0, True, 0.0, -0.0, ("a", 1), ("a", True), date(2026, 1, 2)]
     odd = [float("nan"), [1], object(), None]
     found = people_in(range(12), groups + odd, 1)
@@ -167,22 +163,17 @@ def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
     """Two groups of a person cost two such steps, four where people are replaced."""
     dpflow_ledger.use(fixture_policy("basic", relation, "1e-6"))
     one = ApproxDP(epsilon="0.125", delta="1e-8")
-
-    @guarded(dataset="orders", cost=Repeated(one, times), release_key="groups")
-    def groups():
-        return private_groups(range(900), ["a", "b", "c"] * 300, max_groups=2)
-
+    step = guarded(dataset="orders", cost=Repeated(one, times), release_key="groups")
+    groups = step(
+        lambda: private_groups(range(900), ["a", "b", "c"] * 300, max_groups=2)
+    )
     assert groups() == groups() == ["a", "b", "c"]
     spent = dpflow_ledger.spent("orders")
     assert Fraction(spent["epsilon"]) == times * Fraction("0.125")
     assert Fraction(spent["delta"]) == times * Fraction("1e-8")
-
-    @guarded(dataset="orders", cost=one)
-    def cheaper():
-        return private_groups([1], ["a"], max_groups=2)
-
+    cheaper = guarded(dataset="orders", cost=one)
     with pytest.raises(ReleaseError, match=rf"Repeated\(ApproxDP\(...\), {times}\)"):
-        cheaper()
+        cheaper(lambda: private_groups([1], ["a"], max_groups=2))()
 
 
 def test_a_step_may_name_groups_by_a_threshold(dpflow_ledger, caplog):
@@ -205,7 +196,7 @@ def test_a_step_may_name_groups_by_a_threshold(dpflow_ledger, caplog):
 PAIR = TopK(epsilon="2.08", delta="0.2", most=2, among=2)
 #: More groups are looked at than there are.
 WIDE = TopK(epsilon="2.78", delta="0.5", most=2, among=4)
-#: A small delta, beside which what epsilon hides would be seen.
+#: A small delta, which does not hide an excess of epsilon.
 SHARP = TopK(epsilon="2.08", delta="0.001", most=2, among=2)
 SINGLE = TopK(epsilon="0.71", delta="0.33", most=1, among=1)
 
@@ -272,16 +263,11 @@ def test_no_neighbours_lose_more_than_cells_and_delta(cost, groups, most, share)
     assert found == pytest.approx(share, abs=1e-4)
 
 
-def with_margin(margin):
-    """Return the choice with its end elsewhere."""
-
-    def run(cost, counts, *, choose):
-        wrong = SimpleNamespace(
-            pick=cost.pick, most=cost.most, among=cost.among, margin=margin(cost)
-        )
-        return largest(wrong, counts, choose=choose)  # type: ignore[arg-type]
-
-    return run
+def low_end(cost, counts, *, choose):
+    """Put the end no higher than the next group and one person."""
+    same = {name: getattr(cost, name) for name in ("pick", "most", "among")}
+    wrong = SimpleNamespace(**same, margin=cost.margin - 1)
+    return largest(wrong, counts, choose=choose)  # type: ignore[arg-type]
 
 
 def with_cell(cell):
@@ -299,16 +285,11 @@ def half_noise(cost, counts, *, choose):
     return largest(cost, counts, choose=lambda rates: choose([2 * r for r in rates]))
 
 
-#: The end is too low or free, all picks have the price of one, half of the noise.
-MISTAKES = [
-    with_margin(lambda cost: cost.margin - 1),
-    with_cell(lambda drawn: len(drawn.output)),
-    with_cell(lambda _: 1),
-    half_noise,
-]
+#: Also: the end is free, or all picks have the price of one.
+FREE, ONE = with_cell(lambda drawn: len(drawn.output)), with_cell(lambda _: 1)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=range(4))
+@pytest.mark.parametrize("mistake", [low_end, FREE, ONE, half_noise], ids=range(4))
 def test_a_mistake_is_caught(mistake):
     """By the search that finds nothing in the right one."""
     excesses = []
@@ -324,7 +305,7 @@ LOUD = TopK(epsilon=400, delta="1e-9", most=2, among=3)
 
 
 def rows(**counts):
-    """Return people and their groups, so many in each."""
+    """Return people and their groups, of the given sizes."""
     groups = [name for name, n in counts.items() for _ in range(n)]
     return list(range(len(groups))), groups
 

@@ -264,7 +264,7 @@ def test_at_an_edge_the_second_try_answers():
     assert draw(SINGLE, RAMP, base=2, shift=0.5).cell == "answer"
     assert draw(DOUBLE, RAMP, base=2).cell == "answer"
     assert draw(DOUBLE, EDGE, base=2).cell == "first answer"
-    # No error tells that a value is not a number.
+    # No error shows that a value is not a number.
     odd = np.concatenate([EDGE, [np.nan, np.inf, -np.inf, 1e308]])
     assert draw(DOUBLE, odd, base=2).cell == "first answer"
 

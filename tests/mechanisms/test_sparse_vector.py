@@ -25,7 +25,7 @@ from tests.walks import law_of
 
 SMALL_GRID = 2
 
-#: The threshold's noise is summed over so many scales: all but a mass of 1e-13.
+#: The threshold's noise is summed over this many scales: all but a mass of 1e-13.
 REACH = 30
 
 #: Draws of the variants that must be summed as well end here.

@@ -222,15 +222,15 @@ def test_no_distance_and_no_confidence_is_refused() -> None:
 def test_refining_ends_at_the_first_number_that_shows_it() -> None:
     """And asks for no number behind it; the last stands where none shows it."""
     rule = StoppingRule(Target.read("10%"), (30.0, 20.0, 10.0))
-    asked = []
+    requested = []
 
     def numbers(*values: float) -> Iterator[float]:
         for value in values:
-            asked.append(value)
+            requested.append(value)
             yield value
 
     draws, found = rule.refine(numbers(250.0, 210.0, 190.0))
-    assert (draws, float(found), asked) == (2, 210.0, [250.0, 210.0])
+    assert (draws, float(found), requested) == (2, 210.0, [250.0, 210.0])
     assert found.interval == pytest.approx((190, 230))
     draws, found = rule.refine(numbers(-50.0, 60.0, -70.0))
     assert (draws, float(found)) == (3, -70.0)

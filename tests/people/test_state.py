@@ -14,7 +14,6 @@ import re
 import sys
 import threading
 import traceback
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -208,15 +207,9 @@ def tally_and_mask(costs):
 
 
 def logged(value) -> str:
-    """Log a value in every way."""
-    stream = io.StringIO()
-    logger = logging.getLogger(f"canary.{uuid.uuid4()}")
-    logger.propagate = False
-    # Other libraries raise the root logger's level.
-    logger.setLevel(logging.WARNING)
-    logger.addHandler(logging.StreamHandler(stream))
-    logger.warning("%s %r", value, value, extra={"value": value})
-    return stream.getvalue()
+    """Format a log record with a value."""
+    words = ("canary", logging.WARNING, "", 0, "%s %r", (value, value), None)
+    return logging.Formatter().format(logging.LogRecord(*words))
 
 
 def traced(value) -> str:

@@ -100,7 +100,7 @@ def test_a_kill_never_gives_back_what_was_acknowledged(tmp_path, when):
     """Whatever the call at which it dies, the store opens and holds every charge.
 
     Steps whose mask was handed out are charged. At most the one step in flight is
-    charged besides, whose mask nobody has.
+    charged besides, whose mask no process has.
     """
     fatal, status, outcomes = 0, KILL, set()
     while status == KILL:

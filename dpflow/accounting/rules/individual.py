@@ -175,7 +175,7 @@ class IndividualFilter(ThresholdFilter):
 
     Rounding: the threshold down to 36 decimals, prices up.
 
-    Checked by: tests/accounting/rules/test_individual.py,
+    Checked by: tests/accounting/rules/test_groups.py,
     tests/adversaries/test_individual_filter.py.
 
     Args:
@@ -280,7 +280,7 @@ class IndividualOdometer(RdpOdometer):
 
     Rounding: prices and readings up.
 
-    Checked by: tests/accounting/rules/test_individual.py,
+    Checked by: tests/accounting/rules/test_groups.py,
     tests/adversaries/test_stopping_time.py.
 
     Args:

@@ -81,21 +81,27 @@ def test_kov_theorem(epsilon, count, data, own):
         max_size=5,
     ),
     decimals(0.0001, 6),
+    st.sampled_from([None, "0.5", "2.5"]),
 )
-def test_unequal_steps_by_enumeration(steps, epsilon):
-    """Delta equals the sum over all outcomes of four-valued randomized responses."""
-    pairs = []
+def test_unequal_steps_by_enumeration(steps, epsilon, sigma):
+    """Over all outcomes of randomized responses that reveal: the delta that remains.
+
+    A Gaussian among them has its own delta at the remaining epsilon.
+    """
+    laws, mu_squared = [], 0 if sigma is None else 1 / real(sigma) ** 2
     for size, lost in steps:
         share = MP.mpf(lost)
         shown = [((1 - share) * p, (1 - share) * q) for p, q in response(real(size))]
-        pairs.append([(share, MP.mpf(0)), *shown, (MP.mpf(0), share)])
+        laws.append([*shown, (share, MP.mpf(0))] if share else shown)
     true = MP.mpf(0)
-    for outcome in itertools.product(*pairs):
-        one = MP.fprod(pair[0] for pair in outcome)
-        other = MP.fprod(pair[1] for pair in outcome)
-        true += max(one - MP.exp(real(epsilon)) * other, MP.mpf(0))
-    parts = tuple((ApproxDP(epsilon=e, delta=d), 1) for e, d in steps)
-    found = fixed_delta(parts, epsilon)
+    for outcome in itertools.product(*laws):
+        p, q = (MP.fprod(pair[side] for pair in outcome) for side in (0, 1))
+        rest = real(epsilon) - MP.log(p / q) if q else None
+        true += p if rest is None else p * gaussian_delta(rest, mu_squared)
+    parts = [(ApproxDP(epsilon=e, delta=d), 1) for e, d in steps]
+    if sigma is not None:
+        parts.append((Gaussian(sensitivity=1, sigma=sigma), 1))
+    found = fixed_delta(tuple(parts), epsilon)
     if true > MP.mpf(10) ** -40:
         assert_just_above(found, true)
 
@@ -110,18 +116,6 @@ def test_gaussians_are_inverted_exactly(sigma, count, delta):
     if found:
         less = real(found) * (1 - MP.mpf("1e-11"))
         assert gaussian_delta(less, mu_squared) > real(delta)
-
-
-def test_gaussian_and_responses_by_mixture() -> None:
-    """A Gaussian among responses: over their outputs, its delta at what remains."""
-    laws, epsilon = [response(real(e)) for e in ("0.3", "0.7", "0.7")], MP.mpf("0.9")
-    true = MP.mpf(0)
-    for outcome in itertools.product(*laws):
-        p, q = (MP.fprod(pair[side] for pair in outcome) for side in (0, 1))
-        true += p * gaussian_delta(epsilon - MP.log(p / q), MP.mpf("0.16"))
-    parts = (Gaussian(sensitivity=2, sigma=5), 1), (PureDP(epsilon="0.3"), 1)
-    found = fixed_delta((*parts, (PureDP(epsilon="0.7"), 2)), Fraction("0.9"))
-    assert_just_above(found, true)
 
 
 @settings(max_examples=scaled(8), deadline=None)
