@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
-from dpflow import Cost, OutputDP, PureDP
+from dpflow import Cost, OutputDP, PureDP, SparseVector
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.base import Outcome
 from dpflow.accounting.rules.output_dp import OutputDpFilter
@@ -188,6 +190,41 @@ def test_looking_after_the_run_is_caught() -> None:
     rule, library = OutputDpFilter(epsilon="0.5"), [response("0.4"), toy("0.4")]
     assert value(rule, library, 3) <= 1e-15
     assert value(rule, library, 3, looks_ahead=False) > 0.05
+
+
+def sparse_vector_loss(cost: SparseVector, found: int, below: int) -> float:
+    """Return log(P / Q) of `found` positives among `below` negatives, by quadrature.
+
+    Dataset one has the negatives at 0 and the positives far below; in dataset two the
+    negatives are one sensitivity higher, the positives one lower.
+    """
+    noise, scale = float(cost.threshold_scale), float(cost.answer_scale)
+    width, far = float(cost.sensitivity), -30 * scale
+    z = np.linspace(-60 * noise, 60 * noise + 20 * scale, 200_001)
+
+    def above(x: np.ndarray) -> np.ndarray:
+        tail = np.exp(-np.abs(x) / scale) / 2
+        return np.where(x > 0, tail, 1 - tail)
+
+    def log_probability(negatives: float, positives: float) -> float:
+        logs = -np.abs(z) / noise + below * np.log1p(-above(z - negatives))
+        return float(logsumexp(logs + found * np.log(above(z - positives))))
+
+    return log_probability(0.0, far) - log_probability(width, far - width)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "answers", "positives"), [("0.4", "0.6", 2), ("1", "1", 3)]
+)
+def test_sparse_vector_reaches_lemma_8(threshold, answers, positives):
+    """The loss of each cell approaches its epsilon and never passes it."""
+    cost = SparseVector(
+        positives=positives, epsilon_threshold=threshold, epsilon_answers=answers
+    )
+    for found in range(positives + 1):
+        bound = float(dict(cost.output_dp().cells)[str(found)])
+        losses = [sparse_vector_loss(cost, found, 10**k) for k in (0, 3, 6)]
+        assert bound * (1 - 1e-3) <= max(losses) <= bound * (1 + 1e-9)
 
 
 #: (P, Q, kind) of the outputs of a propose-test-release function.
