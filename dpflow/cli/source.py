@@ -59,6 +59,6 @@ def check_known(setup: Settings, ledger: Ledger, dataset: str) -> None:
     Raises:
         ConfigurationError: If it is one; it says which names are near.
     """
-    from dpflow.ledger.views.standing import check_dataset
+    from dpflow.ledger.views.accounts import check_dataset
 
     check_dataset(ledger, readable_policies(setup), dataset)

@@ -89,7 +89,7 @@ def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
 
 def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
     """Say whether a dataset and its flows run, and how far they go."""
-    from dpflow.ledger.views.words import people_lines, percent_text
+    from dpflow.ledger.views.entries import people_lines, percent_text
 
     standing, result = known.standing, known.overview
     state = result.state

@@ -32,9 +32,8 @@ from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.gates import announced_gates
 from dpflow.ledger.records import AccountView, TermView
-from dpflow.ledger.views.accounts import account_view
+from dpflow.ledger.views.accounts import Standing, account_view, standings
 from dpflow.ledger.views.runs import dataset_runs
-from dpflow.ledger.views.standing import Standing, standings
 from dpflow.policy import Policy, PolicySet, load_policies
 from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file, read_policies
 from dpflow.policy.strict_yaml import policy_error

@@ -22,7 +22,7 @@ from dpflow.ledger.decision.gates import (
     check_holds,
     covers_flow,
 )
-from dpflow.ledger.views.charges import JournalCharge
+from dpflow.ledger.views.runs import JournalCharge
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.reserved import charges_others
 from dpflow.rounding import number_from_text

@@ -31,6 +31,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.views.accounts import standing_gates
+from dpflow.ledger.views.entries import kind_title, percent_text
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -38,7 +39,6 @@ from dpflow.ledger.views.runs import (
     dataset_runs,
     run_charges,
 )
-from dpflow.ledger.views.words import kind_title, percent_text
 from dpflow.policy.pinned import TIMES
 from dpflow.rounding import number_text
 

@@ -16,9 +16,13 @@ from dpflow.forecast.counting import Pinned
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.views.accounts import newest_term, standing_gates
+from dpflow.ledger.views.accounts import (
+    check_dataset,
+    known_datasets,
+    newest_term,
+    standing_gates,
+)
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
-from dpflow.ledger.views.standing import check_dataset, known_datasets
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.policy.population import PREFIX, population_of

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import TYPE_KEY, encode
-from dpflow.ledger.codec.plain import as_plain_date
+from dpflow.ledger.codec.text import as_plain_date
 from dpflow.ledger.records import TEXT, digest
 
 #: Types whose text tells each value from every other of the type.

@@ -33,7 +33,7 @@ from dpflow.ledger.codec import encode
 from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.accounts import newest_term
-from dpflow.ledger.views.words import alert_text
+from dpflow.ledger.views.entries import alert_text
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.planned_noise import planned_multiplier

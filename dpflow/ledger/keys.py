@@ -5,8 +5,9 @@ Signatures are those of Ed25519, made by the library `cryptography`.
 
 from __future__ import annotations
 
+import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.config import KEY_VARIABLE, settings
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, LedgerError, ReleaseError
+from dpflow.ledger.damage import readable
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.storage.storage import Storage
 
 # ruff: noqa: PLC0415 (most processes have no key, and need not load what signs)
 
@@ -135,3 +139,79 @@ def write_keys(place: Path) -> Path:
         )
         raise ConfigurationError(msg) from error
     return public
+
+
+#: Facts of a checkpoint: number and hash of the newest entry that was verified, count
+#: of the checkpoints with this one, the previous signature (empty for the first), and
+#: the signature of these.
+SIGNED = ("number", "hash", "count", "previous", "signature")
+
+
+def signed_text(ledger: str, point: Mapping[str, Any]) -> bytes:
+    """Return the signed message of a checkpoint of a ledger with this id."""
+    return canonical([ledger, *map(point.__getitem__, SIGNED[:-1])]).encode()
+
+
+def signed_point(
+    sign: Sign, ledger: str, head: tuple[int, str], last: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the facts of the next checkpoint.
+
+    Args:
+        sign: Signs with the ledger's private key.
+        ledger: Id of the ledger.
+        head: Number and hash of the newest entry that was verified.
+        last: Facts of the last checkpoint, if there is one.
+    """
+    number, digest = head
+    count, previous = (last["count"], last["signature"]) if last else (0, "")
+    facts = (number, digest, count + 1, previous)
+    point: dict[str, Any] = dict(zip(SIGNED, facts, strict=False))
+    return {**point, "signature": sign(signed_text(ledger, point)).hex()}
+
+
+class Digests:
+    """Digests with the secret of one ledger.
+
+    Args:
+        storage: Where the ledger is kept.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._secret: bytes | None = None
+
+    def of(self, *parts: object) -> str:
+        """Return the digest of what identifies something."""
+        if self._secret is None:
+            with self._storage.read() as reading, readable(self._storage.place):
+                self._secret = reading.secret()
+        return hmac.digest(
+            self._secret, canonical(list(parts)).encode(), "sha256"
+        ).hex()
+
+    def of_value(self, charge: str, value: str) -> str:
+        """Return the digest of a release's encoded value."""
+        return self.of("value", charge, value)
+
+    def is_readable(self) -> bool:
+        """Say whether this process may read the secret."""
+        with suppress(LedgerError):
+            return bool(self.of())
+        return False
+
+    def check_value(
+        self, value: str, charge: str, digest: str | None, name: str
+    ) -> None:
+        """Refuse a value that is not the one that was settled.
+
+        Raises:
+            ReleaseError: If its digest is another.
+        """
+        if self.of_value(charge, value) != digest:
+            msg = (
+                f"the value of release {name!r} is not the one that was settled: its "
+                "digest differs. Someone edited the ledger, or it is damaged; run "
+                "`dpflow ledger verify`."
+            )
+            raise ReleaseError(msg)

@@ -27,9 +27,9 @@ from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.damage import readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
 from dpflow.ledger.decision.settlement import End
-from dpflow.ledger.digests import Digests
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.following import TooFar, Trail
+from dpflow.ledger.keys import Digests
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request

@@ -16,7 +16,7 @@ from dpflow.guard.project import Project
 from dpflow.guard.request import Notice
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts
-from dpflow.ledger.views.words import alert_text
+from dpflow.ledger.views.entries import alert_text
 from dpflow.notebook import Sheet, plain
 from dpflow.prefect.client_calls import ask_briefly, tell_progress
 from dpflow.show.sheets import details

@@ -8,7 +8,7 @@ from typing import Any
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decision.lifetime import is_within, total_of
 from dpflow.ledger.records import TermView
-from dpflow.ledger.views.words import percent_text
+from dpflow.ledger.views.entries import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.

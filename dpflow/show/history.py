@@ -11,8 +11,8 @@ from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import views
 from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.rows import term_of
+from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry
-from dpflow.ledger.views.standing import check_dataset
 from dpflow.notebook import Sheet, TableRecord, shown_key
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.why import minute

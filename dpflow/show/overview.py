@@ -15,8 +15,8 @@ from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, RefusalView
 from dpflow.ledger.rows import split
-from dpflow.ledger.views.standing import Standing
-from dpflow.ledger.views.words import kind_title, people_lines
+from dpflow.ledger.views.accounts import Standing
+from dpflow.ledger.views.entries import kind_title, people_lines
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 

@@ -10,7 +10,7 @@ from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.rule import COUNTS
 from dpflow.ledger.decision.refusal import amount_text, amounts_text
 from dpflow.ledger.records import AccountView, OpenReservation
-from dpflow.ledger.views.words import account_title, percent_text
+from dpflow.ledger.views.entries import account_title, percent_text
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines
 from dpflow.rounding import number_from_text, short_down, short_up

@@ -13,8 +13,8 @@ from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.refusal import frozen_text
 from dpflow.ledger.records import TermView
-from dpflow.ledger.views.standing import Standing, standings
-from dpflow.ledger.views.words import percent_text
+from dpflow.ledger.views.accounts import Standing, standings
+from dpflow.ledger.views.entries import percent_text
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem

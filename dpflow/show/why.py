@@ -11,9 +11,9 @@ from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.records import RefusalView
+from dpflow.ledger.views.accounts import check_dataset
+from dpflow.ledger.views.entries import percent_text
 from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending
-from dpflow.ledger.views.standing import check_dataset
-from dpflow.ledger.views.words import percent_text
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.files import policies_and_problem
 

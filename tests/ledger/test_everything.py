@@ -12,7 +12,7 @@ from dpflow import Gaussian
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import BudgetRefused, PolicyChanged
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
-from dpflow.ledger.audit.export import journal_rows, verify_export
+from dpflow.ledger.audit.backup import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Amend, Freeze, Prior
 from dpflow.ledger.office import apply_policy

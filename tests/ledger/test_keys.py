@@ -13,10 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.audit.export import journal_rows, verify_export
+from dpflow.ledger.audit.backup import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.checkpoint import signed_text
-from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key
+from dpflow.ledger.keys import LedgerKey, key_from_text, ledger_key, signed_text
 from tests.ledger.audit.books import points, rewrite
 from tests.ledger.support import granted, read, url
 from tests.signing import key_file, key_of

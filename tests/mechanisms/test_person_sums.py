@@ -16,7 +16,7 @@ from dpflow.exceptions import ConfigurationError, PublicError, ReleaseError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, history
-from dpflow.ledger.views.words import people_lines
+from dpflow.ledger.views.entries import people_lines
 from dpflow.mechanisms import person_sum, person_sums
 from dpflow.people import PersonBudgets
 from tests.people.places import BOUND

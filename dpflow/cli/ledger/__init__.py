@@ -133,7 +133,7 @@ def info() -> Answer:
 
 def _info_parts(data: dict[str, Any]) -> Iterator[str]:
     """Say the same in words."""
-    from dpflow.ledger.views.words import FORFEITED
+    from dpflow.ledger.views.entries import FORFEITED
 
     count, running, forfeited = data["open_reservations"].values()
     of_them = f" ({running} running, {forfeited} forfeited)" if count else ""

@@ -17,7 +17,7 @@ from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.findings import Verification
+    from dpflow.ledger.audit.verify import Verification
     from dpflow.ledger.keys import LedgerKey
 
 
@@ -31,7 +31,7 @@ def verify(export: Path | None = None) -> Answer:
 
     Example: `dpflow ledger verify`
     """
-    from dpflow.ledger.audit.export import verify_export
+    from dpflow.ledger.audit.backup import verify_export
     from dpflow.ledger.keys import ledger_key
 
     if export is not None:

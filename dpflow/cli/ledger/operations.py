@@ -115,7 +115,7 @@ def export(
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
-    from dpflow.ledger.audit.export import journal_rows
+    from dpflow.ledger.audit.backup import journal_rows
 
     form = Format.JSONL if as_json and out is None else form
     with project_ledger() as (_, ledger):
@@ -253,7 +253,7 @@ def _sha256(path: Path) -> str:
 
 
 def _reservation_parts(items: list[OpenReservation]) -> Iterator[Part]:
-    from dpflow.ledger.views.words import FORFEITED
+    from dpflow.ledger.views.entries import FORFEITED
     from dpflow.show.sheets import reservations_sheet
 
     if not items:

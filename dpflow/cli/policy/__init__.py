@@ -115,7 +115,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
 
 def _gates_sheet(gates: list[GateCheck]) -> Sheet:
     """Return the gates of a policy, with the constants of their rules."""
-    from dpflow.ledger.views.words import account_title
+    from dpflow.ledger.views.entries import account_title
 
     costs = [*gates[0].counts] if gates else []
     rows = []

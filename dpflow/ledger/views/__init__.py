@@ -7,7 +7,7 @@ no SQL, and imports neither the shell's storages nor what audits the ledger.
 
 from dpflow.ledger.views.accounts import accounts, alerts, open_reservations, terms
 from dpflow.ledger.views.entries import history
-from dpflow.ledger.views.refusals import count_refusals, halts, refusal_of_run, refusals
+from dpflow.ledger.views.releases import count_refusals, halts, refusal_of_run, refusals
 from dpflow.ledger.views.spending import usage
 
 __all__ = [

@@ -15,7 +15,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Usage
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 from dpflow.ledger.views.accounts import newest_gates, term_gates, waiting
-from dpflow.ledger.views.charges import (
+from dpflow.ledger.views.runs import (
     JournalCharge,
     bodies,
     charges,

@@ -16,7 +16,7 @@ from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import AccountView, Usage
 from dpflow.ledger.views import accounts, refusals, usage
-from dpflow.ledger.views.words import account_title, percent_text
+from dpflow.ledger.views.entries import account_title, percent_text
 from dpflow.show.figures import style
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import how_to_install
-from dpflow.ledger.views.words import alert_text, percent_text
+from dpflow.ledger.views.entries import alert_text, percent_text
 from dpflow.notebook import Sheet, plain, shown_key
 from dpflow.show.figures import BurnDown, alt_text, data_uri, draw_burn_down
 from dpflow.show.page.facts import Report, Section

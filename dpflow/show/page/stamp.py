@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
-from dpflow.ledger.audit.findings import Finding, Verification
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.verify import Finding, Verification, verify
 from dpflow.ledger.keys import ledger_key
 
 

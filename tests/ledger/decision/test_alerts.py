@@ -14,7 +14,7 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import Granted
-from dpflow.ledger.views.words import alert_text
+from dpflow.ledger.views.entries import alert_text
 from dpflow.policy import Policy
 from tests.ledger.support import make_policy, request
 from tests.projects import TENTH, make_project

@@ -8,7 +8,7 @@ from dpflow import PureDP
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.office import Amend
-from dpflow.ledger.views.standing import Standing, standings
+from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.policy import PolicySet
 from tests.ledger.support import granted, make_policy
 
