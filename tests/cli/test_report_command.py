@@ -109,5 +109,6 @@ def test_an_error_of_dpflow_is_not_blamed_on_the_ledger(shop, monkeypatch):
     def err(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr("dpflow.ledger.views.accounts.term_accounts", err)
+    views = sys.modules["dpflow.ledger.views.accounts"]
+    monkeypatch.setattr(views, "term_accounts", err)
     assert isinstance(run("status").exception, ValueError)
