@@ -294,3 +294,17 @@ def test_a_store_that_was_restored_with_its_ledger_is_refused(place, tmp_path):
         place.step(0.5, 0.5, 0.5)
     place.people.write_bytes(newest)
     assert place.step(0.5, 0.2, 0.2) == [False, True, True]
+
+
+def test_a_store_from_before_a_repair_is_refused(place, tmp_path):
+    """It stands for steps that people paid, of which no other line says anything."""
+    place.step(0.1, 0.1, 0.1)
+    backup = tmp_path / "backup"
+    shutil.copytree(place.file.parent, backup)
+    place.step(0.6, 0.6, 0.6)
+    for _ in range(2):
+        shutil.copytree(backup, place.file.parent, dirs_exist_ok=True)
+        with place.ledger() as ledger:
+            assert not reconcile(ledger, {"shop": POLICY}, reason="restored").agrees
+    with pytest.raises(LedgerCorrupt, match="old backup"):
+        place.step(0.5, 0.5, 0.5)

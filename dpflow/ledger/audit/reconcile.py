@@ -204,9 +204,10 @@ def charge_again(
         for line in sorted(gaps.gone):
             for book in line.books:
                 flows[book] |= {} if line.flow is None else {line.flow: None}
-                if line.kind == "pay":
+                if line.kind in ("pay", "repair"):
+                    # A repair stands for steps that people paid, and names none.
                     paid[book] = line.charge
-                elif line.charge is not None:
+                elif line.charge is not None or not gaps.tells_all:
                     # Perhaps one that people paid, whose own line was compacted away.
                     paid.setdefault(book, None)
         ledger.ask(

@@ -378,7 +378,7 @@ class Repair(Command):
         for book, newest in self.paid.items():
             account = f"{book}#{state.book(book).terms}"
             if state.row(f"people/{account}"):
-                yield account, newest or ""
+                yield account, newest or "unknown"
 
     def _again(self, state: State) -> Iterator[_Raise]:
         """Yield the amount for each account, and zero for the whole of each term.
