@@ -29,11 +29,10 @@ LAYERS = [
     *("accounting.rules", "accounting.fixed", "accounting.published", "accounting"),
     *("policy", "config", "noise"),
     *("ledger.entry", "ledger.rows", "ledger.state", "ledger.journal"),
-    *("ledger.pure_cache", "ledger.records", "ledger.model", "ledger.decision"),
-    *("ledger.codec", "ledger.damage", "ledger.provenance", "ledger.storage"),
-    *("ledger.witness", "ledger.keys", "ledger.combiner", "ledger.following"),
-    *("ledger.ledger", "ledger.opening", "ledger.views", "ledger.office"),
-    *("ledger.audit", "ledger"),
+    *("ledger.records", "ledger.model", "ledger.decision", "ledger.codec"),
+    *("ledger.provenance", "ledger.storage", "ledger.witness", "ledger.keys"),
+    *("ledger.combiner", "ledger.following", "ledger.ledger", "ledger.opening"),
+    *("ledger.views", "ledger.office", "ledger.audit", "ledger"),
     *("people", "guard", "bounding", "mechanisms", "forecast", "starter", "show"),
     *("costs", "interop", "plots", "prefect", "testing", "cli", "__main__"),
 ]
@@ -282,7 +281,7 @@ def test_accounting_is_pure():
 READING = {f"dpflow.ledger.{name}" for name in ("rows", "entry", "state", "journal")}
 #: What decides, and the rest of the ledger that it may use.
 DECIDING = {f"dpflow.ledger.{name}" for name in ("model", "decision")}
-DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("pure_cache", "records")}
+DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("records",)}
 
 
 def compared_names(module: str, source: str) -> list[str]:

@@ -11,7 +11,7 @@ from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.theorems import Fit, fits
-from dpflow.ledger.decision.lifetime import total_of
+from dpflow.ledger.decision.terms import total_of
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
 from dpflow.policy.pinned import budget_text, declared_budget, readable_text

@@ -10,7 +10,7 @@ from dpflow.config import Settings
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.guard.project import project_ledger
 from dpflow.ledger import Ledger
-from dpflow.ledger.damage import UNREADABLE
+from dpflow.ledger.storage.base import UNREADABLE
 
 #: Hears what is wrong with numbers that are shown all the same.
 Tell = Callable[[str], object]

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dpflow.ledger.damage import UNREADABLE, damaged
 from dpflow.ledger.decision.checks import check
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow
 from dpflow.ledger.model import keys_followed
 from dpflow.ledger.state import State
+from dpflow.ledger.storage.base import UNREADABLE, damaged
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
 

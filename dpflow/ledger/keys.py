@@ -16,8 +16,8 @@ from typing import Any
 
 from dpflow.config import KEY_VARIABLE, settings
 from dpflow.exceptions import ConfigurationError, LedgerError, ReleaseError
-from dpflow.ledger.damage import readable
 from dpflow.ledger.entry import canonical
+from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.storage import Storage
 
 # ruff: noqa: PLC0415 (most processes have no key, and need not load what signs)

@@ -24,7 +24,6 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger.combiner import Combiner
-from dpflow.ledger.damage import readable
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
 from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.entry import JournalError
@@ -34,6 +33,7 @@ from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request
 from dpflow.ledger.state import State
+from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading

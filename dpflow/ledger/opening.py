@@ -18,7 +18,7 @@ from dpflow.ledger.storage.base import Identity, driver_needed, is_postgres
 from dpflow.ledger.storage.memory import MEMORY, Memory
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.witness.places import witness_at
+from dpflow.ledger.witness.rollback_check import witness_at
 
 LOCK_NAME = "ledger.lock"
 _NAME_LENGTH = 200

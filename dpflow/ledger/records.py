@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, TypeVarTuple
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.rows import Term, split
 from dpflow.policy import Policy
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+_MOST = 1024
+
+
+def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
+    """Remember a pure function's answers about the same objects.
+
+    Only for objects that never change: frozen policies and costs, rules once they are
+    made. An equal object is another one, for which the function is called again.
+    """
+    answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
+
+    @wraps(function)
+    def remembered(*things: *Ts) -> R:
+        key = tuple(map(id, things))
+        answer = answers.get(key)
+        if answer is None:
+            if len(answers) >= _MOST:
+                answers.clear()
+            # It keeps the things, so that no other object gets their id.
+            answer = answers[key] = (function(*things), things)
+        return answer[0]
+
+    return remembered
+
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
 _KEY = re.compile(r"[0-9a-f]{64}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
-from dpflow.ledger.decision.lifetime import is_within, total_of
+from dpflow.ledger.decision.terms import is_within, total_of
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.entries import percent_text
 from dpflow.policy.pinned import budget_text, guarantee_in_words

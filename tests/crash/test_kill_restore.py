@@ -22,7 +22,7 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit import backup as module
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import reconcile
-from dpflow.ledger.witness.places import witness_at
+from dpflow.ledger.witness.rollback_check import witness_at
 from tests.ledger.processes import Child, die, dying
 from tests.ledger.support import audit, granted, make_policy, read, sums, url
 

@@ -74,7 +74,7 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     from dpflow.guard.project import project_conditions
     from dpflow.ledger.audit.backup import restore as put_back
     from dpflow.ledger.opening import pinned_id, sqlite_path
-    from dpflow.ledger.witness.places import witness_at
+    from dpflow.ledger.witness.rollback_check import witness_at
 
     setup = settings()
     place = sqlite_path(setup.ledger_url)

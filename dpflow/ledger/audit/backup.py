@@ -34,12 +34,11 @@ from dpflow.ledger.audit.reconcile import (
     kept_releases,
 )
 from dpflow.ledger.audit.verify import Verification, verified
-from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.entry import Columns, Entry, draft_of
 from dpflow.ledger.keys import LedgerKey
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import VERSION, Identity, busy
+from dpflow.ledger.storage.base import UNREADABLE, VERSION, Identity, busy
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import check_left, real_path, translated
 from dpflow.ledger.witness.base import Line, WitnessAt, compacted

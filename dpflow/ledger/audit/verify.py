@@ -17,7 +17,6 @@ from operator import add
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnwitnessed
-from dpflow.ledger.damage import UNREADABLE
 from dpflow.ledger.decision.checks import check, check_grant, is_admitted
 from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.entry import (
@@ -34,6 +33,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import keys_followed
 from dpflow.ledger.rows import split
 from dpflow.ledger.state import State
+from dpflow.ledger.storage.base import UNREADABLE
 from dpflow.ledger.storage.tables import Reading, smaller
 from dpflow.ledger.witness.rollback_check import missing
 

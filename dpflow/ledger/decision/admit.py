@@ -24,31 +24,32 @@ from dpflow.ledger.decision.gates import (
     gates_of,
     places_of,
 )
-from dpflow.ledger.decision.preflight import (
-    Cover,
-    check_additive,
-    cover_of,
-    refusal_of_run,
-    reopened,
-)
 from dpflow.ledger.decision.refusal import (
     Refusal,
     journaled,
     refusal_error,
     refused_with_run,
 )
-from dpflow.ledger.decision.settlement import held_keys, known_charge
+from dpflow.ledger.decision.settlement import (
+    Cover,
+    check_additive,
+    cover_of,
+    held_keys,
+    known_charge,
+    refusal_of_run,
+    reopened,
+)
 from dpflow.ledger.decision.terms import policies_of, terms_of
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, newest_terms
-from dpflow.ledger.pure_cache import by_identity
 from dpflow.ledger.records import (
     Alert,
     Busy,
     Granted,
     Replayed,
     Request,
+    by_identity,
     cost_text,
 )
 from dpflow.ledger.rows import NONE, Charge, Release, Term, account_key, granted_key

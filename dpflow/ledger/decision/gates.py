@@ -30,8 +30,7 @@ from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.entry import Sums, canonical
 from dpflow.ledger.model import rule_of
-from dpflow.ledger.pure_cache import by_identity
-from dpflow.ledger.records import Request
+from dpflow.ledger.records import Request, by_identity
 from dpflow.ledger.rows import OF_FLOW, Account, Term, asked_for, gate_in, split
 from dpflow.ledger.state import State
 from dpflow.policy import Policy

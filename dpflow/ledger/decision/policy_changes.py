@@ -17,8 +17,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
-from dpflow.ledger.decision.lifetime import lifetime_error
-from dpflow.ledger.decision.terms import agrees, is_charged, opened, pin
+from dpflow.ledger.decision.terms import agrees, is_charged, lifetime_error, opened, pin
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term, is_within, split

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerMissing
-from dpflow.ledger.damage import damaged
-from dpflow.ledger.storage.base import Identity
+from dpflow.ledger.storage.base import Identity, damaged
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Transaction, make_tables

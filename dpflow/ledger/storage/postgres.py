@@ -17,11 +17,67 @@ import psycopg
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import VERSION, Identity, unusable
+from dpflow.ledger.storage.base import VERSION, Identity, busy, unusable
+from dpflow.ledger.storage.owners import Liveness, names_here
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
-from dpflow.ledger.storage.postgres_owners import SessionOwners
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Questions, Transaction
+from dpflow.locks import TurnQueue
+
+#: dpflow itself never takes such a lock.
+_ADVICE = " once pg_terminate_backend has ended it (mode 'ExclusiveLock' in pg_locks)"
+
+
+class SessionOwners(Liveness):
+    """The owners of one ledger, as locks in its database.
+
+    Args:
+        server: Of the ledger, in a session of its own.
+    """
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+        # A server that does not answer holds up no other ledger's owners.
+        self._lock = TurnQueue()
+        #: The connection in which the lock of the name was taken.
+        self._holder: Connection | None = None
+
+    def _mine(self) -> str:
+        name = super()._mine()
+        with self._session():
+            return name
+
+    def _is_held(self, owner: str) -> bool:
+        with self._session() as connection:
+            answer = connection.execute(sql_of()["owner_alive"], _key(owner))
+            return answer.fetchone() is not None
+
+    def _give_up(self) -> None:
+        super()._give_up()
+        self._server.drop()
+
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """Give a session that has the lock of this process's name, if it has one."""
+        with self._server.session() as connection:
+            if connection is not self._holder and self._name in names_here:
+                # Shared, so that a session that the server has not given up is no
+                # obstacle.
+                try:
+                    connection.execute(sql_of()["take_owner"], _key(self._name))
+                except psycopg.errors.LockNotAvailable:
+                    holder = "session, under the name of this process,"
+                    place, waited = self._server.place, self._server.lock_seconds
+                    raise busy(place, holder, waited, _ADVICE) from None
+                self._holder = connection
+            yield connection
+
+
+def _key(owner: str) -> dict[str, int]:
+    """Return the number of an owner's lock."""
+    return {"key": int.from_bytes(bytes.fromhex(owner)[:8], signed=True)}
+
 
 #: How a transaction begins, and its first question. What comes behind the one that
 #: waits for the turn sees all that was committed before.

@@ -25,9 +25,8 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
-from dpflow.ledger.damage import damaged
-from dpflow.ledger.storage.base import busy, unusable
-from dpflow.ledger.storage.sql import statements
+from dpflow.ledger.storage.base import busy, damaged, unusable
+from dpflow.ledger.storage.tables import statements
 from dpflow.locks import LOCK_SECONDS
 
 #: How long one statement may take, and a transaction may idle, on the server.

@@ -15,7 +15,7 @@ import psycopg
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
-from dpflow.ledger.storage.sql import named_statements
+from dpflow.ledger.storage.tables import named_statements
 from dpflow.ledger.witness.base import Change, End, Line, Stored, Witness
 
 

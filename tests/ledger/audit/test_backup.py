@@ -20,7 +20,7 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.places import witness_at
+from dpflow.ledger.witness.rollback_check import witness_at
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.processes import Child, die, holding

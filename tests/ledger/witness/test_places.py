@@ -9,7 +9,7 @@ import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerRolledBack
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.witness.places import witness_at
+from dpflow.ledger.witness.rollback_check import witness_at
 from tests.ledger.support import granted, url
 
 ID = "0" * 31 + "1"

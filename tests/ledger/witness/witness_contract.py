@@ -20,7 +20,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness import base
 from dpflow.ledger.witness.base import Line, Witness
-from dpflow.ledger.witness.places import witness_at
+from dpflow.ledger.witness.rollback_check import witness_at
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import granted, kinds, make_policy, read, sums, url
 from tests.ledger.witness.accidents import copy_database

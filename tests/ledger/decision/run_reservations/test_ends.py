@@ -20,8 +20,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decision.gates import charges_of
 from dpflow.ledger.decision.office import Repair
-from dpflow.ledger.decision.preflight import Cover
-from dpflow.ledger.decision.settlement import End
+from dpflow.ledger.decision.settlement import Cover, End
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Decision, newest_terms
 from dpflow.ledger.opening import open_ledger

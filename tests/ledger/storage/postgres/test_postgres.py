@@ -17,9 +17,8 @@ from dpflow.exceptions import (
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage.base import VERSION
-from dpflow.ledger.storage.postgres import PostgresStorage
+from dpflow.ledger.storage.postgres import PostgresStorage, SessionOwners
 from dpflow.ledger.storage.postgres_connection import Server
-from dpflow.ledger.storage.postgres_owners import SessionOwners
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, edit, granted, read
 from tests.postgres import server

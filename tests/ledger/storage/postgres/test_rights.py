@@ -18,8 +18,7 @@ from dpflow.ledger.entry import Columns, Entry, entry_hash, written
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger, roles_script
-from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.postgres_owners import SessionOwners
+from dpflow.ledger.storage.postgres import PostgresStorage, SessionOwners
 from tests.ledger.forging import settle_for
 from tests.ledger.support import (
     audit,

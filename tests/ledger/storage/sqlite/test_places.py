@@ -12,8 +12,8 @@ import pytest
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.storage import file_systems
-from dpflow.ledger.storage.file_systems import mount_of
+from dpflow.ledger.storage import sqlite_files
+from dpflow.ledger.storage.sqlite_files import mount_of
 from tests.ledger.processes import told_by_child
 from tests.ledger.storage.sqlite.mounting import mounted, small_disk, unmount
 from tests.ledger.support import granted, new_ledger, url
@@ -22,7 +22,7 @@ from tests.ledger.support import granted, new_ledger, url
 @pytest.fixture(autouse=True)
 def _nothing_told() -> None:
     """Let each test be the first that warns."""
-    file_systems._warn_once.cache_clear()
+    sqlite_files._warn_once.cache_clear()
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     """Give the place of a new, empty ledger that nobody has open."""
     new_ledger(tmp_path).close()
     # The folder for tests may itself be one to warn of.
-    file_systems._warn_once.cache_clear()
+    sqlite_files._warn_once.cache_clear()
     return tmp_path / "ledger.db"
 
 
@@ -66,7 +66,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
         lines.append(f"{before} - {after}\n")
     text = folder.parent / f"mountinfo-{kind}"
     text.write_text("".join(lines), "utf-8")
-    monkeypatch.setattr(file_systems, "_MOUNTINFO", text)
+    monkeypatch.setattr(sqlite_files, "_MOUNTINFO", text)
 
 
 def test_a_mount_is_the_kernels_own(tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_a_system_that_does_not_tell_is_told(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
     """A sandbox may hide the list, or not say which mount a file is on."""
-    monkeypatch.setattr(file_systems, "_MOUNTINFO", tmp_path / "none")
+    monkeypatch.setattr(sqlite_files, "_MOUNTINFO", tmp_path / "none")
     open_ledger(url(path)).close()
     (line,) = told
     assert "of type unknown" in line
-    monkeypatch.setattr(file_systems, "_FDINFO", tmp_path)
+    monkeypatch.setattr(sqlite_files, "_FDINFO", tmp_path)
     assert mount_of(tmp_path) == ("", "unknown")
 
 
@@ -177,7 +177,7 @@ def test_a_ledger_mounted_as_a_single_file_is_refused(
         # The same as the kernel would say, by another number for the file.
         found = "1000000", "ext4"
         monkeypatch.setattr(
-            file_systems,
+            sqlite_files,
             "mount_of",
             lambda each: found if each == place else mount_of(each),
         )
