@@ -61,7 +61,8 @@ class Combiner:
                     elif mine in line.turns():
                         mine.rest(1)
                     else:
-                        # A signal's handler has asked in this thread meanwhile.
+                        # A signal's handler has sent a command in this thread
+                        # meanwhile.
                         line.join(mine)
             finally:
                 # A charge that was made already stays.
@@ -75,7 +76,7 @@ class Combiner:
         """Have the first in line decided, this thread's own command among them.
 
         An interrupt is for this thread. The others stay in line and are decided again:
-        the same ids, so that a charge that was made is not made twice. Until all have
+        the same ids, so that no charge is made twice. Until all have
         their answers this thread stays the first.
         """
         batch = [mine, *self._others(mine)[: MOST_AT_ONCE - 1]]

@@ -24,7 +24,7 @@ from dpflow.ledger.storage.tables import Reading
 if TYPE_CHECKING:
     from dpflow.ledger.witness.rollback_check import Watch
 
-#: How many entries are followed at once, at most that many within a transaction.
+#: How many entries are followed in one go, at most that many within a transaction.
 MOST = 500
 #: More keys than these are forgotten.
 _REMEMBERED = 20_000
@@ -52,12 +52,12 @@ class Trail:
         self._newest: dict[str, int] = {}
 
     def check(self, reading: Reading, state: State) -> None:
-        """Check that no key that was loaded is as an older entry left it.
+        """Check that no loaded key has the row of an older entry.
 
         Raises:
-            LedgerCorrupt: If a tag is gone.
+            LedgerCorrupt: If a tag is missing.
         """
-        self._compare(reading, {key: state.numbers.get(key) for key in state.asked})
+        self._compare(reading, {key: state.numbers.get(key) for key in state.loaded})
 
     def follow(self, reading: Reading, *, replaced: bool = False) -> None:
         """Follow what was appended since, within a transaction.

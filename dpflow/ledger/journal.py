@@ -36,7 +36,7 @@ from dpflow.ledger.state import State
 
 Rows = dict[str, Any]
 #: Facts that an account keeps besides its sums.
-_NOTES = frozenset({"overdrawn", "told"})
+_NOTES = frozenset({"overdrawn", "alerts"})
 
 
 def after(state: State, draft: Entry) -> Rows:
@@ -125,12 +125,12 @@ def _accounts(state: State, draft: Entry, kind: Kind, held: Sums) -> Rows:
 
 
 def _noted(draft: Entry, name: str, flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an account says beside its sums."""
+    """Return the facts of an account in addition to its sums."""
     if name in draft.body.get("overdrawn", ()):
         flags = {**flags, "overdrawn": True}
-    if told := draft.body.get("told", NONE).get(name):
-        now = dict.fromkeys(told, draft.number)
-        flags = {**flags, "told": {**flags.get("told", NONE), **now}}
+    if alerts := draft.body.get("alerts", NONE).get(name):
+        now = dict.fromkeys(alerts, draft.number)
+        flags = {**flags, "alerts": {**flags.get("alerts", NONE), **now}}
     return flags
 
 
@@ -140,7 +140,7 @@ def _noted(draft: Entry, name: str, flags: Mapping[str, Any]) -> Mapping[str, An
 def _open_charge(state: State, draft: Entry) -> Charge:
     charge = state.charge(draft.charge or "")
     if charge is None or charge.state != "open":
-        found = "nobody made" if charge is None else f"is {charge.state}"
+        found = "does not exist" if charge is None else f"is {charge.state}"
         what = f"it is about charge {draft.charge}, which {found}"
         raise JournalError(what)
     return charge
@@ -150,7 +150,7 @@ def _reserve(state: State, draft: Entry, rows: Rows) -> None:
     """Begin a charge."""
     name, body, amounts = draft.charge, draft.body, draft.amounts
     if name is None or state.row(f"charge/{name}") is not None or not amounts:
-        what = f"it reserves for charge {name}, which was made before, or is none"
+        what = f"it reserves for charge {name}, which exists, or has no name or amounts"
         raise JournalError(what)
     key, covers = body.get("key"), body.get("covers")
     rows[f"charge/{name}"] = {
@@ -210,7 +210,7 @@ def _end(state: State, draft: Entry, charge: Charge, rows: Rows) -> None:
         what = f"it ends charge {charge.id} on some of its accounts only"
         raise JournalError(what)
     if (kind, covers is None) in (("seal", True), ("settle", False)):
-        # The rest of a run reservation returns, for nothing ran under it.
+        # The rest of a run reservation returns, because no body ran under it.
         what = f"a {kind} is no end of charge {charge.id}"
         raise JournalError(what)
     repaired = covers is not None and charge.repairs != state.repairs
@@ -251,7 +251,7 @@ def _adjust(state: State, draft: Entry, rows: Rows) -> None:
     if draft.charge is not None:
         charge, row = state.charge(draft.charge), state.row(f"charge/{draft.charge}")
         if charge is None or charge.covers is not None:
-            what = f"it corrects charge {draft.charge}, which no step made"
+            what = f"it corrects charge {draft.charge}, which is no step's"
             raise JournalError(what)
         added = added_up(charge.added, draft.amounts)
         rows[f"charge/{draft.charge}"] = {**row, "added": added}
@@ -368,7 +368,8 @@ class Kind(NamedTuple):
         ends: The state of the charge that it ends.
         posts: Whether it may post amounts.
         decides: Whether it is a person's decision that moves no budget.
-        told: Whether the witness hears of it. What ends a charge raises no use.
+        witnessed: Whether the witness gets a line of it. What ends a charge raises no
+            use.
         often: Whether every step writes one; the others have an index.
         operator: Whether only an operator may write it.
     """
@@ -380,7 +381,7 @@ class Kind(NamedTuple):
     ends: str | None = None
     posts: bool = False
     decides: bool = False
-    told: bool = False
+    witnessed: bool = False
     often: bool = False
     operator: bool = False
 
@@ -390,32 +391,32 @@ class Kind(NamedTuple):
         return self.settles and self.ends is None
 
 
-_TERM = Kind(_pin, decides=True, told=True, operator=True)
+_TERM = Kind(_pin, decides=True, witnessed=True, operator=True)
 _END = Kind(posts=True, often=True)
-_BY_HAND = Kind(posts=True, settles=True, told=True, operator=True)
+_BY_HAND = Kind(posts=True, settles=True, witnessed=True, operator=True)
 
 #: The only list of kinds; SQL takes them from here.
 KINDS: Mapping[str, Kind] = {
     "open": _TERM,
     "tighten": _TERM,
-    "freeze": Kind(_freeze, frozenset({"frozen"}), decides=True, told=True),
-    "unfreeze": Kind(_freeze, decides=True, told=True, operator=True),
+    "freeze": Kind(_freeze, frozenset({"frozen"}), decides=True, witnessed=True),
+    "unfreeze": Kind(_freeze, decides=True, witnessed=True, operator=True),
     "withdraw": Kind(_withdraw),
-    "checkpoint": Kind(told=True, operator=True),
+    "checkpoint": Kind(witnessed=True, operator=True),
     "refuse": Kind(_refuse, frozenset({"covers", "halts", "runs"})),
     "reserve": Kind(
         _reserve,
-        frozenset({"covers", "key", "owner", "preflight", "told"}),
+        frozenset({"covers", "key", "owner", "preflight", "alerts"}),
         holds=True,
         posts=True,
-        told=True,
+        witnessed=True,
         often=True,
     ),
     "settle": _END._replace(settles=True, ends="settled"),
     "void": _END._replace(ends="void"),
     "forfeit": _END._replace(settles=True, ends="forfeited", often=False),
     "seal": _END._replace(ends="sealed"),
-    "pay": Kind(_pay, frozenset({"people"}), told=True, often=True),
+    "pay": Kind(_pay, frozenset({"people"}), witnessed=True, often=True),
     "adjust": _BY_HAND._replace(
         also=_adjust, facts=frozenset({"evidence", "overdrawn"})
     ),

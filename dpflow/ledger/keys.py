@@ -1,6 +1,6 @@
 """Keys of the ledger: the private key signs checkpoints, the public key checks them.
 
-Signatures are those of Ed25519, made by the library `cryptography`.
+Signatures are those of Ed25519, by the library `cryptography`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Digests:
     """Digests with the secret of one ledger.
 
     Args:
-        storage: Where the ledger is kept.
+        storage: Of the ledger.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -38,9 +38,9 @@ from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.rollback_check import Watch, is_told
+from dpflow.ledger.witness.rollback_check import Watch, is_witnessed
 
-#: After so many transactions that ended to solve a number, the next solves it inside.
+#: After this many transactions that ended to solve a number, the next solves inside.
 _LOOKUPS = 3
 
 
@@ -48,7 +48,7 @@ class Ledger:
     """The operations on one ledger.
 
     Args:
-        storage: Where it is kept.
+        storage: Its storage.
         owners: Liveness of the processes that hold charges.
         witness: Makes its witness; None if it was waived.
         conditions: How requests are decided.
@@ -121,9 +121,9 @@ class Ledger:
     def _sent(self, commands: Sequence[Command]) -> list[Decision]:
         """Have commands decided, and again if the outcome is unknown.
 
-        The ids were made before sending, so that the second attempt, on a fresh
-        connection, either finds the answer or decides anew. It is left out where the
-        ledger was busy: the wait would be twice as long.
+        The ids exist before sending, so that the second attempt, on a fresh
+        connection, either finds the answer or decides anew. It does not happen where
+        the ledger was busy: the wait would be twice as long.
         """
         try:
             try:
@@ -225,7 +225,7 @@ class Ledger:
     def _witnessed(self, decisions: Sequence[Decision]) -> list[Any]:
         """Return the answers once the witness has the entries, and not before."""
         try:
-            self.watch.tell(e for d in decisions for e in (*d.earlier, *d.entries))
+            self.watch.record(e for d in decisions for e in (*d.earlier, *d.entries))
         except LedgerError as error:
             return [self._unwitnessed(each, error) for each in decisions]
         return [each.answer for each in decisions]
@@ -239,7 +239,7 @@ class Ledger:
         if isinstance(decision.answer, Granted):
             with suppress(DpflowError):
                 self.void(decision.answer.reservation, reason="not witnessed")
-        elif not any(map(is_told, decision.entries)):
+        elif not any(map(is_witnessed, decision.entries)):
             return decision.answer
         # One for each: a traceback belongs to the thread that raises it.
         return type(error)(error.message, **error.details)
@@ -247,7 +247,7 @@ class Ledger:
     def _replayed(
         self, commands: Sequence[Command], why: LedgerUnavailable
     ) -> list[Any]:
-        """Answer with kept releases where nothing can be charged, else say why not."""
+        """Answer with stored releases where nothing can be charged, or an error."""
         if not any(isinstance(command, Reserve) for command in commands):
             raise why
         while True:

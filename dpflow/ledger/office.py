@@ -19,7 +19,7 @@ def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
     """Delete the value of a release; its digest and its charge stay.
 
     Raises:
-        ReleaseError: If there is none or more than one, or no value to delete.
+        ReleaseError: If there is not exactly one, or no value to delete.
     """
     with ledger.storage.read() as reading:
         release = named_release(reading, name)

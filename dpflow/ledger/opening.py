@@ -47,13 +47,13 @@ def open_ledger(
         witness: Place of its witness, which every decision asks: a folder,
             `postgresql://...` of another database; "none" waives it. Default: a folder
             in the user's state directory.
-        environment: What this process runs in, such as "production". A ledger that was
-            made for one serves no other.
+        environment: What this process runs in, such as "production". A ledger for
+            one environment serves no other.
         conditions: How it decides, and who is recorded. Default: this user.
         read_only: Only show it: the database refuses every write.
 
     Raises:
-        LedgerMissing: If there is none; none is made automatically.
+        LedgerMissing: If there is no ledger; opening creates no new one.
         LedgerUnavailable: If it cannot be read and written now.
         LedgerCorrupt: If it is not the ledger that was pinned.
         ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
@@ -97,8 +97,8 @@ def create_ledger(
     """
     if not (environment or "").isprintable() or len(environment or "") > _NAME_LENGTH:
         msg = (
-            f"a ledger cannot be made for the environment {environment!r:.60}. "
-            f"Nothing was made. Set {ENVIRONMENT_VARIABLE}, or `environment` in "
+            f"a ledger cannot be created for the environment {environment!r:.60}. "
+            f"Nothing was written. Set {ENVIRONMENT_VARIABLE}, or `environment` in "
             f"[tool.dpflow], to at most {_NAME_LENGTH} printable characters."
         )
         raise ConfigurationError(msg)
@@ -129,7 +129,7 @@ def storage_at(url: str, *, read_only: bool = False) -> Storage:
 
 
 def _kind(url: str) -> tuple[Any, Path | str]:
-    """Return the class of a ledger's storage, and the place that it is made with.
+    """Return the class of a ledger's storage, and its place.
 
     While a test has a ledger to itself, every other one is refused.
     """
@@ -138,7 +138,7 @@ def _kind(url: str) -> tuple[Any, Path | str]:
         # The URL may hold a password.
         kind = url.partition(":")[0][:20]
         msg = (
-            f"a {kind} ledger was asked for inside a test that uses dpflow_ledger, "
+            f"a {kind} ledger was opened inside a test that uses dpflow_ledger, "
             "which keeps every ledger but its own closed. Remove what names the other "
             "one (DPFLOW_LEDGER_URL, a Prefect block, open_ledger) from the test, or "
             "do without the fixture."

@@ -36,10 +36,10 @@ def writer() -> str:
 def provenance(root: Path | None = None) -> Mapping[str, Any]:
     """Return what each journal entry of this process says about its origin.
 
-    Read once per process: a commit made while it runs is not what it runs.
+    Read once per process: a later commit is not what it runs.
 
     Args:
-        root: The project's root; its git commit is told, and whether tracked files
+        root: The project's root; its git commit is recorded, and whether tracked files
             differed from it (`dirty`).
     """
     facts: dict[str, Any] = {

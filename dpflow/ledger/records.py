@@ -24,8 +24,8 @@ _MOST = 1024
 def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
     """Remember a pure function's answers about the same objects.
 
-    Only for objects that never change: frozen policies and costs, rules once they are
-    made. An equal object is another one, for which the function is called again.
+    Only for objects that never change: frozen policies and costs, rules after their
+    creation. An equal object is another one, for which the function is called again.
     """
     answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
 
@@ -60,7 +60,7 @@ class Request:
     """Request of a step to run.
 
     Attributes:
-        reservation: A fresh uuid of this execution of the body, made before sending.
+        reservation: A fresh uuid of this execution of the body.
         owner: The process of the step (`dpflow.ledger.storage.owners`).
         policies: One per dataset that the step reads; all admit it or none.
         populations: One per population that any of these datasets belongs to.
@@ -71,12 +71,12 @@ class Request:
         enclosing_runs: All flow runs around the step, to find their refusals by.
         partitions: Names of the partitions that the step reads, of the datasets that
             are divided.
-        release_key: Keyed digest under which the output is kept, if it is.
+        release_key: Keyed digest under which the output is stored, if it is.
         key_text: The release key for people.
         arguments: Keyed digest of each argument of a step that names its release key;
             None of one that it ignores.
         fresh: Whether to draw anew, at a new charge, although there is a release.
-        on_change: "refuse" if a release that was made at another cost is an error.
+        on_change: "refuse" if a release of another cost is an error.
         preflights: Runs whose preflight may hold the step's worst case, nearest first.
         covers: For a preflight, the run that it holds.
         planned: For a preflight, its steps; the ids of their reservations are unused.
@@ -143,7 +143,7 @@ class Request:
         """Names of its datasets and populations."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return its facts in each of its entries."""
         return {
             "step": self.step,
@@ -157,19 +157,19 @@ class Request:
     @property
     def plan(self) -> str | None:
         """For a preflight, a digest of its steps."""
-        steps = [[each.told(), each.release_key] for each in self.planned]
+        steps = [[each.facts(), each.release_key] for each in self.planned]
         return digest(canonical(steps)) if steps else None
 
     def made(self, body: Mapping[str, Any]) -> bool:
         """Say whether a reserve entry with this body is of the same request."""
-        told = {**self.told(), "key": self.release_key, "planned": self.plan}
-        alike = sorted(told.pop("datasets")) == sorted(body["datasets"])
-        return alike and all(body.get(name) == said for name, said in told.items())
+        mine = {**self.facts(), "key": self.release_key, "planned": self.plan}
+        alike = sorted(mine.pop("datasets")) == sorted(body["datasets"])
+        return alike and all(body.get(name) == said for name, said in mine.items())
 
 
 @by_identity
 def described(cost: Cost) -> Mapping[str, Any]:
-    """Return a cost's description, made once; it must not be changed."""
+    """Return a cost's description, computed once; do not change it."""
     return cost.describe()
 
 
@@ -235,7 +235,7 @@ class Replayed:
     """A settled release under the same key: the answer, at no cost.
 
     Attributes:
-        made_at: The cost that it was made at, if the step declares another one now.
+        made_at: Its cost, if the step declares another one now.
     """
 
     reservation: str
@@ -263,10 +263,10 @@ class AccountView:
         budget: Threshold by component, or None if the theorem has no box.
         spent: Settled, without the forfeits that an operator closed.
         reserved: Held by executions that still run.
-        forfeited: Charged in full because nobody knows what the step did.
-        left: Budget minus all of it and of what is kept, or None.
+        forfeited: Charged in full because the step's outcome is unknown.
+        left: Budget minus all of these, or None.
         used_fraction: Share of the filter's threshold, everything included; of an
-            odometer, how far its reading has gone from where it idles to its halt.
+            odometer, how far its reading has moved from its idle value to its halt.
         reading: The odometer's bound on the loss, everything included.
         halt_at: The reading at which the odometer refuses.
         charged: Whether a step may have read data under it, at whatever cost. Where it
@@ -368,7 +368,7 @@ class TermView:
 
     Attributes:
         opened: The budget that the term was opened with; it counts towards the
-            lifetime, for whoever tightens it may have seen outputs.
+            lifetime, because the person who tightens it may have seen outputs.
         budget: The budget now.
         charged: Whether anything was charged; a term without a charge counts nothing.
         lifetime: What all terms together may lose, as this term's copy says.

@@ -57,7 +57,7 @@ class Account(NamedTuple):
     Attributes:
         entry: Number of the entry that named it last.
         overdrawn: Whether more was charged than its filter admits.
-        told: Alerts of the account: thresholds of use, each with its entry.
+        alerts: Alerts of the account: thresholds of use, each with its entry.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Account(NamedTuple):
     settled: Amounts
     held: Amounts
     overdrawn: bool = False
-    told: Mapping[str, int] = NONE
+    alerts: Mapping[str, int] = NONE
 
 
 class Charge(NamedTuple):
@@ -76,7 +76,7 @@ class Charge(NamedTuple):
         owner: The process that holds it.
         key: The release that it makes, if it makes one.
         covers: The flow run that it holds, if it is a run reservation.
-        repairs: How many repairs the ledger had when it was made.
+        repairs: How many repairs the ledger had when it began.
         added: What was charged for it by an operator, by account.
         held: What it holds now, by account.
         made: The entry that reserved it.
@@ -96,7 +96,7 @@ class Charge(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A kept output, or the claim of the charge that makes it.
+    """A stored output, or the claim of the charge that makes it.
 
     Attributes:
         state: "claimed", "settled", "free" or "withdrawn".
@@ -209,7 +209,7 @@ def term_of(account: str) -> int:
     return split(account)[1]
 
 
-#: Kinds of gates that a flow adds, in the order in which they are asked.
+#: Kinds of gates that a flow adds, in the order of their decisions.
 OF_FLOW = ("flow", "odometer")
 
 

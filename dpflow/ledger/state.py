@@ -43,8 +43,8 @@ class State:
         entries: Those entries, and others that were loaded, by number.
         made: The entries that reserved the charges, by charge.
         ends: The entries that ended them.
-        values: Kept values, by release key.
-        asked: Keys that no entry names if they are not among the rows.
+        values: Stored values, by release key.
+        loaded: Keys that no entry names if they are not among the rows.
         head: Number and hash of the newest entry.
         alive: Which owners of open charges still run.
         whole: Whether every key of the ledger is here.
@@ -57,7 +57,7 @@ class State:
     made: dict[str, Entry] = field(default_factory=dict)
     ends: dict[str, Entry] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    loaded: set[str] = field(default_factory=set)
     head: tuple[int, str] = (0, "")
     alive: Collection[str] = frozenset()
     whole: bool = False
@@ -100,8 +100,8 @@ class State:
             JournalError: If it was not loaded.
         """
         row = self.rows.get(key)
-        loaded = row is not None or self.whole or key in self.asked
-        if not (loaded or self._is_absent(key)):
+        is_here = row is not None or self.whole or key in self.loaded
+        if not (is_here or self._is_absent(key)):
             if self.missing is None:
                 what = f"{key} was not loaded"
                 raise JournalError(what)
@@ -119,11 +119,11 @@ class State:
         elif kind != "account":
             return False
         book, number = split(account)[:2]
-        if kind == "account" and whole_book(book) in self.asked:
+        if kind == "account" and whole_book(book) in self.loaded:
             return True
         opened = self.numbers.get(term_key(book, number), 0)
         opening = self.entries.get(opened)
-        new = term_key(book, number) not in self.asked
+        new = term_key(book, number) not in self.loaded
         return new and opening is not None and opening.kind == "open"
 
     def book(self, name: str) -> Book:
@@ -164,7 +164,7 @@ class State:
     def accounts(self, book: str) -> Iterator[Account]:
         """Yield the accounts of a book that were loaded."""
         prefix = account_key(f"{book}#")
-        if self.missing is not None and whole_book(book) not in self.asked:
+        if self.missing is not None and whole_book(book) not in self.loaded:
             self.missing.add(whole_book(book))
         for key in self.rows:
             if key.startswith(prefix):
@@ -173,7 +173,7 @@ class State:
                     yield account
 
     def charge(self, name: str | None) -> Charge | None:
-        """Return a charge; None if it was never made."""
+        """Return a charge; None if it does not exist."""
         row = None if name is None else self.row(f"charge/{name}")
         if name is None or row is None:
             return None
@@ -188,7 +188,7 @@ class State:
         return Charge(name, *fixed, added, held, made, self.ends.get(name))
 
     def release(self, key: str | None) -> Release | None:
-        """Return a release or its claim; None if there is none."""
+        """Return a release or its claim; None without either."""
         row = None if key is None else self.row(f"release/{key}")
         if key is None or row is None or row["state"] == "free":
             return None

@@ -179,7 +179,7 @@ class _Auditor:
     def facts(self) -> Facts:
         """Return what the journal says, and check that no budget is exceeded."""
         found = Facts(states=self.states, refused=self.refused, ids=self.ids)
-        found.asked = {
+        found.loaded = {
             charge: {name: amount[0] for name, amount in asked.items()}
             for charge, asked in self.asked.items()
         }

@@ -20,9 +20,9 @@ def test_a_key_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
     """Its value would be written over; a key that was loaded and is absent is new."""
     with pytest.raises(JournalError, match="account/a#1 was not loaded"):
         State().account("a#1")
-    assert State(asked={"account/a#1"}).account("a#1") is None
-    assert State(asked={whole_book("a")}).account("a#1/flow/x") is None
-    for read in (State(asked={whole_book("a")}).account, State().claimed):
+    assert State(loaded={"account/a#1"}).account("a#1") is None
+    assert State(loaded={whole_book("a")}).account("a#1/flow/x") is None
+    for read in (State(loaded={whole_book("a")}).account, State().claimed):
         with pytest.raises(JournalError, match="was not loaded"):
             read("ba#1")
     with pytest.raises(JournalError, match="term/a#1 was not loaded"):
@@ -31,7 +31,7 @@ def test_a_key_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
 
 def test_a_trial_collects_the_keys_that_it_lacks() -> None:
     """They read as absent until they are loaded."""
-    state = State(missing=set(), asked={"book/a"})
+    state = State(missing=set(), loaded={"book/a"})
     assert (state.book("a").terms, state.term("a", 1)) == (0, None)
     assert [*state.accounts("a")] == []
     assert state.missing == {"term/a#1", whole_book("a")}

@@ -1,7 +1,7 @@
 """Whole copies of a ledger file, and the way back from one.
 
-A file that is copied by hand lacks its log. A restored copy lacks what was charged
-after it was made: that is charged again, as far as the witness and the replaced file
+A file that is copied by hand lacks its log. A restored copy lacks later
+charges: they are charged again, as far as the witness and the replaced file
 tell. The witness refuses every step until then; where there is no witness, it is
 charged before the copy takes the ledger's place.
 """
@@ -51,8 +51,8 @@ from dpflow.policy import Policy
 def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """Yield the identity of a ledger, then every entry in order, with raw texts.
 
-    Each page is read in a transaction of its own. Entries that are written meanwhile
-    are left out.
+    Each page is read in a transaction of its own. It omits entries that
+    are written meanwhile.
     """
     with ledger.storage.read() as reading:
         last, number = reading.head()[0], 0
@@ -75,7 +75,7 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
         key: Checks the signatures of the checkpoints.
 
     Returns:
-        Id of the exported ledger, and what was found.
+        Id of the exported ledger, and the findings.
 
     Raises:
         ConfigurationError: If the file cannot be read or is no export.

@@ -1,11 +1,11 @@
-"""A ledger that forgot charges, made safe again.
+"""The repair of a ledger that lost charges.
 
-The witness tells how much was charged. What the ledger lacks of it is charged again, in
+The witness says how much was charged. What the ledger lacks of it is charged again, in
 full and on the same accounts, by an entry of kind `repair`; nothing is ever lowered,
 and which outputs those charges stand for stays unknown. A lost freeze, tightening or
 term charges nothing, so no usage shows it: the dataset is frozen until an operator
 decides anew. The repair names each lost entry by its hash, so that one which died
-before it began the witness anew is not made a second time.
+before it began the witness anew is not repeated.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class LostDecisions(NamedTuple):
 
 
 class LostRelease(NamedTuple):
-    """An output that a ledger kept, or may have kept, and does not keep any more.
+    """An output that a ledger stored, or may have stored, and does not store any more.
 
     A step that needs it draws again, with other noise and at a charge of its own.
 
     Attributes:
-        reservation: The charge that it was made under.
-        dataset: The dataset that it was made of; several are parted by commas.
+        reservation: The charge of its step.
+        dataset: Its dataset; several are separated by commas.
         run: The flow run, if only the witness shows it.
         id: The start of its keyed digest; None if only the witness shows its charge.
         key: Its release key for people; empty for a replay within one flow run.
@@ -105,12 +105,12 @@ class Comparison:
         losses: What the ledger lacks of its accounts.
         older: Whether the ledger is a copy from before a repair.
         epoch: Number of repairs of the ledger.
-        unsigned: Number of missing checkpoints; they cannot be made again, and the next
-            `sign` makes a new one.
+        unsigned: Number of missing checkpoints; they cannot be signed again, and the
+            next `sign` makes a new one.
         lost: Missing decisions; a repair freezes their datasets.
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
-        gone: The lines that a repair names.
+        lacking: The lines that a repair names.
         tells_all: Whether there is a line of each missing charge, not only of the
             newest.
     """
@@ -122,18 +122,18 @@ class Comparison:
     unsigned: int
     lost: tuple[LostDecisions, ...]
     again: int
-    gone: Sequence[Line] = field(repr=False)
+    lacking: Sequence[Line] = field(repr=False)
     tells_all: bool = field(repr=False)
 
     @property
     def agrees(self) -> bool:
         """Whether the ledger holds all that was witnessed."""
-        return not (self.gone or self.older or self.again)
+        return not (self.lacking or self.older or self.again)
 
     @property
     def releases(self) -> tuple[LostRelease, ...]:
         """Outputs that the missing charges may have had."""
-        made = (line for line in self.gone if line.kind == "reserve")
+        made = (line for line in self.lacking if line.kind == "reserve")
         return tuple(LostRelease(str(e.charge), ",".join(e.books), e.run) for e in made)
 
 
@@ -189,7 +189,7 @@ def charge_again(
         others: Further lines, of a ledger that this one replaces.
 
     Raises:
-        ConfigurationError: If an account is gone, and no policy makes its term.
+        ConfigurationError: If an account is missing, and no policy makes its term.
         LedgerUnwitnessed: If there is no witness.
         LedgerUnavailable: If another process repaired the ledger meanwhile.
     """
@@ -198,10 +198,10 @@ def charge_again(
     with ledger.storage.read() as reading:
         head = reading.head()[0]
         gaps = _compared(reading, lines, others, witness)
-    if gaps.gone or gaps.older:
+    if gaps.lacking or gaps.older:
         flows = defaultdict[str, dict[str, None]](dict)
         paid: dict[str, str | None] = {}
-        for line in sorted(gaps.gone):
+        for line in sorted(gaps.lacking):
             for book in line.books:
                 flows[book] |= {} if line.flow is None else {line.flow: None}
                 if line.kind in ("pay", "repair"):
@@ -218,7 +218,7 @@ def charge_again(
                 reason=reason,
                 head=head,
                 repairs=max(gaps.epoch, ledger.watch.epoch) + 1,
-                lost=tuple((line.number, line.hash) for line in gaps.gone),
+                lost=tuple((line.number, line.hash) for line in gaps.lacking),
                 frozen={each.dataset: each.reason for each in gaps.lost},
                 policies=policies,
             )
@@ -259,9 +259,9 @@ def _compared(
     lines = [*{line[:3]: line for line in (*witnessed, *others)}.values()]
     away = missing(reading, lines)
     charged = {name for entry in reading.rare("repair") for name in entry.body["lost"]}
-    gone = [line for line in away if line.hash not in charged]
+    lacking = [line for line in away if line.hash not in charged]
     by_account, by_book = defaultdict[str, list[Line]](list), dict[str, list[Line]]()
-    for line in gone:
+    for line in lacking:
         for account in (name for name, used in line.used.items() if used):
             by_account[account].append(line)
         for book in line.books:
@@ -289,45 +289,45 @@ def _compared(
         losses=losses,
         older=witness is not None and state.repairs < witness.epoch,
         epoch=state.repairs,
-        unsigned=sum(line.kind == "checkpoint" for line in gone),
+        unsigned=sum(line.kind == "checkpoint" for line in lacking),
         lost=tuple(each for each in decisions if each.gates or each.terms),
-        again=len(away) - len(gone),
-        gone=gone,
+        again=len(away) - len(lacking),
+        lacking=lacking,
         tells_all=whole or by_account.keys() <= joined,
     )
 
 
-def _lost_decisions(state: State, book: str, gone: Sequence[Line]) -> LostDecisions:
+def _lost_decisions(state: State, book: str, lacking: Sequence[Line]) -> LostDecisions:
     """Return the lost decisions about a dataset.
 
     A ledger that has no term of a dataset is opened again by its policy file, so that
     only its later decisions count.
     """
     newest = state.book(book).terms
-    places = {split(name)[:2] for line in gone for name in line.used}
+    places = {split(name)[:2] for line in lacking for name in line.used}
     lost = sorted(n for name, n in places if name == book and n > newest > 0)
     # A policy file opens the first term again.
     gates = any(
         line.decides
         and (line.kind != "open" or (not newest and f"{book}#1" not in line.used))
-        for line in gone
+        for line in lacking
     )
     return LostDecisions(book, gates, tuple(lost))
 
 
-def _loss(state: State, account: str, gone: Sequence[Line], *, whole: bool) -> Loss:
+def _loss(state: State, account: str, lacking: Sequence[Line], *, whole: bool) -> Loss:
     """Return the least that surely makes up for what an account lacks.
 
     Where the witness has every missing charge, it is their sum. Else, if the ledger is
-    merely older, its use is raised to the last that was witnessed; and if it has gone
+    merely older, its use is raised to the last that was witnessed; and if it has taken
     another way since, that is added to it.
     """
-    used = Tally(max(gone, key=lambda line: line.number).used[account])
+    used = Tally(max(lacking, key=lambda line: line.number).used[account])
     row, gate, more = state.account(account), gate_at(state, account), used.times(0)
     settled, held = (more, more) if row is None else map(Tally, (row.settled, row.held))
-    for line in gone if whole else ():
+    for line in lacking if whole else ():
         more = more + Tally(line.amounts[account])
-    if min(line.number for line in gone) > (0 if row is None else row.entry):
+    if min(line.number for line in lacking) > (0 if row is None else row.entry):
         more = more.highest(remainder(remainder(used, held), settled))
     elif not whole:
         more = more.highest(used)
@@ -337,6 +337,6 @@ def _loss(state: State, account: str, gone: Sequence[Line], *, whole: bool) -> L
     closed = kind in OF_FLOW and term and not covers_flow(term.facts["pinned"], name)
     amounts = () if closed else more.amounts
     if gate is None or row is None:
-        return Loss(account, gone, None, None, amounts)
+        return Loss(account, lacking, None, None, amounts)
     named = gate.rule.named
-    return Loss(account, gone, named(gate.used), named(gate.used + more), amounts)
+    return Loss(account, lacking, named(gate.used), named(gate.used + more), amounts)

@@ -1,7 +1,7 @@
 """The whole ledger, followed again from its journal.
 
 Every hash is computed again, every entry followed, every grant compared with its gate;
-tags and kept values are compared with the journal, and the journal with its signed
+tags and stored values are compared with the journal, and the journal with its signed
 checkpoints and the witness. Entries are read in pages, each in a transaction of its
 own, so that steps go on running meanwhile. The memory in use does not grow with the
 journal: an ended charge is dropped, and read again if it is corrected.
@@ -133,7 +133,7 @@ class Verification:
         if not self.points and key is not None:
             self.add(
                 "the journal has no signed checkpoint: it was never signed, or its "
-                "checkpoints were removed. If it is known to be right, sign it with "
+                "checkpoints were removed. If you trust it, sign it with "
                 "`dpflow ledger sign`"
             )
         previous = ""
@@ -345,7 +345,7 @@ def _sum(settled: Amounts, held: Amounts) -> Amounts:
 
 
 def _check_values(ledger: Ledger, report: Verification) -> None:
-    """Compare the kept values with their digests."""
+    """Compare the stored values with their digests."""
     above, more = "", True
     while more:
         with ledger.storage.read() as reading:

@@ -3,7 +3,7 @@
 `encode` writes canonical JSON, `decode` reads it back to the same value of the same
 type; neither ever executes anything that the text names. Plain JSON values stand for
 themselves. Everything else is an object of two members: the name of its kind under
-"$type", and under "parts" what the value is made of, each part written in turn.
+"$type", and under "parts" the parts of the value, each written in turn.
 
 The kinds of the standard library are in `plain`. Those of numpy, pandas, polars and
 pyarrow, and of declared classes, are in modules that load when a value needs them.

@@ -113,7 +113,7 @@ def kind_named(name: str) -> Kind:
 
 
 def unstorable_type(annotation: object) -> type | None:
-    """Return a type in an annotation that no release can hold; None if none is known.
+    """Return a type in an annotation that no release can hold, if any.
 
     Args:
         annotation: A type, or a form of `typing` such as `list[int]`.
@@ -189,7 +189,7 @@ def releasable(cls: T) -> T:
         The class, unchanged.
 
     Raises:
-        ConfigurationError: If it is neither, or could not be made again from its
+        ConfigurationError: If it is neither, or cannot be built again from its
             fields.
 
     Examples:

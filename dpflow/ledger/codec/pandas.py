@@ -1,6 +1,6 @@
 """Kinds of pandas: tables column by column, a column of objects value by value.
 
-The attributes of a frame (`attrs`) are left out: they may say anything of the data.
+It omits the attributes of a frame (`attrs`): they may say anything of the data.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class _Case(NamedTuple):
     """A request with its gates and the amount for each account.
 
     Attributes:
-        asked: Each gate, with the cost of each step.
+        requests: Each gate, with the cost of each step.
         pairs: Each account once, with the sum.
         cover: Reservation of the step's run, if it has one.
         drawn: Whether that reservation holds all of it already.
@@ -148,7 +148,7 @@ class _Case(NamedTuple):
     pen: Decision
     request: Request
     terms: Sequence[Term]
-    asked: Sequence[tuple[Gate, Cost]]
+    requests: Sequence[tuple[Gate, Cost]]
     pairs: Sequence[tuple[Gate, Tally]]
     cover: Cover | None
     drawn: bool
@@ -198,11 +198,11 @@ def _replayed(
             or the step refuses another cost.
     """
     made, value = charge.made.body, state.values.get(release.key)
-    asked, before = request.arguments or {}, made.get("arguments", {})
+    mine, before = request.arguments or {}, made.get("arguments", {})
     differ = [
         name
-        for name in sorted({*asked, *before})
-        if asked.get(name, "") not in {before.get(name), None}
+        for name in sorted({*mine, *before})
+        if mine.get(name, "") not in {before.get(name), None}
     ]
     changed = canonical(made["cost"]) != cost_text(request.cost)
     made_at = python_form(made["cost"]) if changed else None
@@ -251,25 +251,25 @@ def _case(pen: Decision, request: Request) -> _Case:
         raise ConfigurationError(msg)
     terms = terms_of(pen, request)
     by_name = {term.book: term for term in terms}
-    asked: list[tuple[Gate, Cost]] = []
+    requests: list[tuple[Gate, Cost]] = []
     for step in request.planned or (request,):
         books = [by_name[p.dataset] for p in (*step.policies, *step.populations)]
-        asked += [(gate, step.cost) for gate in gates_of(pen.state, step, books)]
-    for gate, _ in asked if request.planned else ():
+        requests += [(gate, step.cost) for gate in gates_of(pen.state, step, books)]
+    for gate, _ in requests if request.planned else ():
         check_additive(gate)
-    cover = cover_of(pen.state, request, asked)
+    cover = cover_of(pen.state, request, requests)
     drawn = None if cover is None else cover.drawn
-    pairs = charges_of(asked) if drawn is None else drawn
+    pairs = charges_of(requests) if drawn is None else drawn
     arguments = {k: v for k, v in (request.arguments or {}).items() if v}
     body: dict[str, Any] = {
         **request.body,
-        **request.told(),
+        **request.facts(),
         "policy": policies_of(terms),
         "release_key": request.key_text or None,
-        "units": {gate.id: gate.size for gate, _ in asked if gate.size != 1},
+        "units": {gate.id: gate.size for gate, _ in requests if gate.size != 1},
         **_said(arguments=arguments, covers=request.covers),
     }
-    return _Case(pen, request, terms, asked, pairs, cover, drawn is not None, body)
+    return _Case(pen, request, terms, requests, pairs, cover, drawn is not None, body)
 
 
 def _said(**facts: Any) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def _refusals(case: _Case) -> list[Refusal]:
     """Return the gates that do not admit a request, the first cause first."""
     run, causes = case.request.flow_run, (*_NEVER, *_OTHERS)
     halted = () if run is None else case.pen.state.run(run).halted
-    closed = {gate.id for gate, _ in case.asked if gate.closed}
+    closed = {gate.id for gate, _ in case.requests if gate.closed}
     refusals = []
     for gate, amount in case.pairs:
         if gate.state == "frozen":
@@ -342,10 +342,10 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
     halted = any(refusal.cause == "halted" for refusal in refusals)
     factor = None
     if first.cause == "full" and not halted and not case.drawn:
-        gates = tuple((gate._replace(row=None), cost) for gate, cost in case.asked)
+        gates = tuple((gate._replace(row=None), cost) for gate, cost in case.requests)
         factor = fitting_factor(gates)
     most = state.granted(case.request.step, first.gate.id)
-    before = most is not None and first.asked.fits_within(Tally(most))
+    before = most is not None and first.amount.fits_within(Tally(most))
     exhausted = before and first.cause not in _NEVER
     return refusal_error(
         case.request,
@@ -363,13 +363,13 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
 def _held(case: _Case) -> Granted:
     """Hold a request on all its accounts, with an entry."""
     request, cover, state = case.request, case.cover, case.pen.state
-    alerts, told = tuple(_alerts(case)), dict[str, list[str]]()
+    alerts, reached = tuple(_alerts(case)), dict[str, list[str]]()
     for alert in alerts:
-        told.setdefault(alert.account, []).append(alert.threshold)
+        reached.setdefault(alert.account, []).append(alert.threshold)
     opened = [term for term in case.terms if state.account(term.whole) is None]
     accounts = [gate.id for gate, _ in case.pairs]
     facts = {**case.body, "owner": request.owner, "accounts": accounts}
-    facts |= _said(key=request.release_key, planned=request.plan, told=told)
+    facts |= _said(key=request.release_key, planned=request.plan, alerts=reached)
     if cover is not None and case.drawn:
         facts["preflight"] = {"id": cover.charge, **_said(held=cover.held)}
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
@@ -397,11 +397,11 @@ def _alerts(case: _Case) -> Iterator[Alert]:
     thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
     for gate, amount in case.pairs:
         used = gate.used + case.added(gate, amount)
-        told = NONE if gate.row is None else gate.row.told
+        before = NONE if gate.row is None else gate.row.alerts
         for threshold in thresholds[gate.dataset]:
             if not gate.uses(used, threshold):
                 break
-            if number_text(threshold) not in told:
+            if number_text(threshold) not in before:
                 yield Alert(
                     dataset=gate.dataset,
                     account=gate.id,

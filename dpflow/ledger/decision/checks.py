@@ -1,7 +1,7 @@
-"""Decisions made again: may an entry say what it says?
+"""Decisions checked again: may an entry say what it says?
 
-`journal.follow` knows what each kind does. Here an entry passes the rules by which its
-decision was made: of each grant, of each settlement and void for less than was held, of
+`journal.follow` knows what each kind does. Here an entry passes the rules of its
+decision: of each grant, of each settlement and void for less than was held, of
 each term and of each overdraft.
 """
 
@@ -35,7 +35,7 @@ def check(state: State, entry: Entry) -> None:
     """Check the next entry on the state before it.
 
     Raises:
-        JournalError: If it is a decision that is never made.
+        JournalError: If no command decides so.
     """
     problem: str | None = None
     if entry.kind == "reserve":

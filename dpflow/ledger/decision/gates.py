@@ -96,10 +96,10 @@ class Gate(NamedTuple):
         used = self.used if used is None else used
         return _price(rule, self.halt, group_cost(cost, size), used, outcome)
 
-    def admits(self, asked: Tally) -> bool:
+    def admits(self, amount: Tally) -> bool:
         """Say whether the gate lets a step run that asks for an amount."""
         is_open = self.state == "open"
-        return is_open and rule_admits(self.rule, self.halt, self.used + asked)
+        return is_open and rule_admits(self.rule, self.halt, self.used + amount)
 
     def uses(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows."""
@@ -375,19 +375,19 @@ def population_of(policy: Policy) -> str | None:
 
 
 def charges_of(
-    asked: Iterable[tuple[Gate, Cost]], held: Sums = _NOTHING
+    requests: Iterable[tuple[Gate, Cost]], held: Sums = _NOTHING
 ) -> list[tuple[Gate, Tally]]:
     """Return each account once, with the sum of its prices.
 
     Args:
-        asked: The gates, each with a cost.
+        requests: The gates, each with a cost.
         held: Amounts that do not count as used, by account.
 
     Raises:
         UnsupportedCost: If a gate would have to guess.
     """
     sums: dict[str, tuple[Gate, Tally]] = {}
-    for gate, cost in asked:
+    for gate, cost in requests:
         mine = held.get(gate.id)
         used = gate.used if mine is None else remainder(gate.used, Tally(mine))
         # A later step of a run asks when the earlier ones are held.
@@ -397,23 +397,25 @@ def charges_of(
 
 
 @lru_cache(maxsize=64)
-def fitting_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
+def fitting_factor(requests: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
     """Return by how much the noise must grow for every gate to admit a request.
 
     It is solved, and remembered while nothing else is used.
 
     Args:
-        asked: The gates without their rows, each with a cost as it was requested; those
-            of one account add up.
+        requests: The gates without their rows, each with a cost as it was requested;
+            those of one account add up.
 
     Returns:
         A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
     """
-    before_solving(lambda: fitting_factor(asked))
+    before_solving(lambda: fitting_factor(requests))
 
     def fits(factor: Fraction) -> bool:
         try:
-            smaller = [(gate, cost.noisier(factor).rounded()) for gate, cost in asked]
+            smaller = [
+                (gate, cost.noisier(factor).rounded()) for gate, cost in requests
+            ]
             return all(gate.admits(amount) for gate, amount in charges_of(smaller))
         except (ValueError, UnsupportedCost):
             return False
@@ -421,7 +423,7 @@ def fitting_factor(asked: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
     high = least_noise(fits, low=1, high=2, most=10**6, close=Fraction(101, 100))
     if high is None:
         return None
-    # Three digits, upwards, unless a cost may not say so much: it must fit as shown.
+    # Three digits, upwards, unless that is too large: the printed factor must fit.
     step = Fraction(10) ** (len(str(int(high))) - 3)
     rounded = -(-high // step) * step
     return rounded if fits(rounded) else high

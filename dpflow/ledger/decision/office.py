@@ -107,7 +107,7 @@ class Checkpoint(Command):
     """Keep a signature over an entry, and over all before it.
 
     Attributes:
-        signed: What the journal keeps: the signature, and what it was made of, such as
+        signed: What the journal keeps: the signature, and the signed facts, such as
             number and hash of the entry that was signed; others may have come since.
     """
 
@@ -135,7 +135,7 @@ class Posted:
 
     Attributes:
         amount: In the theorem's own currency.
-        overdrawn: Whether its gate would not have admitted so much.
+        overdrawn: Whether its gate would not have admitted the amount.
     """
 
     account: str

@@ -65,7 +65,7 @@ class Apply(Command):
     Attributes:
         reason: Why; a new term needs one.
         new_term: Open a term with tallies of its own.
-        raise_lifetime: Raise the lifetime; the promise it made is void then.
+        raise_lifetime: Raise the lifetime; its promise ends then.
         forgotten: Accounts that the witness knows to have been charged.
     """
 

@@ -30,14 +30,14 @@ class Refusal(NamedTuple):
 
     Attributes:
         gate: The gate.
-        asked: Amount that the step requests of its account.
+        amount: The step's request to its account.
         cause: "frozen"; "closed" if the policy gives the flow no access; "ended" if the
             reservation of the step's run was sealed; "halted" if this account has
             halted the flow run; "overdrawn"; else "full": the amount does not fit.
     """
 
     gate: Gate
-    asked: Tally
+    amount: Tally
     cause: str
 
 
@@ -70,7 +70,7 @@ def refusal_error(
         factor: Least growth of the noise with which the step fits, if it can.
     """
     gate = refusal.gate
-    asked, left, reason = _shortage(gate, refusal.asked)
+    asked, left, reason = _shortage(gate, refusal.amount)
     by, dataset = f" by {_gate(gate)}", _dataset(gate)
     fits = "No further DP step of this flow run will be admitted."
     if refusal.cause == "frozen":
@@ -176,7 +176,7 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
     sentence = f"it needs {amounts_text(asked)}."
     if rest is None:
         return asked, None, sentence
-    left, budget = rule.named(rest), "the budget beside reserved shares"
+    left, budget = rule.named(rest), "the budget outside reserved shares"
     if gate.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
     remaining = amounts_text(left, up=False, requested=asked)

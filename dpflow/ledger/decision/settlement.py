@@ -126,7 +126,7 @@ def known_charge(state: State, name: str) -> Charge:
 
 
 def is_repaired(state: State, charge: Charge) -> bool:
-    """Say whether the ledger was repaired since a charge was made.
+    """Say whether the ledger was repaired since a charge began.
 
     Draws from a run reservation may be among the charges that it lost.
     """
@@ -160,7 +160,7 @@ def _answer(state: State, charge: Charge, command: End) -> bool | None:
         problem = f"is {ended} already"
     elif whole and kind in ("void", "seal") and is_repaired(state, charge):
         problem = (
-            "was made before the ledger was repaired, and its draws are unknown; when "
+            "is older than a repair of the ledger, and its draws are unknown; when "
             "its run has ended, close it with `dpflow ledger reservations --close "
             f"{charge.id} --reason TEXT`"
         )
@@ -208,7 +208,7 @@ def least_posted(
 
 
 def is_newest(gate: Gate, charge: Charge) -> bool:
-    """Say whether surely no other entry posted to an account since a charge was made.
+    """Say whether surely no other entry posted to an account since a charge began.
 
     Under a rule whose prices depend on what is used, only then may a charge return, and
     be raised, at its own price (docs/derivations/residue.md#refunds).
@@ -249,7 +249,7 @@ def _outcome_price(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:
 
 
 def used_before(made: Entry, name: str) -> Tally:
-    """Return what was used, beside what its run held, when a step was priced."""
+    """Return the usage without the part of its run when a step was priced."""
     posting = made.postings[name]
     total = Tally(tuple(map(add, posting.settled, posting.held)))
     drawn_of = made.body.get("preflight", {}).get("held", {})
@@ -257,7 +257,7 @@ def used_before(made: Entry, name: str) -> Tally:
 
 
 def gate_of(state: State, account: str, size: int = 1) -> Gate:
-    """Return the gate of an account that a charge was made on.
+    """Return the gate of a charged account.
 
     Raises:
         LedgerCorrupt: If its term has no such gate.
@@ -293,7 +293,7 @@ def refusal_of_run(state: State, request: Request) -> Mapping[str, Any] | None:
 
 
 def cover_of(
-    state: State, request: Request, asked: Sequence[tuple[Gate, Cost]]
+    state: State, request: Request, requests: Sequence[tuple[Gate, Cost]]
 ) -> Cover | None:
     """Return what the reservation of its nearest run holds for a step.
 
@@ -306,11 +306,11 @@ def cover_of(
     nearest, held = charges[0], dict[str, Amounts]()
     if nearest.state != "open" or is_repaired(state, nearest):
         return Cover(nearest.id, ended=True)
-    moving = {gate.id for gate, _ in asked if not gate.rule.steady}
+    moving = {gate.id for gate, _ in requests if not gate.rule.steady}
     for charge in charges:
         here = {name: held for name, held in charge.held.items() if name in moving}
         held = added_up(held, here)
-    drawn = charges_of(asked, held)
+    drawn = charges_of(requests, held)
     fits = all(
         amount.fits_within(Tally(nearest.held.get(gate.id, gate.rule.zero().amounts)))
         for gate, amount in drawn

@@ -55,7 +55,7 @@ def declared(policy: Policy) -> dict[str, Any]:
 
 
 def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
-    """Return the term under which a step is decided, opened now if there is none.
+    """Return the term under which a step is decided; open the first one.
 
     Raises:
         PolicyChanged: If the file differs from the copy that governs.
@@ -139,7 +139,7 @@ def pin(
         pen: Writes it.
         kind: "open" or "tighten".
         policy: The file.
-        term: What the term holds beside what its file declares: the copy with solved
+        term: Facts that its file does not declare: the copy with solved
             numbers as `pinned`, and gates, which stay where the copy has none.
         body: Further facts for the journal.
     """

@@ -1,7 +1,8 @@
 """Owners of reservations, and whether their processes live.
 
-A process that reserves locks a byte of a file beside the ledger, whose place its name
-says. The operating system drops the lock when the process ends, however it ends, so a
+A process that reserves locks a byte of a file in the ledger's folder; its name says
+which byte. The operating system drops the lock when the process ends, however it ends,
+so a
 dead owner needs no clocks, leases or heartbeats. A dead owner never gives budget back:
 it only marks a charge as forfeited, and frees a release key for the next run.
 """
@@ -91,7 +92,7 @@ class Owners(Liveness):
     """The owners of one ledger.
 
     Args:
-        path: The file that they lock; made when the first reservation is.
+        path: The file that they lock; the first reservation creates it.
     """
 
     def __init__(self, path: Path) -> None:

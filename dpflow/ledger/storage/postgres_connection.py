@@ -132,8 +132,8 @@ class Server:
             # Neither it nor the driver's message is shown: both may hold a password.
             msg = (
                 f"the {self.keeps}'s URL cannot be read; write "
-                "postgresql://user:password@host:5432/database, with signs such as "
-                "@, : and / in the password written as %40, %3A and %2F"
+                "postgresql://user:password@host:5432/database, with characters "
+                "such as @, : and / in the password written as %40, %3A and %2F"
             )
             raise ConfigurationError(msg)
         self._options = {**_DEFAULTS, **options, **_FIXED}
@@ -155,7 +155,7 @@ class Server:
             raise
 
     def open(self) -> Connection:
-        """Return the connection; a new one if it was not left idle, or has ended."""
+        """Return the connection; a new one if it is not idle, or has ended."""
         connection = self._connection
         if connection is None or self._pid != os.getpid() or _is_stale(connection):
             self.drop()

@@ -1,8 +1,8 @@
 """A ledger in one SQLite file, durable and safe between processes.
 
 SQLite's defaults lose acknowledged commits on power loss, and versions before 3.51.3
-can lose them when two connections checkpoint at once. Hence WAL with synchronous=FULL,
-both read back, and one file lock around every transaction.
+can lose them when two connections checkpoint concurrently. Hence WAL with
+synchronous=FULL, both read back, and one file lock around every transaction.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _NETWORK = re.compile(
     r"gpfs|lustre|ncpfs|nfs[34]?|ocfs2|orangefs|osxfs|panfs|prl_fs|pvfs2|smb[23]|smbfs|"
     r"vboxsf|virtiofs|vmhgfs|wekafs|fuse(?!\.fuse-overlayfs$)(\..*)?"
 )
-#: Gone with the container or at the next boot, or hidden by a sandbox.
+#: Lost with the container or at the next boot, or hidden by a sandbox.
 _PASSING = re.compile(r"aufs|fuse\.fuse-overlayfs|overlay|ramfs|rootfs|tmpfs|unknown")
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _FDINFO = Path("/proc/self/fdinfo")
@@ -70,8 +70,8 @@ def check_place(path: Path) -> None:
 
     Raises:
         LedgerUnavailable: On a network file system, or if the file is mounted alone: a
-            container that mounts only the file keeps the log beside it in its own
-            layer, and loses it when it ends.
+            container that mounts only the file has the log in a layer of its
+            own, and loses it when it ends.
         OSError: If there is no such folder.
     """
     if not sys.platform.startswith("linux"):
@@ -79,8 +79,8 @@ def check_place(path: Path) -> None:
     number, kind = mount_of(path.parent)
     if path.exists() and mount_of(path)[0] != number:
         what = (
-            "is mounted as a single file, so the log beside it with the newest charges "
-            "is kept elsewhere and would be lost. Mount the folder that holds the "
+            "is mounted as a single file, so the log with the newest charges lies "
+            "elsewhere and would be lost. Mount the folder that holds the "
             "ledger instead."
         )
         raise unavailable(str(path), what)
@@ -98,7 +98,7 @@ def check_place(path: Path) -> None:
 def _warn_once(path: Path, kind: str) -> None:
     """Warn once per process and place, in one line for a terminal."""
     logger.warning(
-        "the ledger %s is on a file system of type %s, gone with the container or at "
+        "the ledger %s is on a file system of type %s, lost with the container or at "
         "the next boot, and its charges with it: put it on a disk that lasts",
         path,
         kind,
@@ -117,7 +117,7 @@ FileId = tuple[int, int]
 
 
 def file_id(path: Path) -> FileId | None:
-    """Return which file is at a path; None if there is none."""
+    """Return which file is at a path; None without one."""
     try:
         status = os.stat(path)  # noqa: PTH116 (before every charge)
     except FileNotFoundError:
@@ -126,7 +126,7 @@ def file_id(path: Path) -> FileId | None:
 
 
 def real_path(path: Path, end: str = "") -> Path:
-    """Return where a ledger's file really lies, or one that SQLite keeps beside it.
+    """Return where a ledger's file really lies, or one of SQLite's companions of it.
 
     SQLite follows links, so that all names of a file share its log and its lock.
     """
@@ -141,7 +141,7 @@ def look_at(path: Path, opened: FileId | None = None) -> FileId:
         opened: The file that is in use.
 
     Raises:
-        LedgerMissing: If there is none, or none any more.
+        LedgerMissing: If there is no file, or no longer.
         LedgerCorrupt: If it is not the one in use.
         LedgerUnavailable: If it has a second name.
         OSError: If this user may not look there.
@@ -177,11 +177,11 @@ def look_at(path: Path, opened: FileId | None = None) -> FileId:
 
 
 def check_before_making(path: Path) -> None:
-    """Check a place where a new ledger is to be made.
+    """Check the place of a new ledger.
 
     Raises:
         ConfigurationError: If a ledger or its log lies there.
-        LedgerUnavailable: If no ledger may lie there, or too little space is left.
+        LedgerUnavailable: If no ledger may lie there, or too little space is free.
         OSError: If there is no such folder.
     """
     for file in (path, real_path(path, "-wal"), real_path(path, "-shm")):
@@ -197,7 +197,7 @@ def check_before_making(path: Path) -> None:
 
 
 def check_left(path: Path) -> None:
-    """Check what SQLite would not: it takes what is there, and deletes what is left.
+    """Check what SQLite would not: it takes what is there, and deletes the rest.
 
     Raises:
         LedgerCorrupt: If the file or its log was taken away.
@@ -255,7 +255,7 @@ def _has_content(path: Path) -> bool:
 
 def _check_space(path: Path) -> None:
     if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
-        raise unavailable(str(path), "has less than 16 MiB free beside it; free some")
+        raise unavailable(str(path), "has less than 16 MiB free on its disk; free some")
 
 
 def check_opening(path: Path) -> None:
@@ -263,7 +263,7 @@ def check_opening(path: Path) -> None:
 
     Raises:
         LedgerCorrupt: If the file or its log was taken away.
-        LedgerUnavailable: If no ledger may lie there, or too little space is left.
+        LedgerUnavailable: If no ledger may lie there, or too little space is free.
         OSError: If the file cannot be looked at.
     """
     check_left(path)
@@ -304,7 +304,7 @@ def set_durable(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens -wal
     if (mode, level) != ("wal", 2):
         what = (
-            f"cannot be made durable here (journal_mode={mode}, synchronous={level}); "
+            f"cannot be durable here (journal_mode={mode}, synchronous={level}); "
             "put it on a local file system"
         )
         raise unavailable(str(path), what)
@@ -337,10 +337,10 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
 
 
 # A file that this process may read and not write. SQLite reads a write-ahead log with
-# the -shm file beside it, and makes that file where it may. Opened as `immutable`, it
-# leaves the log out, and with it the newest charges. So a file with its log and -shm is
-# read in its place, one without a log as it is if nothing changes it meanwhile, and a
-# log without its -shm is refused.
+# the -shm file next to it, and creates that file where it may. Opened as `immutable`,
+# it leaves the log out, and with it the newest charges. So a file with its log and -shm
+# is read in its place, one without a log as it is if nothing changes it meanwhile, and
+# a log without its -shm is refused.
 
 
 def not_writable(path: Path) -> LedgerUnavailable | None:
@@ -366,7 +366,7 @@ def opened_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a ledger file that this process may not write.
 
     Raises:
-        LedgerMissing: If there is none.
+        LedgerMissing: If there is no ledger.
         LedgerCorrupt: If its log was taken away.
         LedgerUnavailable: If its log cannot be read here, or it is busy.
         OSError: If something of it may not be read.

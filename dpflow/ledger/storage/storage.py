@@ -17,7 +17,7 @@ from dpflow.locks import LOCK_SECONDS, Turn, TurnQueue
 
 
 class Storage(ABC):
-    """A place where a ledger is kept, used by one thread of a process at a time.
+    """The place of a ledger, used by one thread of a process at a time.
 
     Args:
         place: The ledger, for messages; without any secret.
@@ -43,7 +43,7 @@ class Storage(ABC):
         """Which ledger it is; read when it is opened.
 
         Raises:
-            LedgerMissing: If there is none.
+            LedgerMissing: If there is no ledger.
             LedgerUnavailable: If it cannot be read, or is of another version.
         """
         if self.opened is None:

@@ -104,7 +104,7 @@ class Reading:
         Args:
             needs: Returns them; called again until it names no further ones. A key that
                 ends with * stands for all that begin so, and #NUMBER for an entry.
-            numbers: Further entries; those that are not there are left out.
+            numbers: Further entries; absent ones are omitted.
             before: What they were before this entry.
 
         Raises:
@@ -120,10 +120,10 @@ class Reading:
             while wanted := [
                 key
                 for key in dict.fromkeys((*more, *needs(state)))
-                if key not in state.asked
+                if key not in state.loaded
             ]:
                 self._fetch(state, wanted, before)
-                state.asked.update(wanted)
+                state.loaded.update(wanted)
                 state.head = self.head()
         except (JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
@@ -292,21 +292,21 @@ class Reading:
     # Kept values
 
     def sizes(self, keys: Iterable[str]) -> dict[str, int | None]:
-        """Return the length of those values that are kept, by release key.
+        """Return the length of the stored values, by release key.
 
-        The length is None for who may not read values.
+        A login that may not read values gets None.
         """
         return dict(self.ask("sizes", names=[*keys]))
 
     def kept(self, above: str = "") -> list[tuple[str, str | None, str | None]]:
-        """Return the next kept values above a release key, sorted by it.
+        """Return the next stored values above a release key, sorted by it.
 
         Each comes with the rows of the newest entry about it, as text.
         """
         return self.ask("kept", above=above, limit=_PAGE)
 
     def secret(self) -> bytes:
-        """Return what release keys are made with; who only reads may not have it."""
+        """Return the secret of release keys; a reader's login may not have it."""
         ((text,),) = self.ask("secret")
         return bytes.fromhex(text)
 
@@ -337,7 +337,7 @@ class Reading:
 
         Raises:
             LedgerCorrupt: If another ledger is in the place of the one that was opened.
-            LedgerUnavailable: If another version made it.
+            LedgerUnavailable: If it is of another version.
         """
         if len(rows) != 1:
             what = "its identity row is missing"

@@ -132,7 +132,7 @@ def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
             (number, threshold, account)
             for account, gate in newest_gates(reading, dataset).items()
             if gate.row is not None
-            for threshold, number in gate.row.told.items()
+            for threshold, number in gate.row.alerts.items()
         ]
         entries = reading.entries(number for number, *_ in reached)
     return [

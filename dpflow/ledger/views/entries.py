@@ -43,7 +43,7 @@ def alert_text(account: str, threshold: str) -> str:
     percent = f"{float(100 * number_from_text(threshold)):g}%"
     where = f"{name} on {dataset}{f' in {part}' if part else ''}"
     if kind == "odometer":
-        return f"the odometer of {where} has gone {percent} of the way to its halt"
+        return f"the odometer of {where} has moved {percent} of the way to its halt"
     if kind == "flow":
         return f"{percent} of the share of {where} is used"
     return f"{percent} of the budget of {account} is used"
@@ -64,7 +64,7 @@ def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
     inside = f" in {partition}" if partition else ""
     titles = {
         "dataset": f"dataset {dataset}",
-        "others": f"dataset {dataset} beside reserved shares",
+        "others": f"dataset {dataset} outside reserved shares",
         "population": dataset.replace("/", " ", 1),
         "partition": f"partition {name}",
         "flow": f"share of {name}{inside}",

@@ -1,4 +1,4 @@
-"""Kept outputs: list them, read one.
+"""Releases: list them, read one.
 
 The value of a release is for its readers. Everything else shows its digest only.
 """
@@ -40,7 +40,7 @@ class KeptRelease:
     Attributes:
         id: The start of its keyed digest; enough to name it.
         key: Its release key for people; empty for a replay within one flow run.
-        state: "settled"; "claimed" while it is being made, or if its maker died;
+        state: "settled"; "claimed" while its step runs, or if its process died;
             "unreplayable" if its value could not be stored; "withdrawn".
         digest: HMAC of the encoded value.
         size: Characters of the encoded value.
@@ -101,11 +101,11 @@ def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
     """Return a release and its encoded value.
 
     Args:
-        ledger: Where it is kept.
+        ledger: The ledger.
         name: Its release key, or its id or the start of that.
 
     Raises:
-        ReleaseError: If there is none or more than one, or no value to read, or the
+        ReleaseError: If there is not exactly one, or no value to read, or the
             value is not the one that was settled.
     """
     with ledger.storage.read() as reading:
@@ -127,7 +127,7 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
         name: Its release key, or its id or the start of that.
 
     Raises:
-        ReleaseError: If there is none or more than one.
+        ReleaseError: If there is not exactly one.
     """
     kept = read_releases(reading, name=name)
     found = [each for each in kept if each.key == name] or kept

@@ -139,10 +139,10 @@ class Watch:
         state, what = reading.load(needs, numbers=newest), ""
         if state.repairs < epoch:
             what = f"had {state.repairs} repairs, its witness {place} says {epoch}"
-        elif gone := missing(reading, lines, state.entries):
-            kinds = ", ".join(sorted({line.kind for line in gone}))
-            what = f"lacks {len(gone)} lines of its witness {place} ({kinds}); the "
-            what += f"first is of entry {gone[0].number}"
+        elif lacking := missing(reading, lines, state.entries):
+            kinds = ", ".join(sorted({line.kind for line in lacking}))
+            what = f"lacks {len(lacking)} lines of its witness {place} ({kinds}); the "
+            what += f"first is of entry {lacking[0].number}"
         if what:
             msg = (
                 f"the ledger {self.place} {what}. A backup was restored, its -wal was "
@@ -154,7 +154,7 @@ class Watch:
             raise LedgerRolledBack(msg, ledger=self.place, witness=place)
         if look.end != seen.end:
             self.witness.accept(look)
-        for key in state.asked & seen.newest.keys():
+        for key in state.loaded & seen.newest.keys():
             if state.numbers.get(key, 0) < seen.newest[key]:
                 older, moved = state.numbers.get(key, 0), seen.newest[key]
                 what = f"{key} is as entry {older} left it, {moved} moved it since"
@@ -216,7 +216,7 @@ class Watch:
         )
         return tuple({a: 0 for a in accounts if a.startswith(f"{book}#")})
 
-    def tell(self, entries: Iterable[Entry]) -> None:
+    def record(self, entries: Iterable[Entry]) -> None:
         """Write entries that are committed to the witness, durably.
 
         A decision that charges nothing needs no witness: without one no step runs, and
@@ -226,7 +226,7 @@ class Watch:
             LedgerUnwitnessed: If there is no witness.
             LedgerUnavailable: If it cannot be written.
         """
-        lines = [line_of(entry) for entry in entries if is_told(entry)]
+        lines = [line_of(entry) for entry in entries if is_witnessed(entry)]
         if self.witness is None or not lines:
             return
         try:
@@ -236,7 +236,7 @@ class Watch:
                 raise
 
 
-def is_told(entry: Entry) -> bool:
+def is_witnessed(entry: Entry) -> bool:
     """Return whether the witness has a line for an entry.
 
     It has none for a term that a step opened automatically: the line of the first
@@ -244,7 +244,7 @@ def is_told(entry: Entry) -> bool:
     """
     if entry.kind == "open":
         return entry.body["term"]["reason"] not in BY_ITSELF
-    return KINDS[entry.kind].told
+    return KINDS[entry.kind].witnessed
 
 
 def missing(
@@ -265,10 +265,10 @@ def missing(
             if line.number not in entries or entries[line.number].hash != line.hash
         ]
 
-    gone, rest = list[Line](), iter(away(lines, loaded))
+    lacking, rest = list[Line](), iter(away(lines, loaded))
     while some := list(islice(rest, AT_ONCE)):
-        gone += away(some, reading.entries({line.number for line in some}))
-    return gone
+        lacking += away(some, reading.entries({line.number for line in some}))
+    return lacking
 
 
 # The lines that begin a witness
@@ -308,6 +308,6 @@ def lines_of(storage: Storage, after: int = 0, until: int = ENDLESS) -> Iterator
     while more:
         with storage.read() as reading:
             page = [*reading.after(after, min(until, after + AT_ONCE))]
-        yield from (line_of(entry) for entry in page if is_told(entry))
+        yield from (line_of(entry) for entry in page if is_witnessed(entry))
         more = len(page) == AT_ONCE
         after += len(page)

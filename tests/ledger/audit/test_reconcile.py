@@ -361,7 +361,7 @@ def test_a_run_reservation_of_before_a_repair_returns_nothing(
     host.work(living)
     copy_database(copy, host.path)
     reconcile(host.open(), POLICIES, reason=WHY)
-    wanted: tuple[type[Exception], str] = (ReservationConflict, "seal|repaired")
+    wanted: tuple[type[Exception], str] = (ReservationConflict, "seal|repair")
     if forged:
         monkeypatch.setattr(settlement, "is_repaired", lambda *_: False)
         wanted = (LedgerCorrupt, "perhaps")

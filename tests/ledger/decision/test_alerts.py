@@ -128,7 +128,7 @@ def gates(flow: str, alerts: str = "[0.5, 0.8]") -> Policy:
         (
             "{halt_at_epsilon: 2}",
             "odometer",
-            "the odometer of weekly on a has gone {}% of the way to its halt",
+            "the odometer of weekly on a has moved {}% of the way to its halt",
         ),
     ],
 )

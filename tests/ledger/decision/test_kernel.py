@@ -283,7 +283,7 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
 def test_facts_of_the_ledger_come_from_no_request(ledger: Ledger, path: Place) -> None:
     """Facts of a caller neither claim a release key nor name another owner."""
     before = everything(path)
-    for name in ("covers", "key", "owner", "preflight", "told"):
+    for name in ("covers", "key", "owner", "preflight", "alerts"):
         with pytest.raises(ConfigurationError, match=f"says '{name}'"):
             ledger.reserve(request(ledger, PureDP(epsilon=TENTH), body={name: "x"}))
     for odd in ({"covers": "run"}, {"policies": ()}):

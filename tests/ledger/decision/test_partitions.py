@@ -273,7 +273,7 @@ def test_a_step_reads_its_own_parts_only(ledger: Ledger) -> None:
     step = request(ledger, "0.1", policies=(REGIONS,), partitions=("r1", "r2"))
     with ledger.storage.read() as reading:
         state = reading.load(Reserve(request=step).keys)
-    accounts = {key for key in state.asked if key.startswith("account/")}
+    accounts = {key for key in state.loaded if key.startswith("account/")}
     parts = {f"account/a#1/partition/{name}" for name in ("r1", "r2")}
     assert accounts == {"account/a#1", *parts}
 

@@ -24,7 +24,7 @@ def died_before_telling(host: Host) -> None:
 
     def crash(say: Callable[[str], None]) -> None:
         ledger = host.open()
-        ledger.watch.tell = lambda _: die()  # type: ignore[method-assign,misc]
+        ledger.watch.record = lambda _: die()  # type: ignore[method-assign,misc]
         granted(ledger, "0.25", policies=[POLICY])
 
     assert Child(crash).end()[0] < 0

@@ -152,7 +152,7 @@ def test_a_lost_gate_is_frozen_again(
     """Which of them it was no line tells, so none is guessed; usage stays."""
     ledger = forget(path, str(tmp_path / "witness"), decide)
     before = sums(path)
-    assert all(line.decides for line in compare(ledger).gone)
+    assert all(line.decides for line in compare(ledger).lacking)
     assert kinds(path) == ["open", "reserve", "settle"]
     found = reconcile(ledger, {"a": BASIC}, reason="restored")
     assert sums(path) == before

@@ -140,7 +140,7 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
     ledger.ask(Repair(amounts={}, reason="restored", **words))
     with pytest.raises(BudgetRefused, match="sealed"):
         drawn(ledger)
-    with pytest.raises(ReservationConflict, match="was repaired"):
+    with pytest.raises(ReservationConflict, match="older than a repair"):
         ledger.seal(RUN, outcome="completed")
     assert sums(ledger) == (0, 3 * TENTH)
     assert held_run(ledger, ["0.1"] * 3) != first

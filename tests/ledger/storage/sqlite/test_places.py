@@ -146,7 +146,7 @@ def test_a_passing_file_system_is_told_once(
     assert len(told) == 2
     assert str(path) in told[0]
     assert str(tmp_path / "new.db") in told[1]
-    assert f"of type {kind}, gone with" in told[0]
+    assert f"of type {kind}, lost with" in told[0]
     assert all("\n" not in line for line in told)
     # A forked worker has been told by its parent.
     told_by_child(lambda: open_ledger(url(path)).close())
