@@ -251,8 +251,11 @@ def _copy_file(source: Path, target: Path, *, mode: str = "ro") -> None:
         msg = f"there is no backup at {source}"
         raise ConfigurationError(msg)
     uri = f"{source.absolute().as_uri()}?mode={mode}"
-    with closing(sqlite3.connect(uri, uri=True)) as opened:
-        _copy(opened, target)
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as opened:
+            _copy(opened, target)
+    except sqlite3.Error as error:
+        raise translated(error, source, 0.0) from error
 
 
 def _copy(source: sqlite3.Connection, target: Path) -> None:
@@ -303,7 +306,7 @@ def _read_replaced(
     path: Path, copy: Path, ledger_id: str, witnessed: Sequence[Line]
 ) -> _Replaced | None:
     """Read a copy of the file that is replaced; None if it is not a whole ledger."""
-    with suppress(LedgerError, sqlite3.Error):
+    with suppress(LedgerError):
         if path.exists():
             check_left(path)
             _copy_file(path, copy, mode="rw")
