@@ -50,11 +50,11 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
 
 
 def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
-    """Return the accounts that tell most where there are too many to show.
+    """Return the most telling accounts where there are too many to show.
 
     Args:
         views: Accounts of one dataset.
-        most: About so many.
+        most: About this number.
 
     Returns:
         All that belong to no part of a divided dataset, and of the parts the fullest

@@ -20,9 +20,8 @@ _WHOLE = ("dataset", "partition", "population")
 class _Exhausted(Gate):
     """A gate without a remaining budget, for any tally."""
 
-    def admits(self, asked: Tally) -> bool:
+    def admits(self, amount: Tally) -> bool:  # noqa: ARG002 (refuses any amount)
         """Refuse."""
-        _ = asked
         return False
 
     def left(self) -> Tally | None:
@@ -53,16 +52,11 @@ class ForcedRefusals:
             self.next -= 1
             self.refused.add(request.reservation)
         exhausted = not self.exhausted.isdisjoint(request.locked)
-        if not exhausted and request.reservation not in self.refused:
-            return gates
-        return [_Exhausted(*g) if g.kind in _WHOLE else g for g in gates]
+        forced = exhausted or request.reservation in self.refused
+        return [_Exhausted(*g) if forced and g.kind in _WHOLE else g for g in gates]
 
     def error(
-        self,
-        request: Request,
-        refusal: Refusal,
-        kind: type[BudgetRefused],
-        **facts: Any,
+        self, request: Request, refusal: Refusal, kind: Any, **facts: Any
     ) -> BudgetRefused:
         """Build the error of a refusal; a forced one is `BudgetExhausted`."""
         kind = BudgetExhausted if isinstance(refusal.gate, _Exhausted) else kind
