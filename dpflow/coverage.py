@@ -184,8 +184,8 @@ def _laplace_integral(
 ) -> Row:
     """Return the probability that noise is in a range, and with more in a window.
 
-    Between kinks, which are at 0 and at the ends of the window, it is made of
-    exponentials.
+    The integrand is a sum of exponentials between kinks at 0 and at the ends of the
+    window.
     """
     total = np.zeros(len(low))
     farthest = _LAPLACE.far * (1 + width)

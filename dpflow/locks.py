@@ -67,9 +67,9 @@ class Turn:
                 self._bell.release()
 
     def rest(self, seconds: float) -> None:
-        """Wait for a call or for the time to look; the first rest only makes the bell.
+        """Wait for a call or for the time to look; the first rest creates the bell.
 
-        A turn that left before there was a bell could not ring it.
+        A turn that ended before there was a bell could not ring it.
         """
         if self._bell is None:
             bell = threading.Lock()

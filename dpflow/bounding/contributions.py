@@ -169,8 +169,8 @@ class Contributions:
         """Return by how much one person changes a count of rows.
 
         Args:
-            by: Columns that the counts are grouped by; the vector over all groups, of
-                which a row is in one, is meant. Its groups must be public.
+            by: Columns that group the counts. The change is that of the vector over
+                all groups; each row is in one group. The groups must be public.
             norm: For a Laplace "l1", for a Gaussian "l2". L1 is never the smaller one.
         """
         return self._norm([(0, 1)], by, norm)

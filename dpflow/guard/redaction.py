@@ -48,8 +48,8 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
     """
     hint = (
         "The step was charged in full. Try it on the ledger of a test, at no cost: "
-        "the fixture dpflow_ledger (docs/guides/test-a-pipeline.md). On made-up data, "
-        "`errors: keep` in the policy shows the text."
+        "the fixture dpflow_ledger (docs/guides/test-a-pipeline.md). On synthetic "
+        "data, `errors: keep` in the policy shows the text."
     )
     where = f"DP step {step!r} on dataset {dataset!r}"
     return _withheld(error, where, hint, dataset=dataset, step=step)

@@ -276,8 +276,8 @@ def _check_person_budgets(step: Step, project: Project, request: Request) -> Non
         "needs filter: {theorem: individual, measure: gdp}": not rule.per_person,
         f"the policy of {name} gives flow {flow!r} a share of its own, and people have "
         "one budget; take the share out": has_share,
-        f"dataset {name} is divided or part of a population, whose accounts do not "
-        "know what each person has left": is_divided,
+        f"dataset {name} is divided or part of a population, whose accounts have "
+        "no remaining budget of each person": is_divided,
     }
     for problem, is_there in problems.items():
         message = f"PersonBudgets() cannot be charged: {problem}. The step did not run."

@@ -186,8 +186,8 @@ def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
     """Log that the cost changed, or that the run's reservation did not hold it."""
     if isinstance(answer, Replayed) and answer.made_at is not None:
         logger.warning(
-            "release %r of DP step %r was made at %s and is replayed as it is; the "
-            "step declares %r now, for releases that are not kept yet",
+            "release %r of DP step %r is replayed with its own cost, %s; the cost that "
+            "the step declares now, %r, is for new releases",
             *(request.key_text, request.step, answer.made_at, request.cost),
         )
     if isinstance(answer, Granted) and answer.beyond:

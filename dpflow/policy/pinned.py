@@ -125,7 +125,7 @@ def _partition_words(
     person = unit.removesuffix(f"-{by}")
     zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
     where = "" if zone is None else f" ({zone})"
-    rest = f"Over all {by}s together, one {person} is kept within {lifetime}."
+    rest = f"Over all {by}s together, one {person} loses at most {lifetime}."
     if lifetime is None:
         rest = (
             f"One {person} in many {by}s loses more, without a limit: give `lifetime` "

@@ -1,13 +1,12 @@
 """Delivery of notices to Prefect by a thread of its own.
 
-Making an event and handing it over takes longer than the step has to do besides, and
-Prefect's own thread then takes Python's lock while the step goes on. So a step only
-puts its notices in a queue. One thread of each process delivers them in their order,
-after a short pause, which makes few interruptions of many.
+An event takes longer than the rest of a step, and Prefect's own thread then takes
+Python's lock while the step runs. So a step only puts its notices in a queue. One
+thread of each process delivers them in order after a short pause, several in one turn.
 
-Nothing is delivered before the ledger has committed it, for no notice is made
-before. Nothing is lost but by a process that is killed within the pause, or where
-Prefect takes no events for so long that the queue is full; that is logged.
+A notice is delivered after the ledger's commit. It is lost only if the process is
+killed within the pause, or if the queue is full because Prefect accepts no events;
+the log says so.
 """
 
 from __future__ import annotations

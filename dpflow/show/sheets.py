@@ -24,24 +24,24 @@ _DIGITS = range(4, 60)
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 
 
-def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet], int]:
-    """Return what stands behind the first words about a dataset.
+def details(facts: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet], int]:
+    """Return the details of a dataset's status.
 
     Args:
-        known: The dataset.
+        facts: Status of the dataset.
         most: About this number of accounts appear.
 
     Returns:
-        Guarantee and epsilon in words, tables by their titles, and how many accounts
-        of parts are in none of them.
+        Guarantee and epsilon in words, tables by their titles, and the number of
+        accounts of parts that no table has.
     """
-    pinned, accounts = known.standing.pinned, known.standing.accounts
-    texts = [f"{each.text}." for each in known.overview.spent]
-    texts += [known.guarantee, known.history]
+    pinned, accounts = facts.standing.pinned, facts.standing.accounts
+    texts = [f"{each.text}." for each in facts.overview.spent]
+    texts += [facts.guarantee, facts.history]
     texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
     sheets = {
-        "Flows": flows_sheet(known.overview.flows),
+        "Flows": flows_sheet(facts.overview.flows),
         "Accounts": accounts_sheet([view for view in shown if view.reading is None]),
         "Odometers": odometers_sheet(v for v in shown if v.reading is not None),
     }
@@ -50,11 +50,11 @@ def details(known: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
 
 
 def telling(views: Sequence[AccountView], most: int) -> list[AccountView]:
-    """Return the most telling accounts where there are too many to show.
+    """Return the most important accounts of a dataset with many accounts.
 
     Args:
         views: Accounts of one dataset.
-        most: About this number.
+        most: About this number of accounts.
 
     Returns:
         All that belong to no part of a divided dataset, and of the parts the fullest

@@ -47,7 +47,7 @@ class CreatedProject:
 
     Attributes:
         made: Files that were written.
-        kept: Files that were there, and stay as they were.
+        kept: Existing files, unchanged.
         ledger: Its id.
         runs: How many runs of the flow fit; None if the flow was there before.
     """

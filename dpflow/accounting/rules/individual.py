@@ -275,8 +275,8 @@ class IndividualOdometer(RdpOdometer):
 
     Assumes: a person's cost depends on their own record and on outputs released
     before; the order is fixed in advance. One-sided: halve delta for |L|. The bound
-    holds at every stopping time for each person by themself, not for all people
-    together.
+    holds at every stopping time for each person separately, not for all people
+    simultaneously.
 
     Rounding: prices and readings up.
 

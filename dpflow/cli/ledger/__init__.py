@@ -163,7 +163,7 @@ def roles(*, sql: bool = False) -> None:
         return
     say(
         "dpflow_owner    owns the tables; not for daily use",
-        "dpflow_operator opens terms, unfreezes, repairs, signs, charges by hand",
+        "dpflow_operator opens terms, unfreezes, repairs, signs and charges by hand",
         "dpflow_worker   runs steps; changes no journal row and sets no budget",
         "dpflow_reader   sees accounts and journal; no released value",
         "",

@@ -47,10 +47,9 @@ def verify(export: Path | None = None) -> Answer:
 def sign(*, new_key: Path | None = None) -> Answer:
     """Verify the whole ledger and sign its newest entry.
 
-    Needs the private key in DPFLOW_LEDGER_KEY. Signs a journal without a checkpoint,
-    too, which `verify` calls bad: make sure first that it was not rewritten. Keep the
-    private key from everybody who can write the ledger; give the public key to
-    everybody who verifies.
+    This needs the private key in DPFLOW_LEDGER_KEY. Before the first checkpoint, make
+    sure that the journal was not rewritten. Keep the private key away from every writer
+    of the ledger, and give the public key to every person who verifies.
 
     Example: `dpflow ledger sign`
     """
@@ -59,7 +58,7 @@ def sign(*, new_key: Path | None = None) -> Answer:
 
         public = write_keys(new_key)
         data = {"private": str(new_key.absolute()), "public": str(public.absolute())}
-        text = f"Wrote the private key, which signs, to {new_key}, and the public key "
+        text = f"Wrote the private key to {new_key} and the public key "
         return data, [f"{text}to {public}."]
     key = _signing_key()
     with project_ledger(quiet=True, writes=True) as (_, ledger):

@@ -86,8 +86,8 @@ def _counted(lost: Sequence[LostRelease]) -> str:
         said.append(f"{known} {'release is' if known == 1 else 'releases are'} lost")
     if unknown := len(lost) - known:
         of = "charge" if unknown == 1 else "charges"
-        said.append(f"what was kept under {unknown} {of} is lost, if anything was")
-    text = ", and ".join(said) or "releases may be lost that nothing tells of"
+        said.append(f"a release under {unknown} {of} is lost, if there was one")
+    text = ", and ".join(said) or "releases without a record may be lost"
     return text[0].upper() + text[1:]
 
 

@@ -43,14 +43,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a page shows.
+    """Facts of a page.
 
     Attributes:
         warnings: What is wrong with the policies or the ledger, in words.
         flows: What limits each flow that charges several datasets.
         reservations: Charges that no process has settled, oldest first.
         releases: The newest releases, without their values.
-        kept: How many there are.
+        kept: Number of stored releases.
         stamp: The result of a verification; None without one.
     """
 
