@@ -382,9 +382,9 @@ def release(
         confidence: For `within`: in how many of all releases it is.
 
     Returns:
-        The noisy value, of the same type and shape (a scalar of numpy is an int or a
-        float); with `within` an `Estimate`, a float with its `interval`; with `until`
-        the tuple of all answers.
+        The noisy value, of the same type and shape (a Decimal or a scalar of numpy
+        becomes an int or a float); with `within` an `Estimate`, a float with its
+        `interval`; with `until` the tuple of all answers.
 
     Raises:
         ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
