@@ -351,7 +351,8 @@ class Repair(Command):
                 "nothing. Compare again with `dpflow ledger reconcile`."
             )
             raise LedgerUnavailable(msg)
-        for book in {split(name)[0]: None for name in self.amounts}:
+        books = (split(name)[0] for name in self.amounts)
+        for book in dict.fromkeys((*books, *self.frozen)):
             policy = self.policies.get(book)
             if policy is not None and pen.state.newest(book) is None:
                 with suppress(PolicyNotApplied, PolicyChanged):

@@ -169,6 +169,25 @@ def test_a_lost_gate_is_frozen_again(
     audit(path)
 
 
+def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(
+    path: Place, tmp_path: Path
+) -> None:
+    """The policy's file opens the term, and a step would find it open."""
+    witness = str(tmp_path / "witness")
+    ledger = create_ledger(url(path), witness=witness)
+    before = all_rows(path)
+    apply_policy(ledger, BASIC)
+    freezes(ledger)
+    ledger.close()
+    take_back(path, before)
+    ledger = open_ledger(url(path), witness=witness)
+    reconcile(ledger, {"a": BASIC}, reason="restored")
+    with pytest.raises(BudgetRefused, match=r"frozen .*repaired: a freeze was lost"):
+        granted(ledger)
+    assert compare(ledger).agrees
+    ledger.close()
+
+
 def test_a_lost_tightening_is_applied_again_while_frozen(
     path: Place, tmp_path: Path
 ) -> None:
