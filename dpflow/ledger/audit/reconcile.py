@@ -279,8 +279,9 @@ def _compared(
     last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
     whole = len(last) < KEPT
     joined = {n for e in last if e[:3] not in marks for n in e.used}
+    first = min((line.number for line in lacking), default=0)
     losses = tuple(
-        _loss(state, account, mine, whole=whole or account in joined)
+        _loss(state, account, mine, first, whole=whole or account in joined)
         for account, mine in by_account.items()
     )
     decisions = [_lost_decisions(state, *item) for item in sorted(by_book.items())]
@@ -315,7 +316,9 @@ def _lost_decisions(state: State, book: str, lacking: Sequence[Line]) -> LostDec
     return LostDecisions(book, gates, tuple(lost))
 
 
-def _loss(state: State, account: str, lacking: Sequence[Line], *, whole: bool) -> Loss:
+def _loss(
+    state: State, account: str, lacking: Sequence[Line], first: int, *, whole: bool
+) -> Loss:
     """Return the least that surely makes up for what an account lacks.
 
     Where the witness has every missing charge, it is their sum. Else, if the ledger is
@@ -327,7 +330,7 @@ def _loss(state: State, account: str, lacking: Sequence[Line], *, whole: bool) -
     settled, held = (more, more) if row is None else map(Tally, (row.settled, row.held))
     for line in lacking if whole else ():
         more = more + Tally(line.amounts[account])
-    if min(line.number for line in lacking) > (0 if row is None else row.entry):
+    if row is None or row.entry < first:
         more = more.highest(remainder(remainder(used, held), settled))
     elif not whole:
         more = more.highest(used)

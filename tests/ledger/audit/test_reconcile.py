@@ -251,6 +251,25 @@ def test_a_compacted_witness_of_another_way_counts_both(
     assert used(host.path)["a"] >= (1 + 10 + 20) * Fraction("0.25")
 
 
+def test_another_way_that_was_short_counts_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moved the account by entries of numbers below those of the lost charges."""
+    host = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
+    host.open().close()
+    copy, ledger = host.copy(), host.open()
+    for name in "bbbbabbbb":
+        granted(ledger, "0.25", policies=[POLICIES[name]])
+    ledger.close()
+    host.replace_by(copy)
+    elsewhere = open_ledger(url(host.path), witness="none")
+    granted(elsewhere, "0.25", policies=[POLICIES["a"]])
+    elsewhere.close()
+    keep(3, monkeypatch)
+    reconcile(host.open(), POLICIES, reason=WHY)
+    assert used(host.path)["a"] == 2 * Fraction("0.25")
+
+
 def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
     host: Host,
 ) -> None:
