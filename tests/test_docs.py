@@ -17,8 +17,9 @@ import yaml
 from typer.main import get_command
 
 import dpflow
+from dpflow import ApproxDP, Gaussian, Laplace, PoissonSampledGaussian
 from dpflow.cli import app
-from dpflow.exceptions import how_to_install
+from dpflow.exceptions import PolicyError, UnsupportedCost, how_to_install
 from dpflow.policy import parse_policy
 
 pytestmark = pytest.mark.quick
@@ -162,3 +163,29 @@ def test_others_runners_name_commands_that_there_are(name: str) -> None:
             command = command.commands[word]
         options = {option for each in command.params for option in each.opts}
         assert set(re.findall(r"--[\w-]+", rest)) <= options
+
+
+def test_the_table_of_filters_agrees_with_prices_and_policies() -> None:
+    """Each yes and each no of the guide is the answer of a filter or of a policy."""
+    page = (ROOT / "docs" / "guides" / "filters.md").read_text("utf-8")
+    head = "dataset: a\nunit: b\nrelation: add-or-remove\n"
+    head += "budget: {epsilon: 3, delta: 1e-6}\nfilter: "
+    costs = (
+        Gaussian(sensitivity=1, sigma=50),
+        Laplace(sensitivity=1, epsilon="0.1"),
+        ApproxDP(epsilon="0.1", delta="1e-8"),
+        PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2),
+    )
+    flows = "plan: {runs: 2, steps: {s: 1}}", "epsilon: 1, delta: 1e-7, reserved: true"
+    rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) == 9
+    for theorem, cells in rows:
+        for cell, tried in zip(cells.split(" | "), (*costs, *flows), strict=True):
+            answer, flow = "yes", f"c: {{{tried}}}" if isinstance(tried, str) else ""
+            text = f"{head}{theorem}\nflows: {{{flow}}}"
+            try:
+                rule = parse_policy(text).dataset_filter()
+                assert flow or rule.price(tried)
+            except (PolicyError, UnsupportedCost):
+                answer = "no"
+            assert cell == answer or cell not in {"yes", "no"}, (theorem, cell, tried)

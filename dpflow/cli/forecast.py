@@ -32,10 +32,10 @@ def forecast(
     from_full_budget: bool = False,
     theorems: bool = False,
 ) -> Answer:
-    """Say how many runs fit, until when, and what other noise would change.
+    """Forecast how many runs fit, until when, and the effect of other noise.
 
-    Nothing is charged. It starts from what the ledger has charged so far, or from the
-    whole budget if there is no ledger yet. Without --cost and --like, a run is what
+    Nothing is charged. The forecast starts from the ledger's charges, or from the whole
+    budget if there is no ledger. Without --cost and --like, a run has the costs that
     the policy plans for the flow.
 
     Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every

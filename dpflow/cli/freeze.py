@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def freeze(dataset: str, *, reason: str) -> Answer:
     """Refuse every step on a dataset, replays included, until it is unfrozen.
 
-    Anyone may do it. Steps that run already may end.
+    Every user may freeze. Running steps may end.
 
     Example: `dpflow freeze sales --reason "the sensitivity is wrong"`
     """
@@ -58,8 +58,8 @@ def _change(dataset: str, reason: str, *, unfreeze: bool) -> Answer:
 def resume(deployment: str, *, force: bool = False) -> Answer:
     """Resume a deployment's schedule after its budget was exhausted.
 
-    This command tries the step that was refused last in this flow, without charging
-    anything: if it would be refused, the schedule stays paused.
+    The command checks the flow's last refused step without a charge. If the step
+    would be refused again, the schedule stays paused.
 
     Example: `dpflow resume weekly-report/mondays`
     """

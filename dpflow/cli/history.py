@@ -26,7 +26,7 @@ def history(
 ) -> Answer:
     """Show the journal, newest entry first.
 
-    Decisions are terms, tightenings, freezes, and what was charged by hand.
+    Decisions are terms, tightened policies, freezes and charges by hand.
 
     Example: `dpflow history sales --decisions`
     """
@@ -73,9 +73,9 @@ def why(
     term: int | None = None,
     limit: int = 20,
 ) -> Answer:
-    """Show what spent the budget, which steps were unusual, and what was refused.
+    """Show the charges of flows and steps, unusual steps and refusals.
 
-    Unusual are steps that drew their own noise, failed or were forfeited.
+    A step is unusual if it drew its own noise, failed or was forfeited.
 
     Example: `dpflow why sales --by flow,step,week`
     """

@@ -36,9 +36,9 @@ def init(
     yes: bool = False,
     as_json: bool = False,
 ) -> Answer:
-    """Make a policies folder, a first policy, a ledger and a flow that runs.
+    """Create a policies folder, a first policy, a ledger and a flow that runs.
 
-    It asks a few questions in a terminal. Nothing that exists is overwritten.
+    In a terminal, the command asks a few questions. Existing files stay unchanged.
 
     Example: `dpflow init --dataset sales --unit customer --epsilon 1 --yes`
     """
@@ -154,9 +154,9 @@ def _parts(made: CreatedProject) -> Iterator[str]:
 
 
 def demo(*, as_json: bool = False) -> None:
-    """Run a weekly report on real data until its budget is used up.
+    """Run a weekly report on real data until its budget is exhausted.
 
-    True values are printed because this data set is public.
+    The output has true values, because this data set is public.
 
     Example: `dpflow demo`
     """

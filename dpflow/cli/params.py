@@ -51,21 +51,21 @@ _PICTURE = _option(
 #: By the parameter's name; `COMMAND.NAME` holds for the function of one command. A
 #: text alone is the help of an option.
 PARAMS: dict[str, Any] = {
-    "accept_loss": "Where the witness is waived and the old file is lost: forget what "
-    "was charged after the backup.",
-    "all_accounts": "Show what each charge posted to shares and odometers.",
+    "accept_loss": "Without a witness and without the old file: accept the loss "
+    "of the charges after the backup.",
+    "all_accounts": "Show the amounts of each charge in shares and odometers.",
     "as_json": _option("Print JSON for programs instead of text.", "--json"),
     "base": _option(
         "Compare with this commit in git instead of the ledger.", metavar="COMMIT"
     ),
-    "by": "Group by any of flow, step, week, release, who; commas.",
-    "charge": _option("Reservation of a step to correct.", metavar="ID"),
-    "close": _option("Post this one in full; needs --reason.", metavar="ID"),
+    "by": "Group by flow, step, week, release or who; several with commas.",
+    "charge": _option("Reservation id of the step to correct.", metavar="ID"),
+    "close": _option("Post this reservation in full; needs --reason.", metavar="ID"),
     "cost": _option(
-        "A step, such as 'Gaussian(sensitivity=1, sigma=40)'; again for more.",
+        "Cost of a step: 'Gaussian(sensitivity=1, sigma=40)'; repeat it for more.",
         metavar="COST",
     ),
-    "charge.cost": "Such as 'Gaussian(sensitivity=1, sigma=20)', or a journal's JSON.",
+    "charge.cost": "'Gaussian(sensitivity=1, sigma=20)', or JSON of the journal.",
     "dataset": _dataset("Only this dataset. Default: all."),
     **{
         f"{name}.dataset": _dataset("The dataset.")
@@ -74,74 +74,74 @@ PARAMS: dict[str, Any] = {
     "forecast.dataset": _dataset("The dataset, if there are several."),
     "init.dataset": "Name of the private data.",
     "decided": _option(
-        "Show only what people decided: who, and why; no charges.", "--decisions"
+        "Show only decisions of operators, with name and reason.", "--decisions"
     ),
     "delta": "Delta, such as 1e-6; well below 1/people.",
     "deployment": Argument(metavar="FLOW/DEPLOYMENT", help="The deployment."),
-    "details": "Show every account, and what limits each run.",
+    "details": "Show every account, and the gate that limits each flow.",
     "epsilon": "Budget for all releases of one term.",
     "odometers.epsilon": "Epsilon of each step.",
-    "every": _option("day, week, month, `2 weeks`, ...", metavar="INTERVAL"),
-    "evidence": "A file that proves it; the ledger stores its sha256.",
+    "every": _option("Interval: day, week, month, `2 weeks`, ...", metavar="INTERVAL"),
+    "evidence": "File with the evidence; the ledger stores its SHA-256.",
     "export": Argument(
-        metavar="FILE", help="An export; default: the project's ledger."
+        metavar="FILE", help="An export. Default: the project's ledger."
     ),
     "fail_on": "With --base: exit with 1 if a guarantee may be looser than before.",
     "flow": _option("The flow whose share and halt count.", metavar="FLOW"),
     "init.flow": "Name of the first flow.",
-    "force": "Resume even if its last refused step would be refused.",
-    "form": _option("One of these.", "--format"),
-    "from_full_budget": "Start from a full budget.",
-    "halt_at_epsilon": _option("Reading that odometers are tuned for.", "--halt-at"),
-    "like": _option("Take the dearest of its last 5 runs.", metavar="FLOW"),
+    "force": "Resume even if the last refused step would be refused again.",
+    "form": _option("Format of the export.", "--format"),
+    "from_full_budget": "Start from the full budget, not from the ledger's charges.",
+    "halt_at_epsilon": _option("Reading to tune the odometers for.", "--halt-at"),
+    "like": _option("Most expensive of the last 5 runs of FLOW.", metavar="FLOW"),
     "limit": _option("Show at most this many rows.", "--limit", "-n", min=1),
     "markdown": "With --base: print a comment for a pull request.",
     "name": Argument(
-        metavar="KEY", help="Its release key, or its id or the start of that."
+        metavar="KEY", help="Release key, or id, or the first characters of the id."
     ),
     "new_key": _option(
-        "Write a new private key there, and its public key to PATH.pub; sign nothing.",
+        "Write a private key to PATH and its public key to PATH.pub; sign nothing.",
         metavar="PATH",
     ),
     "new_term": "Open a term with tallies of its own; needs --reason.",
-    "no_forecast": "Leave the runs to come out.",
+    "no_forecast": "Draw no forecast.",
     "out": _option("The file to write.", "--out", "-o"),
     "burn_down.out": _PICTURE,
     "odometers.out": _PICTURE,
-    "over": "Default: dates after two days of charges.",
+    "over": "Horizontal axis. Default: dates after two days of charges.",
     "part": _option("Read one part of a divided dataset.", metavar="NAME"),
-    "partition": "Part of a divided dataset; repeat it.",
+    "partition": "Part of a divided dataset; repeat it for more.",
     "path": Argument(metavar="PATH", help="The file of the backup."),
     "check.path": Argument(
         metavar="PATH",
         exists=True,
         help="A policy file or a folder of them. Default: the project's policies.",
     ),
-    "people": _option("About how many privacy units there are.", min=1),
-    "port": _option("0 takes any free one.", min=0, max=65535),
-    "raise_lifetime": "With --new-term: let the lifetime be raised, or a term follow "
-    "one that was overdrawn. Both break what was promised of all terms together.",
-    "reason": _option("Why; the journal keeps the reason.", callback=_reason_text),
+    "people": _option("Approximate number of privacy units.", min=1),
+    "port": _option("Port; 0 selects a free one.", min=0, max=65535),
+    "raise_lifetime": "With --new-term: raise the lifetime, or open a term after "
+    "an overdrawn one. Both break the promise about all terms together.",
+    "reason": _option("Reason, for the journal.", callback=_reason_text),
     "runs": _option(
-        "With which noise do this many runs fit?", metavar="N", min=1, max=10**6
+        "Compute the noise with which N runs fit.", metavar="N", min=1, max=10**6
     ),
     "sql": "Print the script.",
     "start": _option(
-        "The first run. Default: today or the next.", "--from", metavar="DATE"
+        "Day of the first run. Default: today or the next.", "--from", metavar="DATE"
     ),
-    "steps": "How many steps.",
-    "strict": "Let warnings fail the check, and no source.",
-    "term": _option("Of an earlier term.", metavar="N", min=1),
+    "steps": "Number of steps.",
+    "strict": "Exit with 1 at warnings, and at a missing source.",
+    "term": _option("Show an earlier term.", metavar="N", min=1),
     "theorem": _option("The theorem that admits steps.", "--filter"),
-    "theorems": "Count the runs under every other theorem, too; seconds.",
-    "unit": "Whom the guarantee protects, such as customer.",
+    "theorems": "Count the runs under each other theorem, too; takes seconds.",
+    "unit": "Privacy unit, the protected entity, such as customer.",
     "upcoming": _option(
         "List the next N runs instead.", "--next", metavar="N", min=1, max=1000
     ),
-    "verify": "Recompute the whole ledger for its stamp; exit with 1 if it is bad.",
-    "written": _option("prometheus: gauges for a system that watches.", "--format"),
-    "yes": "Begin the witness, not only show the ledger.",
-    "init.yes": _option("Ask nothing; take the defaults.", "--yes", "-y"),
+    "verify": "Recompute the whole ledger for the stamp; exit with 1 if it is bad.",
+    "written": _option("prometheus: gauges for a monitoring system.", "--format"),
+    "yes": "Begin the witness; without it, only show the ledger.",
+    "init.yes": _option("Take the defaults without questions.", "--yes", "-y"),
 }
 
 

@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 #: Of an error that no release states for itself.
 _CONFIDENCE = 0.95
 
-app = typer.Typer(
-    no_args_is_help=True, help="List, read or withdraw the outputs that are replayed."
-)
+app = typer.Typer(no_args_is_help=True, help="List, read or withdraw stored releases.")
 
 
 @app.command("list")
 def list_releases(dataset: str | None = None) -> Answer:
-    """List what was published, with which error; newest first, without the values.
+    """List the releases with their errors, newest first, without values.
 
-    The error is half of the interval that was released, and else of the 95 % interval
-    of the noise that was drawn.
+    The error is half of the released interval, or else of the 95 % interval of the
+    noise.
 
     Example: `dpflow releases list sales`
     """
@@ -47,7 +45,7 @@ def list_releases(dataset: str | None = None) -> Answer:
 def show(name: str) -> Answer:
     """Print the value of a release and its interval, checked against its digest.
 
-    It is what the step returned, and so as public as the policy lets it be.
+    The value is the step's output; the policy's guarantee covers its publication.
 
     Example: `dpflow releases show revenue/2026-W05`
     """
@@ -69,7 +67,7 @@ def show(name: str) -> Answer:
 def withdraw(name: str, *, reason: str) -> Answer:
     """Delete the value of a release; its digest and its charge stay.
 
-    The next run under its key draws anew, at a charge of its own.
+    The next run under its key draws again, at a new charge.
 
     Example: `dpflow releases withdraw revenue/2026-W05 --reason "wrong clip"`
     """

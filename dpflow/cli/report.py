@@ -28,8 +28,8 @@ def report(
 ) -> Answer:
     """Write one HTML page: status, burn-downs, refusals, guarantees, verification.
 
-    It needs nothing from elsewhere, prints well and shows no value of a release. With
-    --json the same facts are printed instead.
+    The page needs no network and shows no value of a release. With --json, the command
+    prints the same facts.
 
     Example: `dpflow report sales --verify --out sales.html`
     """
@@ -68,10 +68,10 @@ def _summary(made: Report) -> str:
 
 
 def serve(*, port: int = 8484, as_json: bool = False) -> None:
-    """Serve the report to a browser on this machine, read again for every look.
+    """Serve the report to a browser on this machine; each request reads it anew.
 
-    Only this machine is answered, at 127.0.0.1, and nothing is ever written. Also
-    /dataset/NAME, /status.json and /healthz. Ctrl-C ends it.
+    The server answers only this machine, at 127.0.0.1, and cannot write to the ledger.
+    Further paths: /dataset/NAME, /status.json and /healthz. Ctrl-C stops it.
 
     Example: `dpflow serve --port 8080`
     """

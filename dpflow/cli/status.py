@@ -38,10 +38,10 @@ def status(
     part: str | None = None,
     written: str | None = None,
 ) -> Answer:
-    """Show whether each dataset and flow runs, how many runs remain, and until when.
+    """Show the state of each dataset and flow, and the number of runs that remain.
 
-    Runs are counted against every gate: runs like the dearest of a flow's last five
-    completed ones, or the planned runs of a flow that has not run.
+    A run counts as the most expensive of the flow's last five completed runs, or as its
+    plan before the first run. Every gate must admit the runs.
 
     Example: `dpflow status sales`
     """

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from dpflow.ledger import Ledger
 
 app = typer.Typer(
-    no_args_is_help=True, help="Make the ledger, say which one it is, look after it."
+    no_args_is_help=True, help="Create, verify, back up, restore and repair the ledger."
 )
 
 
 @app.command()
 def init() -> Answer:
-    """Make a new, empty ledger and pin its id in the policies folder.
+    """Create an empty ledger and pin its id in the policies folder.
 
-    Once per project: an existing ledger is never replaced, and a missing one is to be
-    restored. Never call this in a container's entry point, for a fresh ledger would
-    forget what has been spent.
+    Once per project: the command replaces no ledger, and a missing one must be restored
+    from a backup. Do not call it in a container's entry point, because a new ledger
+    has no record of earlier charges.
 
     Example: `dpflow ledger init`
     """
@@ -107,7 +107,7 @@ def _refuse_existing(setup: Settings, lock: Path) -> None:
 
 @app.command()
 def info() -> Answer:
-    """Say which ledger this project uses, and what is open in it.
+    """Show the ledger of this project, its datasets and open reservations.
 
     Example: `dpflow ledger info`
     """
@@ -152,7 +152,7 @@ def _info_parts(data: dict[str, Any]) -> Iterator[str]:
 
 @app.command()
 def roles(*, sql: bool = False) -> None:
-    """Say which PostgreSQL roles a shared ledger needs; --sql prints the script.
+    """List the PostgreSQL roles of a shared ledger; --sql prints the script.
 
     Example: `dpflow ledger roles --sql`
     """

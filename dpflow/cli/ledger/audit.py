@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def verify(export: Path | None = None) -> Answer:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
-    Every hash, tally, reservation, gate and release is computed again. A key in
-    DPFLOW_LEDGER_KEY, public or private, checks the signed checkpoints. Steps may run
-    meanwhile. With FILE, the hash chain and checkpoints of an export are checked,
-    without a project and a ledger.
+    The command checks every hash, tally, reservation, gate and release; with a key in
+    DPFLOW_LEDGER_KEY, public or private, also the signed checkpoints. Steps may run
+    meanwhile. With FILE, it checks the hash chain and checkpoints of an export, without
+    a project and a ledger.
 
     Example: `dpflow ledger verify`
     """
@@ -85,11 +85,11 @@ def _signing_key() -> LedgerKey:
 
 
 def trust(*, yes: bool = False) -> Answer:
-    """Begin the ledger's witness on this machine, after verifying the ledger.
+    """Begin a witness of the ledger on this machine, after a verification.
 
-    The witness remembers each charge outside the ledger, so that a restored backup or
-    a copy is refused. Without --yes this only shows what the ledger holds: compare it
-    with what you know was spent, for what it forgot is not in it.
+    The witness records each charge outside the ledger, so that a restored backup or a
+    copy is refused. Without --yes, the command only shows the ledger's amounts. Compare
+    them with your own records: charges that the ledger lost are not among them.
 
     Example: `dpflow ledger trust`
     """
@@ -123,12 +123,12 @@ def _free_place(ledger: Ledger) -> str | None:
 
 
 def reconcile(*, reason: str | None = None) -> Answer:
-    """Compare the ledger with its witness; with --reason charge what it lacks.
+    """Compare the ledger with its witness; --reason charges the missing amounts.
 
-    Shows the accounts and runs whose charges the ledger forgot: a backup was restored,
-    a log was lost, or this is a copy. What is missing is charged again in full, by
-    entries of kind `repair`; nothing is ever given back. Where a freeze, a tightened
-    policy or a new term was lost, the dataset is frozen. Else steps run again.
+    The command lists accounts and runs with missing charges, after a restored backup, a
+    lost log, or in a copy. It charges missing amounts again in full, by entries of kind
+    `repair`, and returns no budget. If a freeze, a tightened policy or a new term was
+    lost, it freezes the dataset. Otherwise steps run again.
 
     Example: `dpflow ledger reconcile --reason "the disk was replaced"`
     """

@@ -45,10 +45,10 @@ _LATER = (
 
 
 def backup(path: Path) -> Answer:
-    """Copy the ledger whole, and verify the copy; steps may run meanwhile.
+    """Copy the whole ledger and verify the copy; steps may run meanwhile.
 
-    Copying the file by hand would lose what is still in its log. The copy holds
-    releases and is readable by its owner only.
+    A copy of the file by hand would lack the charges that are still in its log. The
+    verified copy contains releases, and only its owner can read it.
 
     Example: `dpflow ledger backup /backup/ledger.db`
     """
@@ -63,10 +63,10 @@ def backup(path: Path) -> Answer:
 
 
 def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
-    """Put a backup in the ledger's place and charge again what it lacks.
+    """Install a backup as the ledger and charge again the amounts that it lacks.
 
-    Stop all flows first. The old file stays in the same folder. What the witness
-    or that file says was charged after the backup is charged again in full.
+    Stop all flows first. The old file stays in the same folder. Charges after the
+    backup that the witness or the old file has are charged again in full.
 
     Example: `dpflow ledger restore /backup/ledger.db --reason "the disk died"`
     """
@@ -110,8 +110,8 @@ def export(
     """Write the whole journal, in order, with raw texts.
 
     `dpflow ledger verify FILE` checks the hash chain and checkpoints of an export in
-    JSON lines, without project and ledger. With --json and --out, JSON says how many
-    entries were written; with --json alone the journal is printed.
+    JSON lines, without project and ledger. With --json and --out, the output is the
+    number of entries; with --json alone, the journal.
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
@@ -134,7 +134,7 @@ def export(
 def reservations(*, close: str | None = None, reason: str | None = None) -> Answer:
     """List the open reservations, or close a forfeited one.
 
-    A closed reservation is posted in full; nothing is given back.
+    A closed reservation is posted in full and returns no budget.
 
     Example: `dpflow ledger reservations --close ID --reason "the worker is gone"`
     """
@@ -166,9 +166,9 @@ def charge(
 ) -> Answer:
     """Charge prior spending on a dataset, or raise a step's charge; irreversible.
 
-    With --charge, the cost is the corrected cost of that step: each account that the
-    step posted to is raised by the difference, never lowered. Otherwise it is spending
-    before dpflow: on the dataset, its population, the parts and the flow's share.
+    With --charge, the cost is the corrected cost of that step. Each account of the step
+    is raised by the difference, never lowered. Otherwise the cost is a loss before
+    dpflow, charged to the dataset, its population, the parts and the flow's share.
     Several steps are one cost: 'Repeated(Laplace(sensitivity=1, scale=10), 12)'. An
     overdrawn account admits nothing more.
 

@@ -38,11 +38,11 @@ def check(
     people: int | None = None,
     strict: bool = False,
 ) -> Answer:
-    """Check policy files: what they guarantee, how many steps fit, what is weak.
+    """Check policy files: guarantees, number of steps that fit, weak choices.
 
-    Every file is checked, however many are bad. Where there is a ledger, each policy
-    is compared with the copy that governs. Weak choices are warned of, and the theorem
-    is named that takes the workload furthest.
+    The command checks every file, and compares each policy with the ledger's copy if
+    there is a ledger. It warns of weak choices, and names the theorem that admits the
+    most steps.
 
     Example: `dpflow policy check --people 20000 --strict`
     """

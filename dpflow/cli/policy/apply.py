@@ -99,11 +99,11 @@ def apply(
     new_term: bool = False,
     raise_lifetime: bool = False,
 ) -> Answer:
-    """Make policy files the ledger's own copies, which govern from then on.
+    """Store policy files as the ledger's copies, which govern from now on.
 
     A policy that is tighter in every field is applied in place: tallies stay and
-    limits fall. Anything else is refused without --new-term; the
-    terms' budgets add up to at most the policy's lifetime.
+    limits fall. Any other change needs --new-term; the terms' budgets add up to at most
+    the policy's lifetime.
 
     Example: `dpflow policy apply sales --new-term --reason "second quarter"`
     """
