@@ -27,8 +27,7 @@ from dpflow.ledger.records import Granted, Request, digest
 from dpflow.ledger.rows import Account
 from dpflow.ledger.state import State
 from dpflow.policy.population import Population
-from tests.ledger.journals import stored
-from tests.ledger.recordings import lawful
+from tests.ledger.recordings import lawful, stored
 from tests.ledger.support import make_policy
 
 LENGTH = 50

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
-from tests.ledger.journals import await_death
-from tests.ledger.support import Place, granted, url
+from tests.ledger.support import Place, granted, read, url
 
 
 class Child:
@@ -121,6 +122,18 @@ def holding(path: Path) -> Iterator[None]:
     finally:
         gate.open()
         assert child.end() == (0, [])
+
+
+def await_death(ledger: Ledger, charge: str) -> None:
+    """Wait until a ledger sees that the owner of a charge has died.
+
+    The server of a database hears of it a moment after the operating system.
+    """
+    until = time.monotonic() + 10
+    ((owner,),) = read(ledger, "SELECT owner FROM charge WHERE id = ?", charge)
+    while ledger.owners.alive(owner):
+        assert time.monotonic() < until
+        time.sleep(0.005)
 
 
 def killed(path: Place, cost: str = "0.1") -> str:

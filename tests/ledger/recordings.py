@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpflow.ledger import entry
+from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.journal import follow
+from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.ledger.journals import folded, stored, unlike
+from dpflow.ledger.storage.tables import Reading
 from tests.postgres import server
 
 IDENTITY = Identity("x", None, "t")
@@ -46,6 +50,32 @@ class InPostgres(PostgresStorage):
         url = server().new_database()
         PostgresStorage.create(url, IDENTITY, b"0").close()
         super().__init__(url)
+
+
+def folded(entries: Iterable[Entry]) -> State:
+    """Follow a journal from its first entry."""
+    state = State(whole=True)
+    for each in entries:
+        follow(state, each)
+    return state
+
+
+def stored(reading: Reading) -> State:
+    """Load every key that the tags name."""
+    keys = [key for (key,) in reading.ask("names", first="", last="~")]
+    state = reading.load(lambda _: keys)
+    state.whole = True
+    return state
+
+
+def unlike(folded: State, stored: State) -> list[str]:
+    """Return the keys that are not what the journal comes to, or not in its place."""
+    return [
+        key
+        for key in sorted({*folded.rows, *stored.rows})
+        if canonical(folded.rows.get(key)) != canonical(stored.rows.get(key))
+        or folded.numbers.get(key) != stored.numbers.get(key)
+    ]
 
 
 def lawful(storage: Any) -> bool:

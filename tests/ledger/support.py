@@ -19,9 +19,11 @@ import pytest
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.admit import Reserve
-from dpflow.ledger.entry import ACCOUNT
+from dpflow.ledger.entry import ACCOUNT, Entry
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import all_terms
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.storage.memory import MEMORY, Memory
@@ -53,6 +55,12 @@ def make_policy(dataset: str = "a", **fields: str) -> Policy:
 
 
 BASIC = make_policy()
+
+
+def place_of(of: Place | Ledger) -> Place:
+    """Return the place of a ledger that is open, or the place itself."""
+    place = of.place if isinstance(of, Ledger) else of
+    return place if "://" in str(place) else Path(place)
 
 
 def url(path: Place) -> str:
@@ -113,8 +121,9 @@ def reserve_all(ledger: Ledger, requests: Sequence[Request]) -> list[Any]:
     return ledger.ask_all([Reserve(request=asked) for asked in requests])
 
 
-def read(path: Place, sql: str, *values: object) -> list[tuple[Any, ...]]:
+def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Ask the database itself, over a connection that dpflow knows nothing of."""
+    path = place_of(of)
     if in_memory(path):
         connection = _copy_of_memory(str(path), sql)
     elif isinstance(path, str):
@@ -233,20 +242,20 @@ def _postgres(path: str, *statements: str) -> psycopg.Connection[tuple[Any, ...]
     return connection
 
 
-def sums(path: Place, account: str = "a#1") -> tuple[Fraction, Fraction]:
+def sums(of: Place | Ledger, account: str = "a#1") -> tuple[Fraction, Fraction]:
     """Return what is settled and held on the first component of an account."""
-    rows = read(path, "SELECT settled, held FROM account WHERE id = ?", account)
+    rows = read(of, "SELECT settled, held FROM account WHERE id = ?", account)
     if not rows:
         return Fraction(0), Fraction(0)
     settled, held = (Fraction(json.loads(text)[0], UNIT) for text in rows[0])
     return settled, held
 
 
-def kinds(path: Place, account: str = "a#1") -> list[str]:
+def kinds(of: Place | Ledger, account: str = "a#1") -> list[str]:
     """Return the kinds of the entries about an account or its dataset, in order."""
     book = account.partition("#")[0]
     named = {f"{ACCOUNT}{account}", *([] if "/" in account else [f"book/{book}"])}
-    rows = read(path, "SELECT kind, rows FROM entry ORDER BY number")
+    rows = read(of, "SELECT kind, rows FROM entry ORDER BY number")
     return [kind for kind, text in rows if named & json.loads(text).keys()]
 
 
@@ -256,17 +265,37 @@ def repairs(path: Place) -> int:
     return json.loads(rows[-1][0])["repairs"] if rows else 0
 
 
-def state_of(path: Place, reservation: str) -> str | None:
-    """Return the state of a charge, or None if there is none."""
+def state_of(of: Place | Ledger, reservation: str) -> str | None:
+    """Return the state of a charge; None without such a charge."""
     sql = "SELECT state FROM charge WHERE id = ?"
-    return next((state for (state,) in read(path, sql, reservation)), None)
+    return next((state for (state,) in read(of, sql, reservation)), None)
 
 
-def audit(path: Place) -> None:
-    """Recompute every hash, sum and row of a ledger from its journal alone."""
-    auditor.audit(lambda sql: read(path, sql))
-    if isinstance(path, Path):
-        assert read(path, "PRAGMA integrity_check") == [("ok",)]
+def entries(ledger: Ledger) -> list[Entry]:
+    """Return all entries; hashes checked."""
+    with ledger.storage.read() as reading:
+        return [*reading.after()]
+
+
+def body(ledger: Ledger, kind: str) -> dict[str, Any]:
+    """Return the body of the newest entry of a kind."""
+    return dict([entry for entry in entries(ledger) if entry.kind == kind][-1].body)
+
+
+def terms_of(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return what each term of a dataset pins, oldest first."""
+    with ledger.storage.read() as reading:
+        terms = reading.load(lambda s: all_terms(s, "a")).terms("a")
+        return [dict(term.facts) for term in terms]
+
+
+def audit(of: Place | Ledger) -> None:
+    """Recompute every hash, sum and row of a ledger; an open one verifies, too."""
+    auditor.audit(lambda sql: read(of, sql))
+    if isinstance(place_of(of), Path):
+        assert read(of, "PRAGMA integrity_check") == [("ok",)]
+    if isinstance(of, Ledger):
+        assert verify(of).bad == []
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -306,7 +335,7 @@ def check_acknowledged(path: Path, told: list[str]) -> None:
     assert len(set(settled) - said["settled"]) <= 1
 
 
-def everything(path: Place) -> list[Any]:
+def everything(path: Place | Ledger) -> list[Any]:
     """Return all that is in a ledger."""
     tables = ("entry", "tag", "kept")
     return [read(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]

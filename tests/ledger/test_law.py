@@ -12,9 +12,15 @@ import pytest
 from dpflow.ledger import journal
 from dpflow.ledger.entry import JournalError, entry_of
 from dpflow.ledger.storage.tables import Transaction
-from tests.ledger.journals import folded, stored
 from tests.ledger.laws import played
-from tests.ledger.recordings import InMemory, InPostgres, InSqlite, lawful
+from tests.ledger.recordings import (
+    InMemory,
+    InPostgres,
+    InSqlite,
+    folded,
+    lawful,
+    stored,
+)
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick

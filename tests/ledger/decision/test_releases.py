@@ -13,8 +13,7 @@ from dpflow.exceptions import BudgetExhausted, ReservationConflict
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.records import Busy, Replayed
 from dpflow.ledger.views import history
-from tests.ledger.journals import await_death
-from tests.ledger.processes import Child, Gate
+from tests.ledger.processes import Child, Gate, await_death
 from tests.ledger.support import (
     Place,
     audit,

@@ -17,8 +17,15 @@ from dpflow.ledger.model import Decision, all_terms
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
-from tests.ledger.journals import UNIT, audit, body, entries, terms_of
-from tests.ledger.support import granted, make_policy
+from tests.ledger.support import (
+    UNIT,
+    audit,
+    body,
+    entries,
+    granted,
+    make_policy,
+    terms_of,
+)
 from tests.sizes import spread
 
 NEW = {"new_term": True, "reason": "a new year"}

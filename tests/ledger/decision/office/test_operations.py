@@ -25,14 +25,18 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.provenance import system_user
 from dpflow.ledger.records import Replayed
-from tests.ledger.journals import audit, body, kinds, sums, whole
 from tests.ledger.support import (
     BASIC,
+    audit,
+    body,
+    everything,
     freeze_of,
     granted,
+    kinds,
     make_ledger,
     make_policy,
     request,
+    sums,
     url,
 )
 
@@ -58,7 +62,7 @@ def test_an_amendment_charges_the_difference(ledger, end):
     audit(ledger)
 
 
-def test_an_amendment_of_a_part_names_its_whole(ledger):
+def test_an_amendment_of_a_part_names_its_everything(ledger):
     """Each process that follows it asks for the whole, which a part costs nothing."""
     policy = make_policy(partition="{by: region}")
     name = granted(ledger, "0.1", policies=[policy], partitions=["east"])
@@ -93,10 +97,10 @@ def test_an_amendment_of_another_relation_is_refused(ledger):
     )
     name = granted(ledger, Gaussian(sensitivity=1, sigma=20), policies=[policy])
     sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
-    before = whole(ledger)
+    before = everything(ledger)
     with pytest.raises(UnsupportedCost, match="policy of dataset 'a' says replace-one"):
         ledger.ask(Amend(charge=name, cost=sampled, reason=WHY))
-    assert whole(ledger) == before
+    assert everything(ledger) == before
     ledger.ask(Amend(charge=name, cost=Gaussian(sensitivity=1, sigma=10), reason=WHY))
 
 

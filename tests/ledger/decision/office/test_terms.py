@@ -14,16 +14,20 @@ from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Conditions
 from dpflow.policy import Policy
-from tests.ledger.journals import audit, body, entries, sums, terms_of
 from tests.ledger.support import (
     BASIC,
     Place,
+    audit,
+    body,
+    entries,
     error_of,
     everything,
     granted,
     make_ledger,
     make_policy,
     refused,
+    sums,
+    terms_of,
     url,
 )
 

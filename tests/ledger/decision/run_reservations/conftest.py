@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.journals import audit
-from tests.ledger.support import Place, make_ledger
+from tests.ledger.support import Place, audit, make_ledger
 
 
 @pytest.fixture

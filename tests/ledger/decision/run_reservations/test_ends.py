@@ -27,16 +27,18 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.state import charge_keys
 from dpflow.ledger.views import accounts, open_reservations
-from tests.ledger.journals import await_death, kinds, state_of, sums
-from tests.ledger.processes import Child, die
+from tests.ledger.processes import Child, await_death, die
 from tests.ledger.run_reservations import RUN, drawn, held_run, whole
 from tests.ledger.support import (
     Place,
     granted,
+    kinds,
     make_ledger,
     make_policy,
     request,
     reserve_all,
+    state_of,
+    sums,
     url,
 )
 

@@ -22,9 +22,18 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import refusal_of_run, usage
 from dpflow.ledger.views.spending import spending
-from tests.ledger.journals import entries, kinds, state_of, sums
 from tests.ledger.run_reservations import RUN, drawn, held_run
-from tests.ledger.support import Place, granted, make_policy, request, url
+from tests.ledger.support import (
+    Place,
+    entries,
+    granted,
+    kinds,
+    make_policy,
+    request,
+    state_of,
+    sums,
+    url,
+)
 
 pytestmark = pytest.mark.quick
 
