@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from dpflow.exceptions import LedgerError
-from dpflow.ledger import create_ledger, open_ledger
+from dpflow.exceptions import LedgerCorrupt, LedgerError
+from dpflow.ledger import create_ledger, open_ledger, opening
 from dpflow.ledger.audit import backup as module
 from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.witness.rollback_check import witness_at
+from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import Child, die, dying
 from tests.ledger.support import audit, granted, make_policy, read, sums, url
 
@@ -190,3 +191,30 @@ def test_a_backup_that_was_not_charged_again_is_made_good(
         reconcile(ledger, {"a": POLICY}, reason="the disk died")
         ledger.close()
     assert next_step(before, witness) == (RAN + 1) * TENTH
+
+
+def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
+    """Half a ledger is none: it is refused, and nothing is granted from it."""
+    place = tmp_path / "ledger.db"
+    for number in range(MOST):
+
+        def work(say: Callable[[str], None], at: int = number) -> None:
+            class Mortal(FaultySqlite):
+                def _connect(self) -> object:
+                    self.after = hook
+                    return super()._connect()
+
+            hook = dying(at)
+            opening.SqliteStorage = Mortal  # type: ignore[misc]
+            create_ledger(url(place))
+
+        Child(work).end()
+        try:
+            open_ledger(url(place)).close()
+        except LedgerCorrupt:
+            for item in tmp_path.iterdir():
+                item.unlink()
+        else:
+            # It was killed after the last COMMIT, or not at all.
+            break
+    assert 10 < number < MOST - 1

@@ -17,8 +17,7 @@ from dpflow.ledger import Ledger, create_ledger
 from dpflow.ledger.records import Granted
 from dpflow.ledger.views import accounts
 from dpflow.ledger.views.runs import dataset_runs, run_charges
-from tests.ledger.run_reservations import whole
-from tests.ledger.support import make_policy, request
+from tests.ledger.support import make_policy, request, whole
 
 pytestmark = pytest.mark.quick
 

@@ -18,8 +18,7 @@ from dpflow.ledger.decision.office import Amend, Freeze, Prior
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json
-from tests.ledger.run_reservations import drawn, held_run
-from tests.ledger.support import Place, audit, granted, url
+from tests.ledger.support import Place, audit, drawn, granted, held_run, url
 from tests.signing import key_file, key_of
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")

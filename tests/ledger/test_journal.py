@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.ledger.entry import Entry, JournalError
+from dpflow.ledger.entry import Entry, JournalError, canonical
 from dpflow.ledger.journal import after
 from dpflow.ledger.state import State, whole_book
 
@@ -64,3 +64,15 @@ def test_a_freeze_posts_nothing() -> None:
     said = draft("freeze", {"book": "a", "frozen": {}}, amounts={"a#1": (1,)})
     with pytest.raises(JournalError, match="posts nothing"):
         after(State(whole=True), said)
+
+
+def test_what_holds_itself_is_refused() -> None:
+    """Also what goes too deep."""
+    inner: list[Any] = []
+    inner.append(inner)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for bad in (inner, deep):
+        with pytest.raises(ValueError, match=r"Circular|too deep"):
+            canonical(bad)

@@ -12,13 +12,13 @@ import pytest
 from dpflow.ledger import journal
 from dpflow.ledger.entry import JournalError, entry_of
 from dpflow.ledger.storage.tables import Transaction
-from tests.ledger.laws import played
-from tests.ledger.recordings import (
+from tests.ledger.laws import (
     InMemory,
     InPostgres,
     InSqlite,
     folded,
     lawful,
+    played,
     stored,
 )
 from tests.sizes import scaled

@@ -16,11 +16,12 @@ from dpflow.ledger.decision.gates import Gate as LedgerGate
 from dpflow.ledger.records import Granted, Replayed
 from tests.ledger.decision.test_reserved import ONE, REPORT, fits
 from tests.ledger.processes import Child, Gate
-from tests.ledger.run_reservations import drawn, held_run
 from tests.ledger.support import (
     Place,
     audit,
+    drawn,
     granted,
+    held_run,
     kinds,
     make_ledger,
     read,

@@ -14,8 +14,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
 from tests.hunts.machinery.support import SimulatedOwners
 from tests.ledger.auditor import Facts
-from tests.ledger.run_reservations import whole
-from tests.ledger.support import make_policy, request, reserve_all
+from tests.ledger.support import make_policy, request, reserve_all, whole
 
 CAP = Fraction(100)
 POLICY = make_policy(budget="{epsilon: 100}")

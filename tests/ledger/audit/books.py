@@ -10,10 +10,12 @@ import pytest
 
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import Ledger
+from dpflow.ledger import journal
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.entry import canonical, entry_hash, first_hash
+from dpflow.ledger.entry import Entry, canonical, entry_hash, first_hash
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.model import Decision
 from tests.ledger.support import Place, edit, granted, make_policy, read, request
 from tests.signing import key_of
 
@@ -121,3 +123,27 @@ def points(path):
 
 
 POLICIES = {name: make_policy(name, budget="{epsilon: 100}") for name in ("a", "b")}
+
+
+def settle_for(
+    ledger: Ledger,
+    charge: str,
+    monkeypatch: pytest.MonkeyPatch,
+    share: int,
+    **told: Any,
+) -> None:
+    """Settle a charge at a part of what it holds, as a changed program could.
+
+    Hashes, rows and sums fit each other.
+    """
+    write = Decision.write
+
+    def forging(pen: Decision, kind: str, amounts: Any, *rest: Any, **kw: Any) -> Entry:
+        held = pen.state.charge(charge).held
+        forged = {name: tuple(a * share // 20 for a in held[name]) for name in amounts}
+        return write(pen, kind, forged, *rest, **kw)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "may_return", lambda *_: True)
+        patch.setattr(Decision, "write", forging)
+        ledger.settle(charge, **told)

@@ -29,13 +29,13 @@ from dpflow.ledger.witness import base
 from dpflow.ledger.witness.base import Line
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.rounding import UNITS
-from tests.ledger.audit.books import POLICIES
-from tests.ledger.forging import settle_for
-from tests.ledger.run_reservations import RUN, held_run
+from tests.ledger.audit.books import POLICIES, settle_for
 from tests.ledger.support import (
+    RUN,
     audit,
     edit,
     granted,
+    held_run,
     kinds,
     make_policy,
     read,

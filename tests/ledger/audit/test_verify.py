@@ -17,8 +17,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.following import MOST, Trail
-from tests.ledger.audit.books import NAMES, fill, postings, quoted, rewrite
-from tests.ledger.forging import settle_for
+from tests.ledger.audit.books import NAMES, fill, postings, quoted, rewrite, settle_for
 from tests.ledger.support import (
     Place,
     edit,

@@ -17,15 +17,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.interop import releasable
 from dpflow.ledger.codec import MAX_DEPTH, decode, encode, kinds
-from tests.ledger.codec.stored import again, relaxed
 from tests.sizes import scaled
+
+relaxed = settings(
+    max_examples=scaled(24), deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def again(value: Any) -> Any:
+    """Store a value and read it back, checking that its text is canonical."""
+    text = encode(value)
+    assert text.isascii()
+    back = decode(text)
+    assert encode(back) == text
+    assert type(back) is type(value)
+    return back
+
 
 pytestmark = pytest.mark.quick
 

@@ -22,7 +22,7 @@ from polars.testing import assert_frame_equal, assert_series_equal
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import decode, encode
-from tests.ledger.codec.stored import again, relaxed
+from tests.ledger.codec.test_codec import again, relaxed
 
 dtypes = st.sampled_from(["?", "<i2", ">u8", "<f2", ">f4", "M8[D]", ">m8[us]", ">U2"])
 shapes = npst.array_shapes(min_dims=0, min_side=0, max_side=4)

@@ -28,10 +28,12 @@ from dpflow.ledger.records import Granted
 from dpflow.ledger.state import charge_keys
 from dpflow.ledger.views import accounts, open_reservations
 from tests.ledger.processes import Child, await_death, die
-from tests.ledger.run_reservations import RUN, drawn, held_run, whole
 from tests.ledger.support import (
+    RUN,
     Place,
+    drawn,
     granted,
+    held_run,
     kinds,
     make_ledger,
     make_policy,
@@ -40,6 +42,7 @@ from tests.ledger.support import (
     state_of,
     sums,
     url,
+    whole,
 )
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")

@@ -22,11 +22,13 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.views import refusal_of_run, usage
 from dpflow.ledger.views.spending import spending
-from tests.ledger.run_reservations import RUN, drawn, held_run
 from tests.ledger.support import (
+    RUN,
     Place,
+    drawn,
     entries,
     granted,
+    held_run,
     kinds,
     make_policy,
     request,

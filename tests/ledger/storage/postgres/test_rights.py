@@ -19,7 +19,7 @@ from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger, roles_script
 from dpflow.ledger.storage.postgres import PostgresStorage, SessionOwners
-from tests.ledger.forging import settle_for
+from tests.ledger.audit.books import settle_for
 from tests.ledger.support import (
     audit,
     edit,

@@ -24,16 +24,8 @@ from dpflow.ledger.storage import sqlite
 from dpflow.ledger.storage.owners import Owners
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import Child, die
-from tests.ledger.support import granted, ledger_on, make_ledger, request, url
+from tests.ledger.support import granted, ledger_on, request, url
 from tests.projects import POLICY, held, make_project, spent
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the file of a new ledger."""
-    file = tmp_path / "ledger.db"
-    make_ledger(file).close()
-    return file
 
 
 def failing_at(number: int, patch: pytest.MonkeyPatch) -> list[int]:

@@ -1,0 +1,466 @@
+"""What returns to an account where a price is right only beside what was left.
+
+There the outputs of a later step must not decide whether an earlier hold returns
+(docs/derivations/residue.md#refunds): what something was reserved after is posted, and
+only the ledger knows of what that is so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import uuid
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpflow import EarlyStopping, Laplace, PureDP, Repeated
+from dpflow.accounting import make_filter
+from dpflow.accounting.rules.residue import ResidueFilter
+from dpflow.accounting.rules.rule import Rule
+from dpflow.accounting.rules.tally import Tally
+from dpflow.costs import GaussianDP
+from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.office import Amend, Prior
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.storage.memory import forget_memory
+from dpflow.rounding import UNITS
+from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
+from tests.ledger.support import (
+    RUN,
+    audit,
+    drawn,
+    granted,
+    held_run,
+    make_policy,
+    read,
+    state_of,
+    url,
+)
+from tests.ledger.witness.accidents import copy_database
+from tests.sizes import scaled
+
+BUDGET = "{epsilon: 1, delta: 1e-3}"
+RESIDUE = make_policy(budget=BUDGET, filter="residue")
+RULE = make_filter("residue", epsilon=1, delta="1e-3")
+AUTO = make_policy(budget=BUDGET, filter="auto")
+STEP, KEY = PureDP(epsilon="0.1"), "0" * 64
+LOOP = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 5))
+
+
+def held(ledger: Ledger, cost: Any = STEP, **fields: Any) -> str:
+    """Reserve a step on the account under residue."""
+    return granted(ledger, cost, **{"policies": (RESIDUE,), **fields})
+
+
+def sums(of: Any, account: str = "a#1") -> tuple[Tally, Tally]:
+    """Return what is settled and held."""
+    sql = "SELECT settled, held FROM account WHERE id = ?"
+    ((settled, holding),) = read(of, sql, account)
+    return Tally.from_text(settled), Tally.from_text(holding)
+
+
+def in_turn(*costs: Any, rule: Any = RULE) -> Tally:
+    """Return what steps cost one after another."""
+    total = rule.zero()
+    for cost in costs:
+        total = total + rule.price(cost, total)
+    return total
+
+
+def mu_of(amount: Any) -> str:
+    """Return a mu whose square is a little below an amount."""
+    return f"{math.sqrt(float(amount) / UNITS) * (1 - 1e-9):.12f}"
+
+
+def late_returns(place: str) -> list[str]:
+    """Return the charges of which something returned after another reservation.
+
+    From the journal alone: no entry may post to the account in between.
+    """
+    made: dict[str, tuple[int, list[int]]] = {}
+    newest, found = 0, []
+    sql = "SELECT number, kind, charge, rows FROM entry ORDER BY number"
+    for number, kind, charge, text in read(place, sql):
+        posting = json.loads(text).get("account/a#1")
+        if posting is None:
+            continue
+        if kind == "reserve":
+            made[charge] = number, posting[0]
+        elif kind in ("settle", "void"):
+            since, amount = made[charge]
+            posted = [0] * len(amount) if kind == "void" else posting[0]
+            if posted != amount and newest != since:
+                found.append(charge)
+        newest = number
+    return found
+
+
+# A step that ends last
+
+
+def test_a_loop_that_is_alone_costs_what_ran(ledger: Ledger) -> None:
+    """Its sub-steps ran first to last, at the rest that each found."""
+    ledger.settle(held(ledger, LOOP), reported=2)
+    assert sums(ledger) == (in_turn(Repeated(LOOP.step, 2)), RULE.zero())
+    ledger.settle(held(ledger, LOOP), reported=2)
+    assert sums(ledger)[0] == in_turn(Repeated(LOOP.step, 4))
+
+
+def test_a_step_that_never_began_returns_while_it_is_the_last(ledger: Ledger) -> None:
+    """Then it is as if it had never asked, whatever an older one draws meanwhile."""
+    older = held(ledger)
+    before = sums(ledger)
+    newer = held(ledger)
+    ledger.void(newer, reason="not started")
+    assert (sums(ledger), state_of(ledger, newer)) == (before, "void")
+    ledger.settle(older)
+    assert sums(ledger) == (in_turn(STEP), RULE.zero())
+
+
+# A step after which something was reserved
+
+
+def test_what_something_came_after_is_settled_in_full(ledger: Ledger) -> None:
+    """How far it goes, or whether it begins, may depend on what the other one drew."""
+    loop, first = held(ledger, LOOP), held(ledger, release_key=KEY)
+    ledger.settle(held(ledger))
+    ledger.settle(loop, reported=2)
+    ledger.void(first, reason="not started")
+    assert sums(ledger) == (in_turn(LOOP, STEP, STEP), RULE.zero())
+    assert state_of(ledger, first) == "settled"
+    held(ledger, release_key=KEY)
+
+
+def test_theorems_that_price_a_step_by_itself_return_it(ledger: Ledger) -> None:
+    """Each account by its own rule, also where one charge is on both."""
+    both = {"policies": (RESIDUE, make_policy("b"))}
+    first = granted(ledger, "0.1", **both)
+    ledger.settle(granted(ledger, "0.1", **both))
+    ledger.void(first, reason="not started")
+    assert sums(ledger)[0] == in_turn(STEP, STEP)
+    assert sums(ledger, "b#1") == (Tally((UNITS // 10, 0)), Tally((0, 0)))
+
+
+def test_the_members_of_auto_return_what_each_may(ledger: Ledger) -> None:
+    """The residue of a member stays charged; Renyi divergences return."""
+    here = {"policies": (AUTO,)}
+    first, loop = granted(ledger, "0.1", **here), granted(ledger, LOOP, **here)
+    ledger.settle(granted(ledger, "0.1", **here))
+    ledger.settle(loop, reported=2)
+    ledger.void(first, reason="not started")
+    rule = AUTO.dataset_filter()
+    residue, *others = (own for own, _ in rule.covering(rule.zero()))
+    posted = [*in_turn(STEP, LOOP, STEP, rule=residue).amounts, 0]
+    for member in others:
+        posted += [*in_turn(STEP, Repeated(LOOP.step, 2), rule=member).amounts, 0]
+    assert residue.theorem == "residue"
+    assert sums(ledger) == (Tally(tuple(posted)), rule.zero())
+
+
+# Histories
+
+
+def play(ledger: Ledger, moves: list[tuple[int, int]], policy: Any) -> None:
+    """Reserve, settle and void in any order."""
+    live: list[str] = []
+    for kind, which in moves:
+        if kind < 2 or not live:
+            cost = LOOP if kind == 0 else STEP
+            live.append(granted(ledger, cost, policies=(policy,)))
+        else:
+            charge = live.pop(which % len(live))
+            if kind == 2:
+                ledger.void(charge, reason="not started")
+            else:
+                ledger.settle(charge, reported=2 if kind == 3 else None)
+
+
+MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=16)
+
+
+@settings(max_examples=scaled(25), deadline=None)
+@given(MOVES)
+def test_nothing_returns_late_in_any_history(moves: list[tuple[int, int]]) -> None:
+    """And an account is never below what its steps cost in turn."""
+    url = f"memory://{uuid.uuid4().hex}"
+    ledger = create_ledger(url)
+    granted(ledger, STEP, policies=(RESIDUE,))
+    play(ledger, moves, RESIDUE)
+    assert late_returns(url) == []
+    ledger.close()
+    audit(url)
+    forget_memory(url)
+
+
+LATE = [(1, 0), (1, 0), (2, 0)]
+
+
+def test_the_check_sees_a_late_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a ledger that returns everything is caught, by `verify` too."""
+    place = f"memory://{uuid.uuid4().hex}"
+    ledger = create_ledger(place)
+    play(ledger, LATE, RESIDUE)
+    assert (late_returns(place), verify(ledger).bad) == ([], [])
+    with monkeypatch.context() as patch:
+        patch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
+        play(ledger, LATE, RESIDUE)
+    assert len(late_returns(place)) == 1
+    assert "settled for less" in str(verify(ledger).bad[0])
+
+
+# What it is for
+
+
+def strategy(ledger: Ledger, budget: Fraction, policy: Any) -> tuple[bool, Fraction]:
+    """Hold a response, draw a Gaussian of the rest, and take the response back.
+
+    Returns:
+        Whether what the response held is to be had a second time, and how much.
+    """
+    here, first = {"policies": (policy,)}, PureDP(epsilon="0.3")
+    charge = make_filter(**policy.pinned()["filter"]).price(first).amounts[0]
+    rest, spare = (mu_of(n) for n in (budget * UNITS - charge, charge))
+    kept = granted(ledger, first, **here)
+    ledger.settle(granted(ledger, GaussianDP(mu=rest), **here))
+    ledger.void(kept, reason="not started")
+    try:
+        granted(ledger, GaussianDP(mu=spare), **here)
+    except BudgetRefused:
+        return False, Fraction(charge, UNITS)
+    return True, Fraction(charge, UNITS)
+
+
+def test_a_choice_after_a_draw_would_pass_the_budget(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sees the Gaussian and then chooses has more than delta, if he may choose.
+
+    Negative control: with returns the ledger lets him, and his delta is above.
+    """
+    epsilon, budget = 1e-3, Fraction(1, 4)
+    delta = divergence(float(budget), epsilon) * (1 + 1e-12)
+    fields = f"{{epsilon: 0.001, delta: {delta:.16f}}}"
+    policy = make_policy(budget=fields, filter="residue")
+    chooses, charge = strategy(ledger, budget, policy)
+    assert not chooses
+    c = float(charge)
+
+    def either(x: float) -> float:
+        return max(response(0.3, x), divergence(c, x))
+
+    def fixed(x: float) -> float:
+        return response(0.3, x)
+
+    m = float(budget) - c
+    assert mean_after_gaussian(fixed, m, epsilon) < delta + 1e-4
+    assert mean_after_gaussian(either, m, epsilon) > delta + 1e-3
+    monkeypatch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
+    again = create_ledger(f"memory://{uuid.uuid4().hex}")
+    assert strategy(again, budget, policy)[0]
+
+
+# Run reservations
+
+
+@pytest.mark.parametrize("policy", [RESIDUE, AUTO])
+def test_a_run_draws_at_the_prices_at_which_it_was_held(
+    ledger: Ledger, policy: Any
+) -> None:
+    """No step runs under a reservation: its rest returns, and prices leave it out."""
+    here = {"policies": (policy,)}
+    rule = policy.dataset_filter()
+    held_run(ledger, [STEP, LOOP, STEP, STEP], **here)
+    assert sums(ledger)[1] == in_turn(STEP, LOOP, STEP, STEP, rule=rule)
+    first = drawn(ledger, STEP, **here)
+    assert not first.beyond
+    ledger.settle(first.reservation)
+    loop = drawn(ledger, LOOP, **here)
+    ledger.settle(loop.reservation, reported=2)
+    ran = in_turn(STEP, Repeated(LOOP.step, 2), rule=rule)
+    assert (loop.beyond, sums(ledger)[0]) == (False, ran)
+    ledger.settle(drawn(ledger, STEP, **here).reservation)
+    ledger.seal(RUN, outcome="completed")
+    ran = in_turn(STEP, Repeated(LOOP.step, 2), STEP, rule=rule)
+    assert sums(ledger) == (ran, rule.zero())
+
+
+def test_a_draw_counts_as_a_reservation(ledger: Ledger) -> None:
+    """It does not change what is held, and its output may decide all the same."""
+    here = {"policies": (RESIDUE,)}
+    held_run(ledger, [STEP, STEP], **here)
+    first = drawn(ledger, STEP, **here)
+    ledger.settle(drawn(ledger, STEP, **here).reservation)
+    ledger.void(first.reservation, reason="not started")
+    assert sums(ledger) == (in_turn(STEP, STEP), RULE.zero())
+
+
+def test_a_run_within_a_run_draws_too(ledger: Ledger) -> None:
+    """What both hold is left out of the price."""
+    here = {"policies": (RESIDUE,)}
+    held_run(ledger, [STEP] * 4, **here)
+    held_run(ledger, [STEP] * 2, run="inner", preflights=(RUN,), **here)
+    for _ in range(2):
+        step = drawn(ledger, STEP, preflights=("inner", RUN), **here)
+        assert not step.beyond
+        ledger.settle(step.reservation)
+    ledger.seal("inner", outcome="completed")
+    ledger.seal(RUN, outcome="completed")
+    assert sums(ledger) == (in_turn(STEP, STEP), RULE.zero())
+
+
+# Charges after the fact
+
+
+def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
+    """Draw a Gaussian that is declared too small, look, and take one of two steps.
+
+    Returns:
+        Whether each choice fits when the Gaussian is amended to what it was, and what
+        the response was charged.
+    """
+    first, here = PureDP(epsilon="0.3"), {"policies": (policy,)}
+    charge = make_filter(**policy.pinned()["filter"]).price(first).amounts[0]
+    rest, spare = (mu_of(n) for n in (budget * UNITS - charge, charge))
+    fits = []
+    for choice in (first, GaussianDP(mu=spare)):
+        place = f"memory://{uuid.uuid4().hex}"
+        opened = create_ledger(place)
+        small = granted(opened, GaussianDP(mu="1e-9"), **here)
+        opened.settle(small)
+        opened.settle(granted(opened, choice, **here))
+        (told,) = opened.ask(
+            Amend(charge=small, cost=GaussianDP(mu=rest), reason="as drawn")
+        )
+        fits.append(not told.overdrawn)
+        opened.close()
+        audit(place)
+        forget_memory(place)
+    return fits[0], fits[1], Fraction(charge, UNITS)
+
+
+def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who amends late has chosen by what the Gaussian showed: more than delta.
+
+    Negative control: charged at its own price, the sum of prices stays in the budget.
+    """
+    epsilon, budget = 1e-3, Fraction(1, 4)
+    delta = divergence(float(budget), epsilon) * (1 + 1e-12)
+    policy = make_policy(
+        budget=f"{{epsilon: 0.001, delta: {delta:.16f}}}", filter="residue"
+    )
+    *fits, charge = declared_late(policy, budget)
+    c = float(charge)
+
+    def either(x: float) -> float:
+        return max(response(0.3, x), divergence(c, x))
+
+    assert mean_after_gaussian(either, float(budget) - c, epsilon) > delta + 1e-3
+    assert fits == [False, False]
+    monkeypatch.setattr(ResidueFilter, "charged_late", Rule.charged_late)
+    assert declared_late(policy, budget)[:2] == (True, True)
+
+
+def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
+    """Amend a step to a pure one."""
+    ledger.ask(Amend(charge=charge, cost=PureDP(epsilon=epsilon), reason="found out"))
+
+
+def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
+    ledger: Ledger,
+) -> None:
+    """While it runs, and when it has ended."""
+    before = PureDP(epsilon="0.05")
+    ledger.settle(held(ledger, before))
+    last = held(ledger)
+    amended(ledger, last, "0.2")
+    assert sums(ledger)[0] + sums(ledger)[1] == in_turn(before, PureDP(epsilon="0.2"))
+    ledger.settle(last)
+    ended = held(ledger, PureDP(epsilon="0.02"))
+    ledger.settle(ended)
+    amended(ledger, ended, "0.03")
+    steps = (before, PureDP(epsilon="0.2"), PureDP(epsilon="0.03"))
+    assert sums(ledger)[0] == in_turn(*steps)
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_a_step_that_another_followed_is_amended_late(
+    ledger: Ledger, ends: int
+) -> None:
+    """Whichever ends first; the same cost is no more, and each time counts."""
+    both = [held(ledger, PureDP(epsilon="0.05")) for _ in range(2)]
+    ledger.settle(both[ends])
+    ledger.settle(both[1 - ends])
+    words = r"reserved at PureDP\(epsilon=0\.05\): .* no more than was charged"
+    with pytest.raises(DpflowError, match=words):
+        amended(ledger, both[0], "0.05")
+    for epsilon in ("0.06", "0.07"):
+        before = sums(ledger)[0].amounts[0]
+        amended(ledger, both[0], epsilon)
+        assert sums(ledger)[0].amounts[0] > 3 * before
+
+
+def test_members_of_auto_are_charged_late_by_their_own_rules(ledger: Ledger) -> None:
+    """What orders do not matter to goes on."""
+    here = {"policies": (AUTO,)}
+    first = granted(ledger, STEP, **here)
+    ledger.settle(granted(ledger, STEP, **here))
+    amended(ledger, first, "0.11")
+    ledger.settle(first)
+    rule = AUTO.dataset_filter()
+    alone = rule.price(STEP) + rule.price(PureDP(epsilon="0.11"))
+    found = sums(ledger)[0].amounts
+    assert found[0] > 3 * alone.amounts[0] > 0
+    assert found[-3] == alone.amounts[-3] > 0
+
+
+def test_what_was_spent_before_is_late_where_something_is_charged(
+    ledger: Ledger,
+) -> None:
+    """The first one is not; a second one may have come before it."""
+    spent = Prior(policy=RESIDUE, cost=STEP, reason="before", evidence="1" * 64)
+    ledger.ask(spent)
+    first = sums(ledger)[0]
+    assert first == in_turn(STEP)
+    ledger.ask(replace(spent, evidence="2" * 64))
+    assert sums(ledger)[0].amounts[0] >= 6 * first.amounts[0]
+
+
+@pytest.mark.parametrize("went_on", [False, True])
+def test_what_a_ledger_forgot_is_late_where_it_went_on(
+    tmp_path: Path, went_on: bool
+) -> None:
+    """Steps that a copy granted without its witness were priced without the lost."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    here = create_ledger(url(path), witness=witness)
+    here.settle(held(here))
+    here.close()
+    shutil.copyfile(path, tmp_path / "copy")
+    here = open_ledger(url(path), witness=witness)
+    here.settle(held(here))
+    here.close()
+    copy_database(tmp_path / "copy", path)
+    if went_on:
+        elsewhere = open_ledger(url(path), witness="none")
+        elsewhere.settle(held(elsewhere))
+        elsewhere.close()
+    here = open_ledger(url(path), witness=witness)
+    reconcile(here, {"a": RESIDUE}, reason="restored")
+    here.close()
+    found = sums(path)[0].amounts[0]
+    first = RULE.price(STEP)
+    # Each was priced beside the first alone: the lost one, and what came instead.
+    second = RULE.price(STEP, first).amounts[0]
+    first_and_lost = first.amounts[0] + second
+    assert found == (3 * (first_and_lost + second) if went_on else first_and_lost)
