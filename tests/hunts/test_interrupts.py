@@ -78,7 +78,7 @@ def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool)
     steps.run("first")
     count = lines_of(lambda: steps.run("counted"))
     assert count > 1500
-    every = max(1, round(290 / SCALE))
+    every = max(1, round(600 / SCALE))
     seed = first_seed()
     wrong: dict[str, list[str]] = {}
     tried, number, where = 0, 1 + seed % every, "?"

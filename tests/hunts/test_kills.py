@@ -122,7 +122,7 @@ def test_a_storm_of_kills_loses_nothing(path: Place) -> None:
     """
     make_ledger(path).close()
     seed, budget = first_seed(), Fraction(3, 10)
-    told, counts = storm(url(path), POLICY, kills=scaled(30), seed=seed)
+    told, counts = storm(url(path), POLICY, kills=scaled(30, push=10), seed=seed)
     facts = audited(path, budget)
     told.check(facts)
     assert facts.total() == budget

@@ -3,13 +3,16 @@
 What dies in these tests are processes, not machines.
 """
 
+import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dpflow.ledger.ledger import Ledger
 from tests.in_memory import tmp_path  # noqa: F401
 from tests.ledger.support import Place, make_ledger
+from tests.ledger.witness.accidents import Host
 
 
 @pytest.fixture
@@ -18,3 +21,11 @@ def ledger(path: Place) -> Iterator[Ledger]:
     opened = make_ledger(path)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:  # noqa: F811
+    """Give a host that has charged something."""
+    made = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
+    made.work()
+    return made

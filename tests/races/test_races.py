@@ -115,6 +115,7 @@ def test_one_process_makes_the_release_and_the_others_replay_it(
     audit(path)
 
 
+@pytest.mark.storages("sqlite")
 def test_a_check_outside_the_transaction_is_found(
     path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_check_outside_the_transaction_is_found(
     assert sum(sums(path)) == PROCESSES
 
 
+@pytest.mark.storages("sqlite")
 def test_processes_under_another_name_take_nothing_of_a_reserved_share(
     path: Place,
 ) -> None:

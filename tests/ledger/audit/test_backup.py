@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import stat
 from fractions import Fraction
@@ -28,14 +27,6 @@ from tests.ledger.support import edit, granted, read, sums, url
 from tests.ledger.witness.accidents import Host
 
 WHY = "the disk died"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Return a host that has charged something."""
-    found = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
-    found.work()
-    return found
 
 
 def used(host: Host) -> Fraction:

@@ -20,12 +20,10 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.audit import reconcile as reconciling
 from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision import settlement
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.witness import base
 from dpflow.ledger.witness.base import Line
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.rounding import UNITS
@@ -48,18 +46,11 @@ from tests.ledger.witness.accidents import (
     Host,
     copy_database,
     gone_another_way,
+    keep,
 )
 from tests.sizes import scaled
 
 WHY = "the disk was restored"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Return a host that has charged something."""
-    found = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
-    found.work()
-    return found
 
 
 def forgetful(host: Host) -> Host:
@@ -187,12 +178,6 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     assert (found.agrees, found.losses, found.again > 0) == (False, (), True)
     assert used(host.path) == first
     granted(ledger, "0.25", policies=[POLICIES["a"]])
-
-
-def keep(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let compaction leave some lines besides the newest and the decisions."""
-    for module in (base, reconciling):
-        monkeypatch.setattr(module, "KEPT", count)
 
 
 def test_a_compacted_witness_raises_to_the_last_use(

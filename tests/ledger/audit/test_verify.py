@@ -14,10 +14,21 @@ from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.decision.office import Freeze, Prior
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.following import MOST, Trail
-from tests.ledger.audit.books import NAMES, fill, postings, quoted, rewrite, settle_for
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.records import digest
+from dpflow.rounding import UNITS
+from tests.ledger.audit.books import (
+    KEY,
+    NAMES,
+    fill,
+    postings,
+    quoted,
+    rewrite,
+    settle_for,
+)
 from tests.ledger.support import (
     Place,
     edit,
@@ -250,3 +261,91 @@ def test_random_flips_of_the_journal_are_found(ledger, path):
         assert verify(ledger).bad[0].entry == row["number"]
         edit(path, f"UPDATE entry SET {name} = {quoted(text)} {where}")
     assert verify(ledger).fine
+
+
+PLAIN = make_policy("b", flows="{f: {epsilon: 0.5}}", other_flows="allow")
+
+
+@pytest.fixture
+def plain(path: Place) -> Iterator[Ledger]:
+    """Give a ledger with a charge on dataset b."""
+    made = make_ledger(path)
+    made.settle(granted(made, "0.1", policies=[PLAIN], flow="f"))
+    yield made
+    made.close()
+
+
+def raised(path, *, hashed=True, gates=False):
+    """Raise a term's budget in its pinned copy, with a hash or gates that fit."""
+
+    def change(row):
+        if row["kind"] == "open":
+            term = row["body"]["term"]
+            term["pinned"]["filter"]["epsilon"] = "100"
+            if hashed:
+                term["policy_hash"] = digest(canonical(term["pinned"]))
+            if gates:
+                gate = term["gates"]["dataset"]
+                gate["rule"] = gate["rule"].replace('"epsilon":"1"', '"epsilon":"100"')
+
+    rewrite(path, change)
+
+
+def test_a_raised_gate_is_noticed_after_a_checkpoint(plain, path):
+    """Also where the term's copy, its hash and all later hashes were edited to fit."""
+    assert verify(plain, key=KEY, sign=True).fine
+    raised(path, gates=True)
+    assert verify(plain, key=KEY).bad[0].entry == 1
+
+
+def test_an_overdraft_that_no_entry_tells_of_is_noticed(plain, path):
+    """One that was taken out of the entry that told of it."""
+    cost = request(plain, "3").cost
+    plain.ask(Prior(policy=PLAIN, cost=cost, reason="x", evidence="e" * 64))
+
+    def hidden(row):
+        row["body"].pop("overdrawn", None)
+        for posting in postings(row):
+            del posting[3:]
+
+    rewrite(path, hidden)
+    (found, *_) = verify(plain).bad
+    assert "is overdrawn, and the entry does not say so" in found.problem
+
+
+def test_a_pinned_copy_that_was_edited_is_not_the_one_that_was_applied(plain, path):
+    """Its hash tells, and with a hash that fits its gates."""
+    raised(path, hashed=False)
+    (found, *_) = verify(plain).bad
+    assert "the pinned policy of term 1 was edited" in found.problem
+    raised(path)
+    (found, *_) = verify(plain).bad
+    assert "a gate is not the one that term 1 pinned" in found.problem
+
+
+def test_a_gate_that_was_loosened_in_place_is_noticed(plain, path):
+    """Tightening is all that an entry does to a term that was charged."""
+    low = make_policy(
+        "b", flows="{f: {epsilon: 0.5}}", other_flows="allow", budget="{epsilon: 0.5}"
+    )
+    found = apply_policy(plain, low)
+    assert found.action == "tighten"
+    assert verify(plain).fine
+    ((opened,),) = read(path, "SELECT body FROM entry WHERE number = 1")
+
+    def swapped(row):
+        if row["kind"] == "tighten":
+            body, term = row["body"], json.loads(opened)["term"]
+            high = term["pinned"] | {"filter": {**term["pinned"]["filter"]}}
+            high["filter"]["epsilon"] = "2"
+            gates = json.loads(canonical(term["gates"]))
+            for place in ("dataset", "partition", "population"):
+                rule = json.loads(gates[place]["rule"])
+                rule["epsilon"], rule["thresholds"] = "2", [2 * UNITS, 0]
+                gates[place]["rule"] = canonical(rule)
+            told = {"pinned": high, "policy_hash": digest(canonical(high))}
+            body["term"] = {**body["term"], **told, "gates": gates}
+
+    rewrite(path, swapped)
+    (bad, *_) = verify(plain).bad
+    assert "was loosened in place" in bad.problem

@@ -36,7 +36,6 @@ from tests.ledger.support import (
     kinds,
     make_policy,
     new_ledger,
-    read,
     refused,
     request,
     state_of,
@@ -52,20 +51,6 @@ TENTH = Fraction(1, 10)
 
 
 # The life of a charge
-
-
-def test_every_move_is_exact_in_units(ledger: Ledger, path: Place) -> None:
-    """A part that is not exact is charged rounded up, and given back the same."""
-    cost = PureDP(epsilon=Fraction(34, 101))
-    unit = -(-34 * 10**36 // 101) * (UNIT // 10**36)
-    reservation = granted(ledger, cost)
-    assert read(path, "SELECT held FROM account") == [(f"[{unit},0]",)]
-    other = granted(ledger, cost)
-    assert read(path, "SELECT held FROM account") == [(f"[{2 * unit},0]",)]
-    refused(ledger, cost)
-    ledger.void(reservation, reason="test")
-    ledger.void(other, reason="test")
-    assert read(path, "SELECT held, settled FROM account") == [("[0,0]", "[0,0]")]
 
 
 @pytest.mark.storages("sqlite", "postgres")

@@ -112,22 +112,6 @@ def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) ->
     assert sums(path) == (2 * TENTH, TENTH)
 
 
-def test_a_late_settlement_does_not_take_the_key_back(
-    ledger: Ledger, path: Place
-) -> None:
-    """Who was thought dead is charged; the release is the living one's."""
-    late = granted(ledger, key="week/1", owner=DEAD)
-    second = granted(ledger, key="week/1")
-    ledger.settle(late, value='"late"')
-    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Busy)
-    ledger.settle(second, value=VALUE)
-    answer = ledger.reserve(request(ledger, key="week/1"))
-    assert isinstance(answer, Replayed)
-    assert (second, VALUE) == (answer.reservation, answer.value)
-    ledger.settle(late, value='"late"')
-    assert sums(path) == (2 * TENTH, 0)
-
-
 def test_another_question_under_the_same_key_is_an_error(
     ledger: Ledger, path: Place
 ) -> None:

@@ -16,10 +16,10 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import create_ledger, open_ledger
 from tests.ledger.support import edit, granted, kinds, read, url
+from tests.ledger.witness.accidents import keep
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
     fresh_witness,
-    keep,
     loses_no_line_of_many_writers,
     made_at,
     witness_of,

@@ -26,6 +26,8 @@ from dpflow.ledger.witness.base import header_of
 from tests.ledger.support import audit, granted, read
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
+    HARMLESS,
+    OF_FILES,
     OTHER,
     POLICY,
     Host,
@@ -33,7 +35,6 @@ from tests.ledger.witness.accidents import (
     copy_database,
     next_step,
 )
-from tests.ledger.witness.harmless import HARMLESS, OF_FILES
 from tests.postgres import server
 from tests.sizes import scaled
 
@@ -77,23 +78,6 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
         host = after(accident, tmp_path / str(seed), seed, w=False)
         assert isinstance(next_step(host), Granted), seed
         audit(host.path)
-
-
-def test_a_process_that_has_the_ledger_open_notices_too(tmp_path, kept):
-    """The file is overwritten in place; nothing else tells of it."""
-    for seed in range(FEW):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        witness = kept or str(folder / "state")
-        host = Host(folder, witness, random.Random(seed))
-        ledger = host.open()
-        host.work(ledger)
-        copy = host.copy()
-        host.work(ledger)
-        copy_database(copy, host.path)
-        with pytest.raises(LedgerRolledBack):
-            granted(ledger, "0.25", policies=[POLICY])
-        ledger.close()
 
 
 @pytest.mark.parametrize("more", [0, 1, 3])
@@ -153,14 +137,6 @@ def witness_file(host: Host) -> Path:
     """Return the witness of a host."""
     (file,) = Path(host.witness).iterdir()
     return file
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Return a host that has charged something."""
-    found = Host(tmp_path, str(tmp_path / "state"), random.Random(1))
-    found.work()
-    return found
 
 
 def test_a_missing_witness_fails_closed(host: Host) -> None:

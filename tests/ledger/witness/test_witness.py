@@ -39,7 +39,8 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.ledger.witness.witness_contract import CONTRACT, keep, line
+from tests.ledger.witness.accidents import keep
+from tests.ledger.witness.witness_contract import CONTRACT, line
 
 pytestmark = pytest.mark.quick
 

@@ -27,6 +27,7 @@ from dpflow.ledger.model import all_terms
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.policy import Policy
+from tests.ledger.audit.books import quoted
 from tests.ledger.support import (
     BASIC,
     Place,
@@ -40,7 +41,7 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.ledger.witness.witness_contract import keep
+from tests.ledger.witness.accidents import keep
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
@@ -93,17 +94,10 @@ def all_rows(path: Place) -> Rows:
 def take_back(path: Place, rows: Rows) -> None:
     """Make a ledger what it was, as a restored backup does."""
     for table, known in rows.items():
-        values = [", ".join(map(_quoted, row)) for row in known]
+        values = [", ".join(map(quoted, row)) for row in known]
         into = f"INSERT INTO {table} ({TABLES[table]})"
         inserts = [f"{into} VALUES ({text})" for text in values]
         edit(path, f"DELETE FROM {table}", *inserts)
-
-
-def _quoted(value: object) -> str:
-    if isinstance(value, int):
-        return str(value)
-    text = str(value).replace("'", "''")
-    return "NULL" if value is None else f"'{text}'"
 
 
 def forget(path: Place, witness: str, decide: Callable[[Ledger], None]) -> Ledger:
@@ -186,21 +180,6 @@ def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(
         granted(ledger)
     assert compare(ledger).agrees
     ledger.close()
-
-
-def test_a_lost_tightening_is_applied_again_while_frozen(
-    path: Place, tmp_path: Path
-) -> None:
-    """So that no step runs under the looser budget in between."""
-    ledger = forget(path, str(tmp_path / "witness"), tightens)
-    reconcile(ledger, {"a": LOWER}, reason="restored")
-    tightens(ledger)
-    ledger.ask(Freeze(book="a", reason="the policy is back", unfreeze=True))
-    granted(ledger, "0.4", policies=[LOWER])
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.1", policies=[LOWER])
-    ledger.close()
-    audit(path)
 
 
 def test_lost_charges_alone_freeze_nothing(path: Place, tmp_path: Path) -> None:

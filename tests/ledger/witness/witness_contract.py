@@ -18,12 +18,11 @@ from dpflow.ledger.audit.reconcile import compare, reconcile, trust
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.witness import base
 from dpflow.ledger.witness.base import Line, Witness
 from dpflow.ledger.witness.rollback_check import witness_at
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import granted, kinds, make_policy, read, sums, url
-from tests.ledger.witness.accidents import copy_database
+from tests.ledger.witness.accidents import copy_database, keep
 
 
 def fresh_witness(setting: str, ledger: str) -> Witness:
@@ -195,11 +194,6 @@ def compacts_and_keeps_what_counts(setting: str, folder: Path) -> None:
             assert {name for line in told for name in line.used} == {"first#1", "a#1"}
         granted(open_ledger(url(folder / "ledger.db"), witness=setting))
         assert compare(ledger).agrees
-
-
-def keep(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let compaction leave some lines besides the newest and the decisions."""
-    monkeypatch.setattr(base, "KEPT", lines)
 
 
 CONTRACT = [

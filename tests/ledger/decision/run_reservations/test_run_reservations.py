@@ -135,7 +135,9 @@ def refused(ledger: Any, costs: Sequence[str], **fields: Any) -> BudgetRefused:
     return caught.value
 
 
-def test_a_run_that_was_refused_replays_and_draws_nothing(ledger: Any) -> None:
+def test_a_run_that_was_refused_replays_and_draws_nothing(
+    ledger: Any, path: Place
+) -> None:
     """What is kept costs nothing; a step that would draw is refused, if cheap, too."""
     kept = {"key": "week", "preflights": (RUN,)}
     ledger.settle(granted(ledger, "0.9", key="week"), value="7")
@@ -148,19 +150,12 @@ def test_a_run_that_was_refused_replays_and_draws_nothing(ledger: Any) -> None:
     for name in names:
         assert getattr(step.value, name) == getattr(told, name)
     assert told.message in step.value.message
+    # Another process knows it from the ledger.
+    with pytest.raises(BudgetRefused, match="of its run was refused"):
+        drawn(open_ledger(url(path)), "0.01")
     assert "refuse" in kinds(ledger)
     assert sums(ledger) == (9 * TENTH, 0)
     granted(ledger, "0.1")
-
-
-def test_whoever_executes_a_step_of_a_refused_run_is_refused(
-    ledger: Any, path: Place
-) -> None:
-    """Another process, too: the ledger knows, and no flag in memory."""
-    refused(ledger, ["0.9", "0.9"])
-    with pytest.raises(BudgetRefused, match="reservation of its run was refused"):
-        drawn(open_ledger(url(path)), "0.01")
-    assert sums(ledger) == (0, 0)
 
 
 def test_a_refused_run_that_fits_later_draws(ledger: Any) -> None:

@@ -8,16 +8,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dpflow.exceptions import BudgetRefused, LedgerUnavailable
-from dpflow.ledger import Ledger, open_ledger, views
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
@@ -35,7 +33,6 @@ from tests.ledger.support import (
     kinds,
     ledger_on,
     make_ledger,
-    make_policy,
     new_ledger,
     request,
     sums,
@@ -219,61 +216,6 @@ def test_a_settlement_whose_commit_was_cut_is_looked_up(
     assert answer.value == '"the value"'
     audit(path)
     ledger.close()
-
-
-# Clocks
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Give a way to set the ledger's clock to a year."""
-
-    def set_year(year: int) -> None:
-        then = SimpleNamespace(now=lambda _: datetime(year, 6, 1, tzinfo=UTC))
-        monkeypatch.setattr("dpflow.ledger.ledger.datetime", then)
-
-    return set_year
-
-
-YEARS = (2026, 1970, 2999, 2026, 1970, 1970, 2999, 2026)
-
-
-def test_clock_jumps_hide_nothing(
-    ledger: Ledger, path: Path, clock: Callable[[int], None]
-) -> None:
-    """An account's journal is in the order of its making, however it is cut."""
-    made: dict[str, list[str]] = {"a": [], "b": []}
-    for number, year in enumerate((*YEARS, *YEARS)):
-        clock(year)
-        name = "ab"[number // 2 % 2]
-        policy = make_policy(name)
-        made[name].append(granted(ledger, "0.05", policies=[policy]))
-    everything = views.history(ledger)
-    assert {entry.at[:4] for entry in everything} == {"2026", "1970", "2999"}
-    for name, reservations in made.items():
-        mine = views.history(ledger, name)
-        assert [entry.seq for entry in mine] == sorted(e.seq for e in mine)[::-1]
-        told = [entry.reservation for entry in mine if entry.kind == "reserve"]
-        assert told == reservations[::-1]
-        assert mine == [e for e in everything if e.account == f"{name}#1"]
-        for limit in range(1, len(mine) + 1):
-            assert views.history(ledger, name, limit=limit) == mine[:limit]
-            # Beside others' entries fewer fit, but none is left out between two.
-            cut = views.history(ledger, limit=limit)
-            shown = [entry for entry in cut if entry.account == f"{name}#1"]
-            assert shown == mine[: len(shown)]
-            assert len(cut) == limit
-    # No lease runs out in 2999, and nothing is forgotten in 1970.
-    for year in (1970, 2999):
-        clock(year)
-        with pytest.raises(BudgetRefused):
-            granted(ledger, "0.61")
-    assert sums(path) == sums(path, "b#1") == (0, Fraction(4, 10))
-    for reservation in made["a"] + made["b"]:
-        clock(1970)
-        ledger.settle(reservation)
-    assert sums(path) == (Fraction(4, 10), 0)
-    audit(path)
 
 
 # Versions
