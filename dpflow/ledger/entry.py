@@ -184,6 +184,10 @@ def entry_of(columns: tuple[Any, ...]) -> Entry:
     except (RecursionError, TypeError, ValueError) as bad:
         what = "its rows are no JSON object"
         raise JournalError(what) from bad
+    return _remembered(columns, entry)
+
+
+def _remembered(columns: tuple[Any, ...], entry: Entry) -> Entry:
     if len(_proved) >= _MOST:
         _proved.clear()
     _proved[entry.hash] = columns, entry
@@ -199,6 +203,7 @@ def written(previous: str, draft: Entry, rows: Mapping[str, Any]) -> Entry:
         rows: What each key that it names is after it.
     """
     number, kind, charge, body, at, writer = draft[:6]
-    text, facts = canonical(rows), canonical(body)
-    columns = Columns(number, kind, charge, text, facts, at, writer, "")
-    return entry_of((*columns[:7], entry_hash(previous, columns), previous))
+    place = number, kind, charge, canonical(rows), canonical(body), at, writer
+    columns = Columns(*place, entry_hash(previous, place))
+    entry = draft._replace(rows=rows, hash=columns.hash, columns=columns)
+    return _remembered((*columns, previous), entry)

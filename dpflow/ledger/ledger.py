@@ -101,8 +101,6 @@ class Ledger:
             An answer for each; one that failed contributes nothing.
         """
         commands = [c if c.at else replace(c, **self.label()) for c in commands]
-        if not commands:
-            return []
         if (why := self.storage.unwritable) is not None:
             return self._replayed(commands, why)
         return self._witnessed(self._sent(commands))
@@ -272,7 +270,8 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        answer: Answer = _raised(self._combiner.ask(Reserve(request=request)))
+        command = Reserve(request=request, **self.label())
+        answer: Answer = _raised(self._combiner.ask(command))
         if isinstance(answer, Replayed):
             name = request.key_text or request.step
             value, digest = answer.value, answer.digest
@@ -309,8 +308,8 @@ class Ledger:
         """
         digest = None if value is None else self.digests.of_value(reservation, value)
         facts = {**(body or {}), "outcome": outcome, "digest": digest}
-        end = self._end("settle", reservation, facts)
-        _raised(self._combiner.ask(replace(end, value=value, reported=reported)))
+        end = self._end("settle", reservation, facts, value=value, reported=reported)
+        _raised(self._combiner.ask(end))
         return digest
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -348,12 +347,13 @@ class Ledger:
                 charges since: then nothing is returned.
             LedgerUnavailable: If the ledger did not answer; the rest stays held.
         """
-        end = self._end("seal", "", {"outcome": outcome})
-        return bool(self.ask(replace(end, run=run)))
+        return bool(self.ask(self._end("seal", "", {"outcome": outcome}, run=run)))
 
-    def _end(self, kind: str, reservation: str, body: Mapping[str, Any]) -> End:
-        owner = self.owners.mine()
-        return End(kind=kind, charge=reservation, owner=owner, body=body)
+    def _end(
+        self, kind: str, reservation: str, body: Mapping[str, Any], **more: Any
+    ) -> End:
+        facts = {"owner": self.owners.mine(), **self.label(), **more}
+        return End(kind=kind, charge=reservation, body=body, **facts)
 
     def close(self) -> None:
         """Close the ledger's files; open reservations of this process are forfeited."""

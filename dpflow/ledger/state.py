@@ -33,6 +33,9 @@ def whole_book(book: str) -> str:
     return f"account/{book}#*"
 
 
+_DICTS = ("rows", "numbers", "entries", "made", "ends", "values")
+
+
 @dataclass(slots=True)
 class State:
     """The newest entry and row of each key that was loaded.
@@ -65,15 +68,10 @@ class State:
 
     def copy(self) -> State:
         """Return a state that can be written to without changing this one."""
-        return replace(
-            self,
-            rows=dict(self.rows),
-            numbers=dict(self.numbers),
-            entries=dict(self.entries),
-            made=dict(self.made),
-            ends=dict(self.ends),
-            values=dict(self.values),
-        )
+        other = replace(self)
+        for name in _DICTS:
+            setattr(other, name, dict(getattr(self, name)))
+        return other
 
     def add(self, entry: Entry) -> None:
         """Add the next entry."""

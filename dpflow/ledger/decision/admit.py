@@ -100,7 +100,7 @@ class Reserve(Command):
             for policy in (*step.policies, *step.populations):
                 book = policy.dataset
                 yield from newest_terms(state, book)
-                number = (rows.get(f"book/{book}") or {"term": 1})["term"]
+                number = max((rows.get(f"book/{book}") or {"term": 1})["term"], 1)
                 for place in places_of(policy, step):
                     yield account_key(f"{book}#{number}{place}")
                     yield granted_key(request.step, f"{book}#{number}{place}")

@@ -70,8 +70,8 @@ def check_grant(state: State, entry: Entry) -> None:
         term, root = state.newest(book), f"{book}#{number}"
         if term is None or term.number != number:
             problem = "of another term"
-        elif (standing := account_state(state, name)) != "open":
-            problem = f"which is {standing}"
+        elif (it := account_state(state, book, state.account(name))) != "open":
+            problem = f"which is {it}"
         elif root not in entry.amounts:
             problem = "and not on the whole of its term"
         elif f"{root}/others" not in entry.amounts and charges_others(

@@ -104,7 +104,9 @@ class Gate(NamedTuple):
     def uses(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows."""
         if not isinstance(self.rule, Filter):
-            return (self.used_share(used) or 0) >= share
+            rule = cast("Odometer", self.rule)
+            halts = self.halt is not None
+            return halts and rule.read(used) >= _reading_at(rule, self.halt, share)
         # The quotient, rounded up, in whole numbers: a search for the share is slower.
         quotients = (-(-a * share.denominator // share.numerator) for a in used.amounts)
         return not self.rule.admits(Tally(tuple(q + 1 if q else 0 for q in quotients)))
@@ -119,12 +121,11 @@ class Gate(NamedTuple):
             return self.rule.used_fraction(used)
         if self.halt is None or not isinstance(self.rule, Odometer):
             return None
-        reading, idle = self.rule.read(used), _idle_reading(self.rule)
+        reading, idle = self.rule.read(used), Fraction(self.rule.read(self.rule.zero()))
         # An undefined reading is above every halt.
-        if reading == float("inf") or Fraction(idle) >= self.halt:
+        if reading == float("inf") or idle >= self.halt:
             return float("inf")
-        moved = Fraction(reading) - Fraction(idle)
-        return float_up(max(moved, Fraction(0)) / (self.halt - Fraction(idle)))
+        return float_up(max(Fraction(reading) - idle, Fraction(0)) / (self.halt - idle))
 
     def left(self) -> Tally | None:
         """Return what remains of the threshold; None if the theorem has no box."""
@@ -153,9 +154,10 @@ def remainder(whole: Tally, drawn: Tally) -> Tally:
 
 
 @by_identity
-def _idle_reading(rule: Odometer) -> float:
-    """Return what an odometer reads before any charge."""
-    return rule.read(rule.zero())
+def _reading_at(rule: Odometer, halt: Fraction | None, share: Fraction) -> float:
+    """Return what an odometer reads where it uses a share, rounded down."""
+    idle = Fraction(rule.read(rule.zero()))
+    return float_down(idle + share * max((halt or idle) - idle, Fraction(0)))
 
 
 def _price(rule: Rule, halt: Any, cost: Cost, used: Tally, outcome: Any) -> Tally:
@@ -256,10 +258,9 @@ def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
 
 
-def account_state(state: State, account: str) -> str:
+def account_state(state: State, book: str, row: Account | None) -> str:
     """Return "open", "overdrawn" or "frozen": a freeze hides an overdraft."""
-    row = state.account(account)
-    if state.book(split(account)[0]).frozen is not None:
+    if state.book(book).frozen is not None:
         return "frozen"
     return "overdrawn" if row is not None and row.overdrawn else "open"
 
@@ -273,7 +274,7 @@ def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
         return None
     (rule, halt), row = gate, state.account(account)
     used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
-    standing = account_state(state, account)
+    standing = account_state(state, book, row)
     return Gate(
         account, book, kind, name, partition, rule, halt, used, row, standing, size
     )
@@ -323,8 +324,7 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
         for place in places_of(policy, request):
             gate = gate_at(state, f"{term.whole}{place}")
             if gate is not None and gate.kind not in skipped:
-                whole = gate._replace(size=size, closed=closed)
-                gates.append(gate if place else whole)
+                gates.append(gate if place else gate._replace(size=size, closed=closed))
     for term in terms[len(policies) :]:
         members = [p.partition for p in policies if population_of(p) == term.book]
         # A person can be in each part by time.

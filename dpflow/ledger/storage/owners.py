@@ -99,6 +99,10 @@ class Owners(Liveness):
         super().__init__()
         self._path = Path(path).absolute()
 
+    def mine(self) -> str:
+        """Return this process's owner name; raises as the first call does."""
+        return self._name if self._name in names_here else super().mine()
+
     def _take(self) -> str:
         name, flags = super()._take(), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
         if self._path not in _files:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.entry import Columns, Entry, JournalError, entry_of
+from dpflow.ledger.entry import Columns, Entry, JournalError, canonical, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import UNREADABLE, VERSION, Identity, damaged
@@ -117,14 +116,13 @@ class Reading:
             with suppress(JournalError, *UNREADABLE):
                 more += needs(newest)
         try:
-            while wanted := [
-                key
-                for key in dict.fromkeys((*more, *needs(state)))
-                if key not in state.loaded
-            ]:
+            if newest is None or not more:
+                more += needs(state)
+            while wanted := [k for k in dict.fromkeys(more) if k not in state.loaded]:
                 self._fetch(state, wanted, before)
                 state.loaded.update(wanted)
                 state.head = self.head()
+                more = [*needs(state)]
         except (JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
             raise damaged(what, self.place) from error
@@ -364,7 +362,7 @@ class Reading:
         answers = []
         for name, parameters in questions:
             values = {
-                key: json.dumps(value) if isinstance(value, list) else value
+                key: canonical(value) if isinstance(value, list) else value
                 for key, value in parameters.items()
             }
             cursor = self.connection.execute(self._sql[name], values)
