@@ -22,6 +22,7 @@ from dpflow import (
 )
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.exceptions import PublicError
 from dpflow.mechanisms import gradient_descent
 from dpflow.mechanisms import gradients as mechanism
 from dpflow.mechanisms import rows as module
@@ -255,6 +256,14 @@ def test_it_descends_and_stops_where_a_paid_test_says(tmp_path, monkeypatch):
     rule = make_filter("zcdp", epsilon=1, delta="1e-6")
     once = rule.price(cost.step)
     assert account().spent == rule.named(once + once + once + once)
+
+
+def test_a_replaced_person_needs_noise_for_twice_the_norm(tmp_path, monkeypatch):
+    """A smaller sensitivity than that is refused."""
+    make_shop(tmp_path, monkeypatch, "zcdp", epsilon="10000")
+    step = Gaussian(sensitivity="1.9", sigma=1)
+    with pytest.raises(PublicError, match="twice the norm"):
+        descend(EarlyStopping(step, stops=STOPS))
 
 
 def test_each_person_may_have_a_budget_of_their_own(tmp_path, monkeypatch):

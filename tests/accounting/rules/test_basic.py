@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -19,7 +20,7 @@ from dpflow import (
     Repeated,
 )
 from dpflow import Repeated as Times
-from dpflow.accounting import Filter, make_filter
+from dpflow.accounting import Filter, make_filter, make_odometer
 from dpflow.accounting.fixed.stops import lemma_11
 from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
@@ -43,6 +44,14 @@ def test_a_delta_has_no_price_under_a_budget_without_one(theorem):
     without = make_filter(theorem, epsilon=1)
     with pytest.raises(UnsupportedCost, match="keeps no delta for steps"):
         without.price(ApproxDP(epsilon="1e-9", delta="1e-35"))
+
+
+def test_the_odometer_is_undefined_once_its_delta_is_exceeded():
+    """Until then it reads the sum of the epsilons."""
+    odometer = make_odometer("basic", delta="2e-6")
+    once = odometer.price(ProbabilisticDP(epsilon="0.1", delta="1e-6"))
+    assert odometer.read(once.times(2)) == 0.2
+    assert odometer.read(once.times(3)) == math.inf
 
 
 def test_repeated_and_composed_cost_the_same():
