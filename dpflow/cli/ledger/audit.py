@@ -47,9 +47,9 @@ def verify(export: Path | None = None) -> Answer:
 def sign(*, new_key: Path | None = None) -> Answer:
     """Verify the whole ledger and sign its newest entry.
 
-    This needs the private key in DPFLOW_LEDGER_KEY. Before the first checkpoint, make
-    sure that the journal was not rewritten. Keep the private key away from every writer
-    of the ledger, and give the public key to every person who verifies.
+    This needs the private key in DPFLOW_LEDGER_KEY. It signs a journal without a
+    checkpoint, too: make sure that it was not rewritten. Keep the private key away from
+    every writer of the ledger, and give the public key to every person who verifies.
 
     Example: `dpflow ledger sign`
     """
