@@ -1,6 +1,6 @@
 # ---
-# title: Noise and batches that follow progress, where that pays
-# description: A network on Fashion-MNIST; adaptive noise and batches, and fixed ones.
+# title: Adaptive noise and batches in the training of a network
+# description: Adaptive noise and batches on Fashion-MNIST, compared with fixed ones.
 # dependencies: the extra `examples` of dpflow, Debian's dataset-fashion-mnist
 # run: python flows/adaptive_network.py [--quick] [--seeds 0 1 2 3 4]
 # ---
@@ -50,7 +50,7 @@ QUICK = 2 * EVERY + 1
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an epoch of DP-SGD is made of; public."""
+    """Noise, batch size and people of an epoch of DP-SGD; public."""
 
     noise: Fraction
     batch: int

@@ -1,6 +1,6 @@
 # ---
 # title: Noise that follows progress, and a stop at a goal
-# description: Softmax regression on MNIST; each round's noise is chosen from the last.
+# description: Softmax regression on MNIST; progress sets the next round's noise.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/adaptive_noise.py [--quick]
 # ---

@@ -8,7 +8,7 @@
 The privacy unit is a person, and each has one row. How a row becomes numbers is fixed
 by the public description of the data set (its categories, its ranges) and looks at no
 other row; so does the order of the rows, which is that of a public shuffle of their
-places. One number is left to change when a person is replaced by another.
+places. So the replacement of a person changes one row of numbers.
 """
 
 from __future__ import annotations

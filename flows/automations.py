@@ -44,8 +44,8 @@ def automations(
 
     Args:
         dataset: Name of a dataset, or "*" for all.
-        notify: Id of a notification block. Without one nobody is told.
-        threshold: Of the policy's `alerts`, the one that is told.
+        notify: Id of a notification block. Without one, no message is sent.
+        threshold: Threshold of the policy's `alerts` for a message.
 
     Returns:
         One that pauses the deployment whose run was refused, and, with a block, one

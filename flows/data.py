@@ -107,8 +107,8 @@ def week_at(moment: datetime, seconds_per_week: float = SECONDS_PER_WEEK) -> str
     """Say which week of the study a moment stands for.
 
     The study is long over, so its weeks come round again and again. A moment stands
-    for the same week whenever it is asked about: a late tick of a schedule reports the
-    week that it was meant for, and a second one replays what the first has released.
+    for the same week at each call: a late tick of a schedule reports its own week, and
+    a second one replays the releases of the first.
 
     Args:
         moment: When a scheduled report is due, with its time zone.

@@ -1,6 +1,6 @@
 # ---
 # title: Fine-tune until the model is good enough
-# description: Half of Fashion-MNIST is public; the other half is learnt until a goal.
+# description: Half of Fashion-MNIST is public; training on the rest ends at a goal.
 # dependencies: the extra `examples` of dpflow, Debian's dataset-fashion-mnist
 # run: python flows/fine_tuning.py [--quick] [--seeds 0 1 2 3 4]
 # ---
@@ -51,7 +51,7 @@ NO_ROOM = 1
 
 
 def setting(noise: Fraction, people: int) -> Setting:
-    """Return what an epoch is made of."""
+    """Return the parts of an epoch."""
     return Setting(noise, min(BATCH, people // 4), people)
 
 

@@ -1,6 +1,6 @@
 # ---
-# title: Each week within 10 %, and no better
-# description: Weekly customers whose noise follows from a wanted error.
+# title: Each week within 10 %, charged for its final noise
+# description: Weekly customers; the noise follows from an error target.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/good_enough.py
 # ---

@@ -4,8 +4,8 @@ The paper trains on Adult and MNIST with and without individual filtering, at ep
 0.3, 0.5 and 1.2 and delta 1e-5, and does not say with which models in its short
 version. Here both models are linear: logistic regression on Adult's 49 numbers and
 softmax regression on the edges of MNIST's images (`flows.mnist.edges`), trained with
-all people in every step. Both data sets are public, so many runs outside of any budget
-are fine. Who takes part is decided by the tallies of the DP step; the noise is numpy's,
+all people in every step. Both data sets are public, so runs outside of any budget are
+fine. The tallies of the DP step decide who takes part; the noise is numpy's,
 from a seed, for nothing here is private and OpenDP's exact sampler takes longer than
 all the rest.
 
@@ -13,7 +13,7 @@ Each way spends the same budget, as a squared mu, which is exact for Gaussian no
 
 - the worst case, with the noise with which a number of steps just fit;
 - the worst case again, with more steps and the larger noise that they need;
-- the filter, with more steps and the smaller noise: who has spent theirs is left out.
+- the filter, with more steps and the smaller noise; people without budget are omitted.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def descend(
 ) -> float:
     """Train once on public data; return for how many of the others the model is right.
 
-    With no more steps than fit for everybody, nobody is ever left out.
+    If the steps fit for every person, the filter omits no person.
     """
     tally, clip = PrivateTally(bound, people=problem.people), NormClip.to(problem.clip)
     noise, model = np.random.default_rng(seed), problem.start
@@ -183,7 +183,7 @@ def accuracies(problem: Problem, epsilon: str, runs: int) -> list[tuple[float, f
     bound = rule.opening()  # type: ignore[attr-defined]
 
     def noise(steps: int) -> float:
-        """Return the noise with which so many steps just fit, rounded up."""
+        """Return the smallest noise with which the steps fit, rounded up."""
         return math.sqrt(steps / float(bound.bound)) * (1 + 1e-9)
 
     less, more = problem.steps, problem.more
@@ -196,7 +196,7 @@ def accuracies(problem: Problem, epsilon: str, runs: int) -> list[tuple[float, f
 
 
 def table(name: str, *, quick: bool) -> Iterator[str]:
-    """Yield the lines of the table of one data set, as they are found."""
+    """Yield the lines of one data set's table, each when it is complete."""
     problem = PROBLEMS[name](quick=quick)
     runs = 2 if quick else problem.runs
     yield (

@@ -1,5 +1,5 @@
 # ---
-# title: A budget for every person: training that outlives the worst case
+# title: A budget for every person, and more training steps
 # description: Private gradient descent on Adult under an individual filter.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/individual_training.py [--quick] [--table adult|mnist]

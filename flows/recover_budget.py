@@ -1,5 +1,5 @@
 # ---
-# title: A model that is of no use gives its budget back
+# title: A refund for a useless model
 # description: Noisy logistic regression that must pass a noisy test, on Adult.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/recover_budget.py
@@ -66,7 +66,7 @@ def _train(people: int) -> int:
 
 @dp_flow(name="recover-budget")
 def recover_budget(people: int = PEOPLE) -> list[float] | None:
-    """Release a model, or that there is none."""
+    """Release a model, or the fact that no model passed."""
     # A missing file must not fail inside a step, which would be charged in full.
     adult.data_files()
     return model(people)

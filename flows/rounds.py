@@ -37,7 +37,7 @@ class Strategy:
         name: Part of the release keys.
         first: Notches of the first round.
         saves: Whether a notch is added after significant progress.
-        spends: Whether one is taken off after none.
+        spends: Whether a round without progress removes a notch.
         most: The most notches.
         goal: Share of the people that is good enough to end.
     """
@@ -60,7 +60,7 @@ class Strategy:
         Args:
             notch: Of the last ones.
             gained: Whether the count rose significantly.
-            room: Whether so many rounds would still fit that saving is of use.
+            room: Whether enough rounds would still fit for a saving to be of use.
         """
         if not gained:
             return max(0, notch - self.spends)
@@ -77,8 +77,8 @@ class Course:
         share: What may be spent.
         cost: Of a round at a notch.
         count: The noise of a count of the people for whom a model is right.
-        room: So many more rounds must fit before a notch is saved.
-        every: After so many rounds there is a count.
+        room: Number of further rounds that must fit before a notch is saved.
+        every: Number of rounds between counts.
         most: There are no more rounds than that.
     """
 

@@ -1,6 +1,6 @@
 # ---
-# title: Which weeks were busy, and how busy: cells that give budget back
-# description: Sparse vector on 79 weeks, then the saved budget for the weeks it found.
+# title: Busy weeks and their counts, with refunds by cells
+# description: Sparse vector on 79 weeks, then the saved budget for busy weeks.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/sparse_report.py
 # ---
@@ -60,9 +60,9 @@ def deviation(cost: SparseVector, rest: Fraction, found: int) -> float:
     """Return the standard deviation of each released number, with cells.
 
     Args:
-        cost: The sparse vector that found the numbers.
+        cost: The sparse vector.
         rest: The epsilon that was set aside for them.
-        found: How many it found; they share what is left.
+        found: Number of positive answers; they share the remaining budget.
     """
     if found == 0:
         return 0.0
@@ -101,7 +101,7 @@ def expected_deviation(large: int) -> float:
 
 
 def left_over(weeks: list[str]) -> Fraction:
-    """Return the epsilon that the search left for the counts of what it found."""
+    """Return the epsilon that remains after the search, for the counts."""
     cells = dict(FIND.output_dp().cells)
     left = BUDGET - cells[str(len(weeks))]
     # Down, for prices are rounded up in the 36th place.
@@ -110,7 +110,7 @@ def left_over(weeks: list[str]) -> Fraction:
 
 @dp_task(dataset="cdnow-weeks", cost=FIND, release_key="busy/{at_least}")
 def busy_weeks(at_least: int) -> list[str]:
-    """Release which weeks had at least so many customers."""
+    """Release which weeks had at least this number of customers."""
     weeks = data.weeks()
     queries = [functools.partial(_customers, week) for week in weeks]
     answers = sparse_vector(queries, at_least)

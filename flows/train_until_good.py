@@ -1,6 +1,6 @@
 # ---
 # title: Train until the model is good, and spend the rest on a report
-# description: Private gradient descent with early stopping on a test that is paid for.
+# description: Private gradient descent with early stopping by a private test.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/train_until_good.py
 # ---
@@ -47,10 +47,10 @@ REPORTS = Path("reports")
 PEOPLE = 48_842
 TRAIN = PEOPLE * 7 // 10
 
-# Under replace-one a gradient that is clipped to 1/2 goes and another one comes.
+# Under replace-one, one gradient clipped to 1/2 takes the place of another.
 NORM = Fraction(1, 2)
 STEP = Gaussian(sensitivity=2 * NORM, noise_multiplier=40)
-# How many of the others it is right for: one of them is, or is not.
+# The number of correct answers for the other people: each person counts once.
 TEST = Gaussian(sensitivity=1, sigma=44)
 STOPS = tuple(range(10, 101, 10))
 # The policy's share of epsilon, and its whole delta.
@@ -103,7 +103,7 @@ def price(steps: int) -> Fraction:
 
 
 def rest(spent: Fraction) -> Fraction:
-    """Return what is left, rounded down: prices are rounded up in the 36th place."""
+    """Return the remaining epsilon, rounded down: prices are rounded up."""
     return Fraction(math.floor((BUDGET - spent) * 10**9), 10**9)
 
 
@@ -121,7 +121,7 @@ def high_earners(steps: int) -> list[int]:  # noqa: ARG001 (the cost reads it)
 
 @dp_flow(name="train-until-good")
 def train_until_good(good: float = GOOD) -> dict[str, Any]:
-    """Release a model, then a histogram from what is left."""
+    """Release a model, then a histogram with the remaining budget."""
     # A missing file must not fail inside a step, which would be charged in full.
     adult.data_files()
     model = fit(good)
@@ -130,7 +130,7 @@ def train_until_good(good: float = GOOD) -> dict[str, Any]:
 
 
 def table(steps: int) -> list[tuple[str, float, float, float]]:
-    """Return rows of (how it is charged, training, left, scale of the noise)."""
+    """Return rows of (kind of charge, training, remaining, scale of the noise)."""
     rows = []
     (whole,) = WHOLE.epsilons()
     for name, spent in (("with cells", price(steps)), ("without cells", whole)):
@@ -140,10 +140,10 @@ def table(steps: int) -> list[tuple[str, float, float, float]]:
 
 
 def under_filters(steps: int) -> list[tuple[str, float, float]]:
-    """Return rows of (filter, what is left, scale of the noise), cells not used.
+    """Return rows of (filter, remaining epsilon, scale of the noise), without cells.
 
-    Left is the largest epsilon, to three places, of which the filter still admits the
-    histogram after the steps that ran, within the same (epsilon, delta).
+    The remaining epsilon is the largest, to three places, of which the filter admits
+    the histogram after the steps that ran, within the same (epsilon, delta).
     """
     rows = []
     for theorem in ("rdp", "auto", "zcdp", "gdp"):

@@ -1,6 +1,6 @@
 # ---
-# title: How old people are, by robust statistics that give budget back
-# description: Interquartile range, then the median with what is left, on Adult.
+# title: A median age by robust statistics, with refunds
+# description: Interquartile range, then a median with the remaining budget, on Adult.
 # dependencies: the extra `examples` of dpflow
 # run: python flows/typical_age.py
 # ---
@@ -53,7 +53,7 @@ class Ages:
     Attributes:
         range: The interquartile range, or None.
         median: The median age, or None.
-        tries: How many discretizations were asked.
+        tries: Number of discretizations that were tried.
         epsilon: What the median was offered.
     """
 
@@ -64,13 +64,13 @@ class Ages:
 
 
 def coin() -> float:
-    """Choose which discretization is asked first, each with probability one half."""
+    """Choose the first discretization, each with probability one half."""
     return secrets.choice(SHIFTS)
 
 
 @dp_task(dataset="adult", cost=SPREAD, release_key="range-of-ages/first")
 def first_try() -> dict[str, Any]:
-    """Release the coin, which is nobody's, and what its discretization answers."""
+    """Release the coin, which depends on no data, and its discretization's answer."""
     shift = coin()
     return {"shift": shift, "range": interquartile_range(adult.age(), shift=shift)}
 
@@ -85,7 +85,7 @@ def left_over(tries: int, *, answered: bool) -> Fraction:
     """Return what the cells of the tries leave of the budget.
 
     Args:
-        tries: How many there were; all but the last gave none.
+        tries: Number of tries; all but the last had no answer.
         answered: Whether the last one gave an answer.
     """
     cells = dict(SPREAD.output_dp().cells)

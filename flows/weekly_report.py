@@ -93,7 +93,7 @@ def publish(week: str, customers: int, cents: int, baskets: list[int]) -> Path:
 def _due(
     week: str | None = None, seconds_per_week: float = data.SECONDS_PER_WEEK
 ) -> str:
-    """Return the week to report: the one asked for, or the one a schedule means."""
+    """Return the week to report: the argument, or the week of the schedule."""
     # By the time the run was scheduled for, and not by the clock: a late run, or a
     # second one, then asks for the same releases.
     return week or data.week_at(flow_run.scheduled_start_time, seconds_per_week)
@@ -110,7 +110,7 @@ async def weekly_report(
     """Release and publish one week's report.
 
     Args:
-        week: Such as "1997-W05". Default: the week that a scheduled run is meant for.
+        week: Such as "1997-W05". Default: the week of a scheduled run.
         seconds_per_week: How long a week lasts on the schedule; see `data.week_at`.
     """
     week = _due(week, seconds_per_week)
@@ -131,7 +131,7 @@ class Season:
     Attributes:
         published: The weeks whose reports were published.
         halted: The week that the budget refused, if it refused one.
-        refusal: The ledger's answer then: asked, left and what would fit.
+        refusal: The ledger's refusal: requested, remaining and fitting amounts.
     """
 
     published: tuple[str, ...]

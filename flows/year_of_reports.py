@@ -76,7 +76,7 @@ def questions(week: str) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Year:
-    """What a year came to: what was published, what was asked, and who was refused."""
+    """Result of a year: published numbers, answered questions, and the refusal."""
 
     published: tuple[str, ...]
     answered: int
