@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from traceback import clear_frames
 from typing import Any
 
@@ -197,9 +197,7 @@ class Ledger:
         """Load the keys of commands, checked against the witness if one is guarded."""
 
         def needs(state: State) -> Iterator[str]:
-            yield "repairs"
-            for command in commands:
-                yield from command.keys(state)
+            return chain(("repairs",), *(each.keys(state) for each in commands))
 
         guarded = any(command.guarded for command in commands)
         state = self.watch.load(reading, needs, guarded=guarded)
