@@ -21,13 +21,11 @@ from dpflow.exceptions import (
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.storage import postgres_connection as storage_server
-from dpflow.ledger.storage.base import VERSION
 from dpflow.ledger.storage.postgres import PostgresStorage, SessionOwners
 from dpflow.ledger.storage.postgres_connection import Server
 from tests.ledger.processes import Child
 from tests.ledger.support import (
     audit,
-    edit,
     granted,
     ledger_on,
     read,
@@ -65,21 +63,6 @@ def test_no_ledger_is_missing(postgres_url: str) -> None:
         with pytest.raises(LedgerMissing, match="dpflow ledger init"):
             open_ledger(url)
     assert read(postgres_url, "SELECT to_regnamespace('dpflow')") == [(None,)]
-
-
-def test_a_ledger_of_another_version_is_refused(
-    ledger: Ledger, postgres_url: str
-) -> None:
-    """At the opening, and at the next write if another version comes meanwhile."""
-    edit(postgres_url, f"UPDATE ledger SET version = {VERSION + 1}")
-    for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(postgres_url)):
-        with pytest.raises(LedgerUnavailable, match="another version of dpflow"):
-            call()
-    edit(postgres_url, "DROP TABLE kept", locked=True)
-    with pytest.raises(LedgerUnavailable, match="another version of dpflow"):
-        open_ledger(postgres_url)
-    with pytest.raises(ConfigurationError, match="already"):
-        create_ledger(postgres_url)
 
 
 def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(

@@ -8,11 +8,8 @@ ends a log at its first bad checksum.)
 
 from __future__ import annotations
 
-import logging
-import os
 import random
 import sqlite3
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -101,16 +98,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     ledger.close()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder in memory, if there is one: nothing here is to survive."""
-    logging.getLogger("dpflow").setLevel(logging.ERROR)
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else tmp_path
-    with tempfile.TemporaryDirectory(dir=place) as name:
-        yield Path(name)
-
-
 Damage = Callable[[random.Random, bytearray, Sample], None]
 
 
@@ -122,13 +109,6 @@ def flip(chance: random.Random, data: bytearray, start: int, end: int) -> None:
 def one_bit(chance: random.Random, data: bytearray, _: Sample) -> None:
     """Flip a bit anywhere."""
     flip(chance, data, 0, len(data))
-
-
-def burst(chance: random.Random, data: bytearray, _: Sample) -> None:
-    """Flip some bits of one sector."""
-    start = SECTOR * chance.randrange(len(data) // SECTOR)
-    for _ in range(chance.randrange(2, 30)):
-        flip(chance, data, start, start + SECTOR)
 
 
 def near(chance: random.Random, data: bytearray, text: bytes, after: int) -> None:
@@ -187,21 +167,10 @@ def cut(chance: random.Random, data: bytearray, _: Sample) -> None:
     del data[chance.randrange(SECTOR, len(data)) :]
 
 
-DAMAGES: dict[str, Damage] = {
-    "one bit": one_bit,
-    "burst": burst,
-    "account's sums": account_sums,
-    "open charge": open_charge,
-    "amount": amount,
-    "zeros": zeros,
-    "swapped": swapped,
-    "stale page": stale_page,
-    "cut": cut,
-}
-
-
-#: Most of what they hit is read by no operation.
-RARELY = {"one bit", "burst"}
+DAMAGES: list[Damage] = [
+    *(one_bit, account_sums, open_charge, amount),
+    *(zeros, swapped, stale_page, cut),
+]
 
 
 @dataclass
@@ -292,26 +261,25 @@ class Trial:
             self.check()
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_never_lowers_usage_in_silence(
-    sample: Sample, folder: Path, name: str
+    sample: Sample, tmp_path: Path, damage: Damage
 ) -> None:
     """Refused or exact; the seed of a failing trial is in the report."""
     seed = first_seed()
-    print(f"damage {name!r}: DPFLOW_SEED={seed}")
+    print(f"DPFLOW_SEED={seed}")
     chance = random.Random(seed)
     told: Counter[str] = Counter()
     for number in range(ROUNDS):
         data = bytearray(sample.content)
-        DAMAGES[name](chance, data, sample)
-        path = folder / f"{number}.db"
+        damage(chance, data, sample)
+        path = tmp_path / f"{number}.db"
         path.write_bytes(data)
         told += Trial(sample, path).run(chance)
-        for item in folder.iterdir():
-            item.unlink()
     print(dict(told))
     assert sum(told.values()) >= ROUNDS
-    assert told["refused"] > 0 or name in RARELY
+    # Most of what one bit hits is read by no operation.
+    assert told["refused"] > 0 or damage is one_bit
 
 
 def test_without_damage_everything_is_acknowledged(

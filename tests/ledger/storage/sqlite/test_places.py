@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.storage import sqlite_files
 from dpflow.ledger.storage.sqlite_files import mount_of
+from tests.hunts.machinery.support import memory_folder
 from tests.ledger.processes import told_by_child
-from tests.ledger.storage.sqlite.mounting import mounted, small_disk, unmount
 from tests.ledger.support import granted, new_ledger, url
 
 
@@ -104,12 +104,12 @@ def test_a_link_does_not_hide_a_network(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts is where the file lies, and where its log is."""
-    with small_disk(tmp_path / "local", "24m") as disk:
-        link = disk.folder / "link.db"
-        link.symlink_to(path)
-        pretend(monkeypatch, tmp_path, "nfs4")
-        with pytest.raises(LedgerUnavailable, match="on nfs4"):
-            open_ledger(url(link))
+    link = memory_folder() / "link.db"
+    link.symlink_to(path)
+    pretend(monkeypatch, tmp_path, "nfs4")
+    with pytest.raises(LedgerUnavailable, match="on nfs4"):
+        open_ledger(url(link))
+    shutil.rmtree(link.parent)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "apfs", "fuseblk"])
@@ -168,41 +168,18 @@ def test_a_ledger_mounted_as_a_single_file_is_refused(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log, with the newest charges, would lie in the container's own layer."""
-    alone = tmp_path / "container"
-    alone.mkdir()
-    place = alone / "ledger.db"
+    place = tmp_path / "container" / "ledger.db"
+    place.parent.mkdir()
     place.touch()
-    real = bind(path, place)
-    if not real:
-        # The same as the kernel would say, by another number for the file.
-        found = "1000000", "ext4"
-        monkeypatch.setattr(
-            sqlite_files,
-            "mount_of",
-            lambda each: found if each == place else mount_of(each),
-        )
-    try:
-        with pytest.raises(LedgerUnavailable, match="Mount the folder"):
-            open_ledger(url(place))
-        assert [item.name for item in alone.iterdir() if "wal" in item.name] == []
-    finally:
-        if real:
-            unmount(place)
+    # The kernel says another number for a file that is a mount of its own.
+    own = "1000000", "ext4"
+    monkeypatch.setattr(
+        sqlite_files, "mount_of", lambda at: own if at == place else mount_of(at)
+    )
+    with pytest.raises(LedgerUnavailable, match="Mount the folder"):
+        open_ledger(url(place))
+    assert [at for at in place.parent.iterdir() if "wal" in at.name] == []
     granted(open_ledger(url(path)))
-
-
-def bind(path: Path, at: Path) -> bool:
-    """Mount one file over another."""
-    at.unlink()
-    at.mkdir()
-    allowed = mounted("-t", "tmpfs", "dpflow-test", at=at)
-    if allowed:
-        unmount(at)
-    at.rmdir()
-    at.touch()
-    if allowed:
-        subprocess.run(["mount", "--bind", str(path), str(at)], check=True)
-    return allowed
 
 
 def test_asking_where_a_file_lies_keeps_its_locks(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +27,6 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from tests.ledger.processes import Child, Gate, die, told_by_child
-from tests.ledger.storage.sqlite.mounting import Disk, read_only_view, small_disk
 from tests.ledger.support import (
     audit,
     check_acknowledged,
@@ -51,40 +50,37 @@ TENTH = Fraction(1, 10)
 # Space
 
 
-@pytest.mark.parametrize("quota", [False, True])
-def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path, quota: bool) -> None:
-    """Refused while it is full; what was acknowledged stays; and then it goes on."""
-    limited = nullcontext(Disk(tmp_path, real=False))
-    with limited if quota else small_disk(tmp_path / "disk", "24m") as disk:
-        path = disk.folder / "ledger.db"
-        new_ledger(disk.folder).close()
+def limit(folder: Path, more: int | None) -> None:
+    """Let files grow by so many bytes only; None is no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = max(item.stat().st_size for item in folder.iterdir())
+    most = hard if more is None else size + more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
-        def meet(say: Callable[[str], None]) -> None:
-            ledger = open_ledger(url(path))
-            reservation = granted(ledger, "1e-6")
-            say(f"reserved {reservation}")
-            disk.fill(leave=200_000)
-            ledger.settle(reservation)
-            say(f"settled {reservation}")
-            say(f"error {fill(ledger, say)}")
-            say(f"error {refusal(lambda: granted(ledger, '1e-6'))}")
-            if disk.real:
-                with pytest.raises(LedgerUnavailable, match="16 MiB"):
-                    open_ledger(url(path))
-            disk.free()
-            reservation = granted(ledger, "1e-6")
-            say(f"reserved {reservation}")
-            ledger.settle(reservation)
-            say(f"settled {reservation}")
 
-        code, lines = Child(meet).end()
-        assert code == 0, lines
-        errors = [line for line in lines if line.startswith("error")]
-        assert errors[0] == "error LedgerUnavailable"
-        assert errors[1] == "error LedgerUnavailable" or not disk.real
-        told = [line for line in lines if not line.startswith("error")]
-        assert len(told) >= 6
-        check_acknowledged(path, told)
+def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
+    """What was acknowledged stays, and with new space it goes on."""
+    path = tmp_path / "ledger.db"
+    new_ledger(tmp_path).close()
+
+    def meet(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        ledger.owners.mine()
+        limit(tmp_path, 60_000)
+        say(f"error {fill(ledger, say)}")
+        limit(tmp_path, None)
+        reservation = granted(ledger, "1e-6")
+        say(f"reserved {reservation}")
+        ledger.settle(reservation)
+        say(f"settled {reservation}")
+
+    code, lines = Child(meet).end()
+    assert code == 0, lines
+    errors = [line for line in lines if line.startswith("error")]
+    assert errors == ["error LedgerUnavailable"]
+    told = [line for line in lines if not line.startswith("error")]
+    assert len(told) >= 4
+    check_acknowledged(path, told)
 
 
 def test_a_new_ledger_without_space_leaves_nothing(
@@ -125,32 +121,25 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_a_read_only_mount_grants_nothing(public: Path) -> None:
+def test_a_read_only_folder_grants_nothing(public: Path) -> None:
     """An error, nothing written, and the ledger works where it can be written."""
-    folder = public / "disk"
-    folder.mkdir()
-    ledger = new_ledger(folder)
+    ledger, path = new_ledger(public), public / "ledger.db"
     granted(ledger)
     asked = request(ledger)
     ledger.storage.close()
-    path = folder / "ledger.db"
-    before = path.read_bytes()
-    names = sorted(folder.iterdir())
-    with read_only_view(folder, public / "view") as view:
-        if view is None:
-            for item in folder.iterdir():
-                item.chmod(0o555 if item.is_dir() else 0o444)
-            folder.chmod(0o555)
-        place = (view or folder) / "ledger.db"
+    before, names = path.read_bytes(), sorted(public.iterdir())
+    modes = {item: item.stat().st_mode for item in (public, *public.rglob("*"))}
+    for item, mode in modes.items():
+        item.chmod(mode & ~0o222 | 0o444)
 
-        def attempt() -> str:
-            if view is None:
-                become_nobody()
-            return refusal(lambda: open_ledger(url(place)).reserve(asked))
+    def attempt() -> str:
+        become_nobody()
+        return refusal(lambda: open_ledger(url(path)).reserve(asked))
 
-        assert told_by_child(attempt) == "LedgerUnavailable"
-    assert (path.read_bytes(), sorted(folder.iterdir())) == (before, names)
-    folder.chmod(0o755)
+    assert told_by_child(attempt) == "LedgerUnavailable"
+    assert (path.read_bytes(), sorted(public.iterdir())) == (before, names)
+    for item, mode in modes.items():
+        item.chmod(mode)
     ledger.reserve(asked)
     ledger.close()
 
