@@ -27,18 +27,16 @@ from tests.hunts.machinery.crash_vfs import (
     Disk,
     NotingVFS,
 )
-from tests.hunts.machinery.memory import (
+from tests.hunts.machinery.support import (
     IDENTITY,
     SECRET,
     Hook,
     Nth,
-    empty_ledger,
-    nothing,
-)
-from tests.hunts.machinery.support import (
     SimulatedOwners,
     audited,
+    empty_ledger,
     figure,
+    nothing,
 )
 from tests.hunts.machinery.trials import (
     ACTIONS,

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from dpflow.ledger.storage.sqlite import SqliteStorage
-from tests.hunts.machinery.memory import IDENTITY, SECRET
 from tests.hunts.machinery.storm import POLICY, storm
 from tests.hunts.machinery.support import (
+    IDENTITY,
+    SECRET,
     audited,
     figure,
     first_seed,

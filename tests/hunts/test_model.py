@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,20 +18,17 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
 from dpflow.ledger.storage.tables import Transaction
 from tests.hunts.machinery.machine import MOST, QUANTUM, LedgerMachine
-from tests.hunts.machinery.memory import IDENTITY, SECRET, MemoryStorage
-from tests.hunts.machinery.support import figure, first_seed, memory_folder
-from tests.ledger.columns import show_columns
-from tests.ledger.faults import FaultySqlite
+from tests.hunts.machinery.support import MemoryStorage, figure, first_seed
 from tests.ledger.support import UNIT
 from tests.sizes import scaled
 
 
-def play(machine: type[LedgerMachine], examples: int) -> None:
+def play(examples: int) -> None:
     """Play random histories, from a seed that is printed."""
     number = first_seed()
     print(f"seed {number}")
     run_state_machine_as_test(
-        seed(number)(machine),
+        seed(number)(LedgerMachine),
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
@@ -44,36 +40,13 @@ def play(machine: type[LedgerMachine], examples: int) -> None:
     )
 
 
-class FileMachine(LedgerMachine):
-    """The same on a file, with a connection for each worker."""
-
-    def open(self) -> None:
-        """Make a ledger file."""
-        self.folder = memory_folder()
-        self.path = self.folder / "ledger.db"
-        FaultySqlite.create(self.path, IDENTITY, SECRET).close()
-        self.raw = show_columns(sqlite3.connect(self.path, isolation_level=None))
-
-    def storage(self) -> Any:
-        """Open the file."""
-        return FaultySqlite(self.path)
-
-    def teardown(self) -> None:
-        """Audit the journal, and clean up."""
-        super().teardown()
-        for each in (self.raw, *self.workers):
-            each.close()
-        shutil.rmtree(self.folder)
-
-
 def test_the_ledger_does_what_the_model_says() -> None:
     """Crashes, failures, repeats and exact boundaries included."""
     LedgerMachine.counts.clear()
-    sizes = {LedgerMachine: scaled(60, 30), FileMachine: scaled(12, 6)}
-    for machine, examples in sizes.items():
-        play(machine, examples)
+    examples = scaled(72, 30)
+    play(examples)
     steps = LedgerMachine.counts["steps"]
-    figure("model", violations=0, examples=sum(sizes.values()), steps=steps)
+    figure("model", violations=0, examples=examples, steps=steps)
 
 
 #: A call of a rule of the machine: its name and values.
@@ -106,12 +79,11 @@ def perform(machine: LedgerMachine, calls: list[Call]) -> None:
     machine.teardown()
 
 
-@pytest.mark.parametrize("machine", [LedgerMachine, FileMachine])
-def test_each_event_agrees_with_the_model(machine: type[LedgerMachine]) -> None:
+def test_each_event_agrees_with_the_model() -> None:
     """The search above asserts nothing about events that it may not meet."""
     for event, calls in EVENTS.items():
-        perform(machine(), calls)
-        assert machine.counts[event] > 0, event
+        perform(LedgerMachine(), calls)
+        assert LedgerMachine.counts[event] > 0, event
 
 
 def test_a_void_that_is_sent_again_gives_no_settled_charge_back() -> None:

@@ -25,10 +25,10 @@ from tests.hunts.machinery.crash_vfs import (
     Note,
     NotingVFS,
 )
-from tests.hunts.machinery.memory import empty_ledger
 from tests.hunts.machinery.support import (
     SimulatedOwners,
     audited,
+    empty_ledger,
     figure,
     first_seed,
 )

@@ -16,14 +16,13 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision
 from dpflow.ledger.state import State
-from tests.hunts.machinery.memory import Crash
 from tests.hunts.machinery.simulation import (
     CLOCKS,
     SimulatedStorage,
     Simulation,
     forfeit,
 )
-from tests.hunts.machinery.support import figure, first_seed
+from tests.hunts.machinery.support import Crash, figure, first_seed
 from tests.sizes import scaled
 
 

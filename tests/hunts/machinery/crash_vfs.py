@@ -18,7 +18,7 @@ import apsw
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.storage.sqlite_files import sync_log
 from dpflow.ledger.storage.tables import Transaction
-from tests.hunts.machinery.memory import IDENTITY
+from tests.hunts.machinery.support import IDENTITY
 
 SECTOR = 512
 

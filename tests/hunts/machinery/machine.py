@@ -17,15 +17,16 @@ from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Replayed, Request
-from tests.hunts.machinery.memory import (
+from tests.hunts.machinery.model import LIMIT, Model
+from tests.hunts.machinery.support import (
     Crash,
     MemoryStorage,
     Nth,
+    SimulatedOwners,
+    asked,
     nothing,
     tables_in_memory,
 )
-from tests.hunts.machinery.model import LIMIT, Model
-from tests.hunts.machinery.support import SimulatedOwners, asked
 from tests.ledger.auditor import audit, first
 from tests.ledger.support import UNIT, make_policy, request
 

@@ -22,8 +22,13 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, LedgerUnavailable, ReservationConflict
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
-from tests.hunts.machinery.memory import Crash, MemoryStorage, tables_in_memory
-from tests.hunts.machinery.support import SimulatedOwners, asked
+from tests.hunts.machinery.support import (
+    Crash,
+    MemoryStorage,
+    SimulatedOwners,
+    asked,
+    tables_in_memory,
+)
 from tests.ledger.auditor import audit, first
 from tests.ledger.support import UNIT, make_policy, request, reserve_all
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +14,6 @@ from dpflow.accounting import make_filter
 from dpflow.exceptions import (
     BudgetRefused,
     LedgerCorrupt,
-    LedgerUnavailable,
     ReservationConflict,
     UnsupportedCost,
 )
@@ -225,40 +224,3 @@ def test_a_draw_of_more_than_is_left_is_caught(
     drawn(broken, "0.2")
     with pytest.raises((JournalError, LedgerCorrupt), match="it draws"):
         drawn(broken, "0.1")
-
-
-# Cut connections
-
-
-@pytest.mark.parametrize("committed", [False, True])
-def test_a_seal_whose_answer_is_lost_is_sent_again(
-    ledger: Any, monkeypatch: pytest.MonkeyPatch, committed: bool
-) -> None:
-    """Whether or not the first came through, the rest is returned once."""
-    held_run(ledger, ["0.1"] * 4)
-    drawn(ledger)
-    cuts = cut(monkeypatch, ledger, committed=committed)
-    assert ledger.seal(RUN, outcome="completed")
-    assert cuts == ["cut"]
-    assert sums(ledger) == (0, TENTH)
-    assert kinds(ledger).count("seal") == 1
-
-
-def cut(monkeypatch: pytest.MonkeyPatch, ledger: Any, *, committed: bool) -> list[str]:
-    """Cut the connection at the next commit, before or after it came through."""
-    write, cuts = ledger.storage.write, []
-
-    @contextmanager
-    def once() -> Iterator[Any]:
-        first = not cuts
-        with write() as transaction:
-            yield transaction
-            if first and not committed:
-                cuts.append("cut")
-                raise LedgerUnavailable("cut", unknown=True)
-        if first:
-            cuts.append("cut")
-            raise LedgerUnavailable("cut", unknown=True)
-
-    monkeypatch.setattr(ledger.storage, "write", once)
-    return cuts

@@ -221,7 +221,24 @@ def test_the_check_sees_a_late_return(monkeypatch: pytest.MonkeyPatch) -> None:
 # What it is for
 
 
-def strategy(ledger: Ledger, budget: Fraction, policy: Any) -> tuple[bool, Fraction]:
+#: A budget of mu squared in full, and its delta at epsilon 0.001.
+WHOLE = Fraction(1, 4)
+DELTA = divergence(float(WHOLE), 1e-3) * (1 + 1e-12)
+SOLD_OUT = make_policy(
+    budget=f"{{epsilon: 0.001, delta: {DELTA:.16f}}}", filter="residue"
+)
+
+
+def by_choice(charge: Fraction) -> float:
+    """Return the delta of who takes the better of two steps after a Gaussian."""
+
+    def either(x: float) -> float:
+        return max(response(0.3, x), divergence(float(charge), x))
+
+    return mean_after_gaussian(either, float(WHOLE - charge), 1e-3)
+
+
+def strategy(ledger: Ledger, policy: Any) -> tuple[bool, Fraction]:
     """Hold a response, draw a Gaussian of the rest, and take the response back.
 
     Returns:
@@ -229,7 +246,7 @@ def strategy(ledger: Ledger, budget: Fraction, policy: Any) -> tuple[bool, Fract
     """
     here, first = {"policies": (policy,)}, PureDP(epsilon="0.3")
     charge = make_filter(**policy.pinned()["filter"]).price(first).amounts[0]
-    rest, spare = (mu_of(n) for n in (budget * UNITS - charge, charge))
+    rest, spare = (mu_of(n) for n in (WHOLE * UNITS - charge, charge))
     kept = granted(ledger, first, **here)
     ledger.settle(granted(ledger, GaussianDP(mu=rest), **here))
     ledger.void(kept, reason="not started")
@@ -247,26 +264,17 @@ def test_a_choice_after_a_draw_would_pass_the_budget(
 
     Negative control: with returns the ledger lets him, and his delta is above.
     """
-    epsilon, budget = 1e-3, Fraction(1, 4)
-    delta = divergence(float(budget), epsilon) * (1 + 1e-12)
-    fields = f"{{epsilon: 0.001, delta: {delta:.16f}}}"
-    policy = make_policy(budget=fields, filter="residue")
-    chooses, charge = strategy(ledger, budget, policy)
+    chooses, charge = strategy(ledger, SOLD_OUT)
     assert not chooses
-    c = float(charge)
-
-    def either(x: float) -> float:
-        return max(response(0.3, x), divergence(c, x))
 
     def fixed(x: float) -> float:
         return response(0.3, x)
 
-    m = float(budget) - c
-    assert mean_after_gaussian(fixed, m, epsilon) < delta + 1e-4
-    assert mean_after_gaussian(either, m, epsilon) > delta + 1e-3
+    assert mean_after_gaussian(fixed, float(WHOLE - charge), 1e-3) < DELTA + 1e-4
+    assert by_choice(charge) > DELTA + 1e-3
     monkeypatch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
     again = create_ledger(f"memory://{uuid.uuid4().hex}")
-    assert strategy(again, budget, policy)[0]
+    assert strategy(again, SOLD_OUT)[0]
 
 
 # Run reservations
@@ -321,7 +329,7 @@ def test_a_run_within_a_run_draws_too(ledger: Ledger) -> None:
 # Charges after the fact
 
 
-def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
+def declared_late(policy: Any) -> tuple[bool, bool, Fraction]:
     """Draw a Gaussian that is declared too small, look, and take one of two steps.
 
     Returns:
@@ -330,7 +338,7 @@ def declared_late(policy: Any, budget: Fraction) -> tuple[bool, bool, Fraction]:
     """
     first, here = PureDP(epsilon="0.3"), {"policies": (policy,)}
     charge = make_filter(**policy.pinned()["filter"]).price(first).amounts[0]
-    rest, spare = (mu_of(n) for n in (budget * UNITS - charge, charge))
+    rest, spare = (mu_of(n) for n in (WHOLE * UNITS - charge, charge))
     fits = []
     for choice in (first, GaussianDP(mu=spare)):
         place = f"memory://{uuid.uuid4().hex}"
@@ -355,21 +363,11 @@ def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
 
     Negative control: charged at its own price, the sum of prices stays in the budget.
     """
-    epsilon, budget = 1e-3, Fraction(1, 4)
-    delta = divergence(float(budget), epsilon) * (1 + 1e-12)
-    policy = make_policy(
-        budget=f"{{epsilon: 0.001, delta: {delta:.16f}}}", filter="residue"
-    )
-    *fits, charge = declared_late(policy, budget)
-    c = float(charge)
-
-    def either(x: float) -> float:
-        return max(response(0.3, x), divergence(c, x))
-
-    assert mean_after_gaussian(either, float(budget) - c, epsilon) > delta + 1e-3
+    *fits, charge = declared_late(SOLD_OUT)
+    assert by_choice(charge) > DELTA + 1e-3
     assert fits == [False, False]
     monkeypatch.setattr(ResidueFilter, "charged_late", Rule.charged_late)
-    assert declared_late(policy, budget)[:2] == (True, True)
+    assert declared_late(SOLD_OUT)[:2] == (True, True)
 
 
 def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
