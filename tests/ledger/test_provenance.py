@@ -61,15 +61,6 @@ def test_the_commit_is_told_and_whether_the_code_differs(repository: Path) -> No
     assert provenance(repository)["code"] == {**clean, "dirty": True}
 
 
-def test_git_is_asked_once_per_process(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No step pays for it; a commit made meanwhile is not what runs."""
-    first = provenance(repository)
-    monkeypatch.setattr(room, "git", None)
-    assert provenance(repository) is first
-
-
 def test_without_a_repository_no_code_is_claimed(
     repository: Path,
     tmp_path_factory: pytest.TempPathFactory,

@@ -1,26 +1,35 @@
-"""Edits of the database by hand are noticed at the next decision, and nothing moves."""
+"""Edits by hand are noticed or refused, and a reader of a ledger takes nothing."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextlib import nullcontext as does_not_raise
 
 import psycopg
 import pytest
 
-from dpflow.exceptions import LedgerError
+from dpflow.exceptions import LedgerError, LedgerUnavailable
+from dpflow.ledger import views
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.views.spending import spending
 from tests.ledger.support import (
     Place,
     audit,
     edit,
     everything,
     granted,
+    in_memory,
+    make_ledger,
+    read,
     request,
     url,
+    write_a_row,
 )
-
-pytestmark = pytest.mark.storages("sqlite")
 
 # The journal
 
@@ -28,6 +37,7 @@ pytestmark = pytest.mark.storages("sqlite")
 LATER = "WHERE key = 'account/a#1' AND number = 4"
 
 
+@pytest.mark.storages("sqlite")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -62,6 +72,7 @@ def test_an_edit_by_hand_is_noticed_at_the_next_decision(
     assert before == everything(path)
 
 
+@pytest.mark.storages("sqlite")
 def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
     """The control of the tests above: dropping the triggers alone changes nothing."""
     ledger.settle(granted(ledger, "0.8"))
@@ -70,6 +81,7 @@ def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
     audit(path)
 
 
+@pytest.mark.storages("sqlite")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -91,3 +103,74 @@ def test_the_journal_is_append_only(
     with pytest.raises(errors, match="append-only"):
         edit(path, statement, locked=True)
     assert before == everything(path)
+
+
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
+
+@contextmanager
+def reader(path: Place) -> Iterator[Ledger]:
+    """Open a ledger for reading."""
+    ledger = open_ledger(url(path), read_only=True)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@pytest.fixture
+def writer(path: Place) -> Iterator[Ledger]:
+    """Give a ledger with a charge, open for writing."""
+    opened = make_ledger(path)
+    granted(opened, "0.1")
+    yield opened
+    opened.close()
+
+
+def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -> None:
+    """Neither keeps the other waiting for long, and the journal can be verified."""
+    with reader(path) as ledger:
+        for number in range(2, 5):
+            (view,) = views.accounts(ledger)
+            assert view.used_fraction == pytest.approx((number - 1) / 10)
+            granted(writer, "0.1")
+            assert verify(ledger).fine
+
+
+def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
+    """Nor anything else that writes; the journal stays as it is."""
+    before = views.history(writer, all_accounts=True)
+    with reader(path) as ledger:
+        with pytest.raises(LedgerUnavailable, match="opened for reading only"):
+            ledger.reserve(request(ledger, "0.1"))
+        with pytest.raises(LedgerUnavailable, match="opened for reading only"):
+            ledger.ask(Freeze(book="a", reason="test"))
+    assert views.history(writer, all_accounts=True) == before
+
+
+def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
+    """A statement that writes, slipped into a reading transaction, fails."""
+    with reader(path) as ledger:
+        refused = does_not_raise() if in_memory(path) else pytest.raises(LedgerError)
+        with refused, ledger.storage.read() as reading:
+            write_a_row(reading)
+    assert read(path, "SELECT * FROM kept") == []
+    with writer.storage.write() as within:
+        write_a_row(within)
+
+
+def test_a_journal_of_several_pages_is_read_whole(
+    writer: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No entry is twice on a page, none between two."""
+    for _ in range(6):
+        granted(writer, "0.01")
+    whole, spent = (
+        views.usage(writer, "a", most=100)["a#1"],
+        spending(writer, "a", ("step",), term=1),
+    )
+    assert [point.seq for point in whole] == list(range(2, 9))
+    for page in (1, 2, 7, 8):
+        monkeypatch.setattr("dpflow.ledger.storage.tables._PAGE", page)
+        assert views.usage(writer, "a", most=100)["a#1"] == whole
+        assert spending(writer, "a", ("step",), term=1) == spent

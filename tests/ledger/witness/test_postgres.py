@@ -141,17 +141,6 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
         assert "me@127.0.0.1:9/x" in told.message
 
 
-def test_a_session_that_the_server_ended_is_made_anew(
-    tmp_path: Path, database: str
-) -> None:
-    """At the next step; a restart of the server is no accident of the ledger's."""
-    ledger = made_at(database, tmp_path)
-    granted(ledger)
-    connection = witness_of(ledger)._server._connection  # type: ignore[attr-defined]
-    server().run(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
-    granted(ledger)
-
-
 def test_what_a_database_sets_for_transactions_loses_no_line(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,14 +49,13 @@ pytestmark = pytest.mark.storages("sqlite", "postgres")
 TENTH = Fraction(1, 10)
 
 
-def killed_run(path: Place, *, draws: int = 1) -> str:
-    """Kill a process that holds four tenths and has drawn some; return its id."""
+def killed_run(path: Place) -> str:
+    """Kill a process that holds four tenths and has drawn one; return its id."""
 
     def work(say: Callable[[str], None]) -> None:
         ledger = open_ledger(url(path))
         say(held_run(ledger, ["0.1"] * 4))
-        for _ in range(draws):
-            ledger.settle(drawn(ledger).reservation)
+        ledger.settle(drawn(ledger).reservation)
         die()
 
     code, lines = Child(work).end()

@@ -12,13 +12,15 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.exceptions import DpflowError
 from dpflow.ledger import Ledger
 from dpflow.ledger.records import Granted, Replayed
 from dpflow.ledger.storage.owners import Owners
@@ -173,92 +175,54 @@ DAMAGES: list[Damage] = [
 ]
 
 
-@dataclass
-class Trial:
-    """A damaged ledger at work, and what an undamaged one would hold."""
+def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
+    """Do everything in some order, and compare the sums with those without damage.
 
-    sample: Sample
-    path: Path
-    settled: Fraction = field(init=False)
-    held: Fraction = field(init=False)
+    Returns:
+        How much was acknowledged and refused.
+    """
+    told: Counter[str] = Counter()
+    try:
+        ledger = Ledger(SqliteStorage(path), sample.owners)
+    except DpflowError:
+        return Counter(["refused"])
+    settled, held = sample.settled, sample.held
 
-    def __post_init__(self) -> None:
-        self.settled, self.held = self.sample.settled, self.sample.held
+    def ask(cost: Fraction, **fields: Any) -> Callable[[], object]:
+        return lambda: ledger.reserve(request(ledger, str(float(cost)), **fields))
 
-    def run(self, chance: random.Random) -> Counter[str]:
-        """Do everything in some order; count what was acknowledged and refused."""
-        told: Counter[str] = Counter()
+    def end(how: str, charge: str, **reason: str) -> Callable[[], object]:
+        return lambda: getattr(ledger, how)(sample.charges[charge], **reason)
+
+    #: With what each adds to the settled and to the held amount.
+    calls = [
+        (ask(SMALL, policies=POLICIES), 0, SMALL),
+        (ask(CHARGE, key="week/1"), 0, 0),
+        (end("settle", "early"), CHARGE, -CHARGE),
+        (end("settle", "settle"), CHARGE, -CHARGE),
+        (end("void", "void", reason="test"), 0, -CHARGE),
+        (end("forfeit", "forfeit", reason="test"), CHARGE, -CHARGE),
+    ]
+    chance.shuffle(calls)
+    for call, posted, more in calls:
         try:
-            ledger = Ledger(SqliteStorage(self.path), self.sample.owners)
+            answer = call()
         except DpflowError:
-            return Counter(["refused"])
-        calls = [self.over, self.fit, self.settle, self.void, self.forfeit, self.replay]
-        chance.shuffle(calls)
-        for call in calls:
-            try:
-                call(ledger)
-            except DpflowError as error:
-                told[
-                    "exhausted" if isinstance(error, BudgetRefused) else "refused"
-                ] += 1
-            else:
-                told["acknowledged"] += 1
-        ledger.storage.close()
-        return told
-
-    def check(self) -> None:
-        """Compare the sums in the file with what they must be."""
-        try:
-            found = sums(self.path)
-        except (sqlite3.DatabaseError, ValueError):
-            # Nobody reads a lower usage there either.
-            return
-        assert found == (self.settled, self.held)
-
-    def over(self, ledger: Ledger) -> None:
-        """Ask for a little more than is left."""
-        left = 1 - self.settled - self.held
-        asked = request(ledger, str(float(left + SMALL)), policies=[POLICIES[0]])
-        with pytest.raises(BudgetRefused):
-            ledger.reserve(asked)
-        self.check()
-
-    def fit(self, ledger: Ledger) -> None:
-        """Ask for what fits."""
-        cost = str(float(SMALL))
-        answer = ledger.reserve(request(ledger, cost, policies=POLICIES))
-        assert isinstance(answer, Granted)
-        self.held += SMALL
-        self.check()
-
-    def settle(self, ledger: Ledger) -> None:
-        """End a charge of long ago."""
-        for way in ("early", "settle"):
-            ledger.settle(self.sample.charges[way])
-            self.settled, self.held = self.settled + CHARGE, self.held - CHARGE
-            self.check()
-
-    def void(self, ledger: Ledger) -> None:
-        """Give a charge back."""
-        ledger.void(self.sample.charges["void"], reason="test")
-        self.held -= CHARGE
-        self.check()
-
-    def forfeit(self, ledger: Ledger) -> None:
-        """Close a dead charge."""
-        ledger.forfeit(self.sample.charges["forfeit"], reason="test")
-        self.settled, self.held = self.settled + CHARGE, self.held - CHARGE
-        self.check()
-
-    def replay(self, ledger: Ledger) -> None:
-        """Ask for a release that is kept; a new charge instead is counted."""
-        cost = str(float(CHARGE))
-        answer = ledger.reserve(request(ledger, cost, key="week/1"))
+            told["refused"] += 1
+            continue
+        told["acknowledged"] += 1
         if isinstance(answer, Replayed):
             assert answer.value == '"the value"'
-        else:
-            self.held += CHARGE
-            self.check()
+        # A charge in place of a replay is counted.
+        anew = isinstance(answer, Granted) and not more
+        settled, held = settled + posted, held + (CHARGE if anew else more)
+        # Where the sums cannot be read, no lower usage is read.
+        with suppress(sqlite3.DatabaseError, ValueError):
+            assert sums(path) == (settled, held)
+    with pytest.raises(DpflowError):
+        ask(1 - settled - held + SMALL, policies=POLICIES[:1])()
+    ledger.storage.close()
+    return told
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -275,7 +239,7 @@ def test_damage_never_lowers_usage_in_silence(
         damage(chance, data, sample)
         path = tmp_path / f"{number}.db"
         path.write_bytes(data)
-        told += Trial(sample, path).run(chance)
+        told += trial(sample, path, chance)
     print(dict(told))
     assert sum(told.values()) >= ROUNDS
     # Most of what one bit hits is read by no operation.
@@ -288,6 +252,6 @@ def test_without_damage_everything_is_acknowledged(
     """So the trials above can fail."""
     path = tmp_path / "ledger.db"
     path.write_bytes(sample.content)
-    told = Trial(sample, path).run(random.Random(1))
+    told = trial(sample, path, random.Random(1))
     assert told == {"acknowledged": 6}
     audit(path)
