@@ -1,4 +1,4 @@
-"""The n-th SQL call fails, for every n, once or for ever: no loss, no overspending.
+"""The n-th SQL call fails, for every n, once or always: no loss, no overspending.
 
 The driver is made to fail under dpflow's own storage. Whatever happens, what was
 acknowledged is there, what was not is there wholly or not at all, no connection is used
@@ -145,7 +145,7 @@ def try_one(
 
 
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
-def test_every_call_fails_once_and_for_ever(folder: Path, code: str) -> None:
+def test_every_call_fails_once_and_always(folder: Path, code: str) -> None:
     """Of every operation, before the statement ran and after it."""
     counts = try_all(folder, code)
     assert counts["failures"] > 150

@@ -111,7 +111,7 @@ def test_each_event_keeps_the_promises(clock: dict[str, Simulation]) -> None:
 
 
 def unlocked(patch: pytest.MonkeyPatch) -> None:
-    """Let everybody in at once."""
+    """Give the lock to all."""
     patch.setattr(SimulatedStorage, "lock", lambda _: contextlib.nullcontext())
 
 

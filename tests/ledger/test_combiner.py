@@ -110,7 +110,7 @@ def test_an_interrupt_is_for_the_thread_that_it_meets(steps) -> None:
     assert [len(batch) for batch in asking.batches] == [1, 3, 2]
 
 
-def test_an_unavailable_ledger_is_told_to_each(steps) -> None:
+def test_each_thread_gets_an_error_of_an_unavailable_ledger(steps) -> None:
     """With errors of their own, and the next who asks is served."""
 
     def fail(_: Sequence[Command]) -> None:
@@ -144,7 +144,7 @@ def test_a_deadline_is_not_waited_for_twice(steps, monkeypatch) -> None:
     assert [len(batch) for batch in asking.batches] == [1, 1]
 
 
-def test_damage_is_told_to_whom_it_concerns(steps) -> None:
+def test_damage_fails_only_its_own_command(steps) -> None:
     """The rest of a batch is decided one by one, also after an error of any other kind.
 
     A cost of somebody's own may raise one, and must not fail the steps beside it.

@@ -1,4 +1,4 @@
-"""What may come next in the journal, asked of the pure rules alone."""
+"""What may come next in the journal, by the pure rules alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def draft(kind: str, body: dict[str, Any], **fields: Any) -> Entry:
     return Entry(1, kind, None, body, "t", "w", {})._replace(**fields)
 
 
-def test_a_key_that_nobody_looked_for_is_not_taken_for_a_new_one() -> None:
+def test_a_key_that_was_not_loaded_is_not_taken_for_a_new_one() -> None:
     """Its value would be written over; a key that was loaded and is absent is new."""
     with pytest.raises(JournalError, match="account/a#1 was not loaded"):
         State().account("a#1")

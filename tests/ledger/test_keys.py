@@ -71,7 +71,7 @@ def charged(tmp_path: Path) -> Ledger:
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_with_the_public_key_nobody_makes_a_checkpoint(charged, tmp_path, how):
+def test_the_public_key_makes_no_checkpoint(charged, tmp_path, how):
     """Not even who may write the whole ledger; the auditor sees it, too."""
     forge(charged, FORGED[how])
     assert "its checkpoint was forged" in str(verify(charged, key=PUBLIC).bad[0])
@@ -114,7 +114,7 @@ def test_a_forged_export_is_found(charged, tmp_path):
 # Naming a key
 
 
-def test_a_key_is_named_or_there_is_none(tmp_path, monkeypatch):
+def test_a_key_is_named_or_absent(tmp_path, monkeypatch):
     """Relative to the project's root, as all that is configured; either key will do."""
     monkeypatch.delenv("DPFLOW_LEDGER_KEY", raising=False)
     (tmp_path / "pyproject.toml").touch()
@@ -192,7 +192,7 @@ def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):
     ledger.close()
 
 
-def test_a_check_signs_nothing_and_an_idle_ledger_is_not_signed_again(ledger, path):
+def test_a_check_adds_no_signature_and_an_idle_ledger_gets_no_second(ledger, path):
     """Another key is not taken for the right one, and a check leaves no entry."""
     signed = "SELECT number FROM entry WHERE kind = 'checkpoint'"
     for _ in range(2):

@@ -18,7 +18,7 @@ from tests.ledger.support import url
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
-    """Forget what this process has been told."""
+    """Forget what this process has read."""
     provenance.cache_clear()
     system_user.cache_clear()
 
@@ -51,7 +51,9 @@ def commit_of(folder: Path) -> str:
 # Code
 
 
-def test_the_commit_is_told_and_whether_the_code_differs(repository: Path) -> None:
+def test_provenance_has_the_commit_and_whether_the_code_differs(
+    repository: Path,
+) -> None:
     """Tracked files count; what a run writes does not."""
     (repository / "untracked.csv").touch()
     clean = provenance(repository)["code"]
@@ -66,7 +68,7 @@ def test_without_a_repository_no_code_is_claimed(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor without git, for which no step fails; who and the version are told."""
+    """Nor without git, for which no step fails; user and version are noted."""
     facts = {"who": getpass.getuser(), "dpflow": dpflow.__version__}
     assert provenance(tmp_path_factory.mktemp("plain")) == facts
     monkeypatch.setattr("dpflow.policy.revisions.shutil.which", lambda _: None)

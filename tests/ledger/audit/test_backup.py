@@ -120,7 +120,7 @@ def test_a_backup_is_made_while_others_charge(host: Host) -> None:
     child.end()
 
 
-def test_a_restore_leaves_no_old_log_beside_the_new_file(host: Host) -> None:
+def test_a_restore_leaves_no_old_log(host: Host) -> None:
     """SQLite would play it into the backup."""
     copy = back_up(host)
     crashed(host)
@@ -171,7 +171,7 @@ def test_a_restore_that_nothing_can_check_is_refused(host: Host) -> None:
     host.work()
 
 
-def test_a_restore_that_nobody_can_check_changes_nothing(host, monkeypatch):
+def test_a_restore_without_lock_or_witness_changes_nothing(host, monkeypatch):
     """The lock is waited for, and the witness asked, before the file is replaced."""
     copy, every = back_up(host), "SELECT * FROM entry"
     before = read(host.path, every)

@@ -1,4 +1,4 @@
-"""Entries that a changed program wrote are found by whoever reads them."""
+"""Entries that a changed program wrote are found by each reader."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def test_another_way_that_was_short_counts_as_well(
     assert used(host.path)["a"] == 2 * Fraction("0.25")
 
 
-def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
+def test_a_lost_account_without_a_policy_is_not_forgotten(
     host: Host,
 ) -> None:
     """Nothing is repaired before the policy is back."""
@@ -275,7 +275,7 @@ def test_an_account_that_is_gone_and_has_no_policy_is_not_forgotten(
 # A new machine
 
 
-def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> None:
+def test_a_charge_between_a_repair_and_its_new_witness_is_witnessed(host: Host) -> None:
     """Its process told the old one; a ledger that lacks it is still noticed."""
     ledger, second = host.open(), host.open()
     granted(ledger, "0.25", policies=[POLICIES["b"]])
@@ -301,7 +301,7 @@ def test_a_charge_between_a_repair_and_its_new_witness_is_told(host: Host) -> No
     assert loss.present != loss.repaired
 
 
-def test_two_who_repair_at_once_charge_once(host: Host) -> None:
+def test_two_repairs_in_parallel_charge_once(host: Host) -> None:
     """What the second read of the witness is old when it has the lock."""
     first, second = forgetful(host).open(), host.open()
     asking, repaired = second.ask, []

@@ -1,4 +1,4 @@
-"""Alerts are told once for each threshold of a term, and a term by its first charge."""
+"""Each threshold of a term alerts once; the first charge announces its term."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reached(ledger: Ledger, cost: object = "0.1", **fields: object) -> list[str]
     return [alert.threshold for alert in answer.alerts]
 
 
-def test_each_threshold_is_told_once(ledger: Ledger) -> None:
+def test_each_threshold_alerts_once(ledger: Ledger) -> None:
     """When it is reached, equality included; a void does not tell it again."""
     assert [reached(ledger) for _ in range(4)] == [[]] * 4
     asked = request(ledger, "0.1", policies=(POLICY,))
@@ -89,7 +89,7 @@ def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[st
     ]
 
 
-def test_a_term_is_told_with_its_first_charge(ledger: Ledger) -> None:
+def test_a_term_is_announced_with_its_first_charge(ledger: Ledger) -> None:
     """Once, be that charge voided; a refusal charges nothing. A new term is anew."""
     with pytest.raises(BudgetRefused):
         ledger.reserve(request(ledger, "2", policies=(POLICY,)))

@@ -97,7 +97,7 @@ def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
 
 
 def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -> None:
-    """With what was asked, what is left and what would fit."""
+    """With the request, the rest and a cost that fits."""
     granted(ledger, "0.75")
     before = sums(path)
     error = refused(ledger, "0.5", step="big", flow="f", flow_run="r")

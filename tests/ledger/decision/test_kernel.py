@@ -68,8 +68,8 @@ def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
 
 
 @pytest.mark.storages("sqlite", "postgres")
-def test_a_dead_charge_stays_for_ever(ledger: Ledger, path: Place) -> None:
-    """Whoever died holding it: nothing but an operator touches it."""
+def test_a_dead_charge_stays(ledger: Ledger, path: Place) -> None:
+    """Only an operator ends the charge of a dead process."""
     killed(path, "0.6")
     error = refused(ledger, "0.5")
     assert error.left == {"epsilon": "0.4", "delta": "0"}
@@ -78,7 +78,7 @@ def test_a_dead_charge_stays_for_ever(ledger: Ledger, path: Place) -> None:
 
 @pytest.mark.storages("sqlite", "postgres")
 def test_only_the_owner_voids(ledger: Ledger, path: Place) -> None:
-    """Nobody else knows that the body has not started; a death says nothing."""
+    """No other process knows that the body has not started; a death says nothing."""
     dead, live, other = killed(path), granted(ledger), open_ledger(url(path))
     for reservation in (dead, live):
         with pytest.raises(ReservationConflict, match="another process"):
@@ -170,7 +170,7 @@ BAD: dict[str, tuple[Any, ...]] = {
 
 
 def test_a_request_that_cannot_be_kept_is_refused(ledger: Ledger, path: Place) -> None:
-    """A database that keeps other text than was hashed would look edited for ever."""
+    """A database that keeps other text than was hashed would always look edited."""
     before = everything(path)
     for field, values in BAD.items():
         for value in values:
@@ -244,7 +244,7 @@ def told(answers: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> None:
-    """Whatever steps and runs share keys and a budget, and whoever ends first."""
+    """Whatever steps and runs share keys and a budget, in any order of ends."""
     met = set()
     for seed in range(scaled(60, push=30)):
         found = []

@@ -227,7 +227,7 @@ def test_the_parts_budget_is_not_changed_in_place() -> None:
 
 
 @pytest.mark.parametrize("lifetime", [None, "2", "1.5", "100"])
-def test_no_further_term_fits_beside_parts_by_time(
+def test_no_further_term_fits_after_parts_by_time(
     ledger: Ledger, lifetime: str | None
 ) -> None:
     """A person may be in all of them; no advice is given that would be refused, too."""

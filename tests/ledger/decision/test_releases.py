@@ -34,7 +34,7 @@ SQL = "SELECT state, charge, digest, value FROM release"
 
 
 def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -> None:
-    """Word for word, by whoever asks, after a restart, and with no budget left."""
+    """Word for word, in each process, after a restart, and with no budget left."""
     reservation = granted(ledger, "1", key="week/1")
     ledger.settle(reservation, value=VALUE)
     replay = Replayed(
@@ -151,7 +151,7 @@ def test_what_cannot_be_replayed_is_charged_each_time(
 def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
     ledger: Ledger, path: Place
 ) -> None:
-    """The old value is replayed to nobody any more."""
+    """The old value is not replayed any more."""
     ledger.settle(granted(ledger, key="week/1"), value=VALUE)
     again = request(ledger, key="week/1", fresh=True)
     ledger.reserve(again)

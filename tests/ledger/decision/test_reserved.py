@@ -114,7 +114,7 @@ def test_a_refusal_names_the_reserved_shares(ledger: Ledger) -> None:
     assert e.value.details["gate"] == "others"
 
 
-def test_dropping_a_used_share_beside_another_needs_a_new_term(ledger: Ledger) -> None:
+def test_dropping_one_of_two_used_shares_needs_a_new_term(ledger: Ledger) -> None:
     """Others could take the second share: 40 used by a, 20 by others, 40 for b."""
     granted(ledger, "40", policies=[TWO], flow="a")
     granted(ledger, "20", policies=[TWO], flow="c")

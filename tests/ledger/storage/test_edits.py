@@ -61,7 +61,7 @@ LATER = "WHERE key = 'account/a#1' AND number = 4"
 def test_an_edit_by_hand_is_noticed_at_the_next_decision(
     ledger: Ledger, path: Place, statement: str
 ) -> None:
-    """The step does not run, and the damage is left as it is for whoever looks."""
+    """The step does not run, and the damage stays as it is."""
     ledger.settle(granted(ledger, "0.8"))
     granted(ledger, "0.1")
     edit(path, statement)
@@ -96,7 +96,7 @@ def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
 def test_the_journal_is_append_only(
     ledger: Ledger, path: Place, statement: str
 ) -> None:
-    """The database itself refuses, whoever asks."""
+    """The database itself refuses every login."""
     granted(ledger)
     before = everything(path)
     errors = (sqlite3.IntegrityError, psycopg.IntegrityError)

@@ -29,7 +29,7 @@ def place() -> Iterator[str]:
     forget_memory(url)
 
 
-def test_it_is_never_made_by_itself(place: str) -> None:
+def test_it_is_never_made_by_opening(place: str) -> None:
     """Nor twice, nor without a name."""
     with pytest.raises(LedgerMissing, match="ends with its process"):
         open_ledger(place)

@@ -113,7 +113,7 @@ def test_closing_gives_the_name_up(owners: Owners) -> None:
     owners.close()
 
 
-def test_a_name_that_cannot_be_asked_about_lives(
+def test_a_name_that_cannot_be_checked_lives(
     owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user's file, say: the answer that frees nothing."""

@@ -261,7 +261,7 @@ def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
     assert views.halts(ledger, "a") == {}
 
 
-def test_a_refusal_that_halts_the_run_as_well_is_told_once(ledger: Ledger) -> None:
+def test_a_refusal_that_halts_the_run_as_well_is_listed_once(ledger: Ledger) -> None:
     """The odometer journals what the dataset's budget refused before it."""
     policy = make_policy(
         budget="{epsilon: 1, delta: 1e-6}",

@@ -68,7 +68,7 @@ def test_the_ledgers_own_database_is_refused(database: str) -> None:
 
 
 def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
-    """Rows are only added, whoever asks."""
+    """Rows are only added, by any login."""
     granted(made_at(database, tmp_path))
     for statement in (
         "UPDATE dpflow_witness.line SET content = ''",
@@ -87,7 +87,7 @@ def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
         ("DELETE FROM dpflow_witness.line WHERE number = 2", LedgerUnavailable),
     ],
 )
-def test_lines_that_are_gone_fail_closed(
+def test_missing_lines_fail_closed(
     tmp_path: Path, database: str, damage: str, error: type[Exception]
 ) -> None:
     """Whether all are gone or one of them: lines are numbered without gaps."""

@@ -1,4 +1,4 @@
-"""The witness file: what is told is there, whoever tells it and whatever happens."""
+"""The witness file keeps each line, from any process and through any accident."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_any_damage_to_a_line_is_noticed(at, flip):
         Line.from_text(data.decode("latin-1"), ID)
 
 
-def test_what_is_told_is_read_by_others(witness):
+def test_written_lines_are_read_by_others(witness):
     """Once by each: what was compared is not read again."""
     other = fresh(witness)
     witness.append([line(1), line(2)])
@@ -176,7 +176,7 @@ def test_the_file_is_for_its_owner_only(witness):
     assert file_of(witness).parent.stat().st_mode & 0o077 == 0
 
 
-def test_lines_that_nobody_compared_are_never_dropped(witness, monkeypatch):
+def test_lines_that_were_not_compared_are_never_dropped(witness, monkeypatch):
     """Another process told them meanwhile."""
     keep(0, monkeypatch)
     witness.accept(witness.unseen())
@@ -185,7 +185,7 @@ def test_lines_that_nobody_compared_are_never_dropped(witness, monkeypatch):
     assert len(witness.unseen().lines) == 6
 
 
-def test_a_file_that_grew_large_is_rewritten_when_it_is_told(witness, monkeypatch):
+def test_a_file_that_grew_large_is_rewritten_at_a_line(witness, monkeypatch):
     """By who knows all of it; should that fail, it was told all the same."""
     keep(5, monkeypatch)
     witness.accept(witness.unseen())
@@ -205,7 +205,7 @@ def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_file_that_is_open_is_noticed_when_it_is_gone_or_another(witness, tmp_path):
+def test_an_open_file_that_is_removed_or_replaced_is_noticed(witness, tmp_path):
     """Nothing is told to one that nobody will read."""
     witness.accept(witness.unseen())
     witness.append([line(1)])
@@ -254,7 +254,7 @@ def test_a_folder_keeps_a_witness(
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_witness_that_cannot_be_told_gives_the_charge_back(
+def test_a_witness_that_cannot_be_written_gives_the_charge_back(
     tmp_path, monkeypatch, call
 ):
     """No body started; the next step, with room again, runs."""
@@ -321,7 +321,7 @@ def test_an_account_whose_newest_tag_was_taken_away_is_noticed(
         granted(ledger, policies=[policy], flow="weekly")
 
 
-def test_what_is_found_granted_is_told_again(tmp_path: Path) -> None:
+def test_a_repeated_grant_is_witnessed_again(tmp_path: Path) -> None:
     """Who asks again after an answer was lost cannot know whether it was told."""
     ledger = new_ledger(tmp_path)
     asked = request(ledger)
@@ -368,7 +368,7 @@ def test_a_database_for_many_machines_has_no_default():
     assert file_at("/mnt/w", "postgresql://db/x") == f"/mnt/w/{ID}.witness"
 
 
-def test_the_original_is_told_that_a_copy_is_in_use(tmp_path: Path) -> None:
+def test_the_original_is_refused_while_a_copy_is_in_use(tmp_path: Path) -> None:
     """Whoever ran second is refused, and it may be the original."""
     place, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     create_ledger(url(place), witness=witness).close()

@@ -165,7 +165,7 @@ def notices_damage(setting: str, folder: Path) -> None:
 
 
 def lets_the_first_ledger_have_a_source(setting: str, folder: Path) -> None:
-    """Whoever asks later hears of it."""
+    """A later ledger gets the name of the first."""
     made_at(setting, folder)
     source = f"warehouse.{folder.name}"
     first = fresh_witness(setting, "1" * 32)

@@ -208,7 +208,7 @@ def test_a_loosening_that_was_misjudged_is_stopped(
 # New terms
 
 
-def test_anything_else_needs_a_term_that_is_asked_for(ledger: Ledger) -> None:
+def test_anything_else_needs_an_explicit_new_term(ledger: Ledger) -> None:
     """With a reason; the refusal names each change, its verdict, and the command."""
     granted(ledger)
     bare = "A new term would be refused as well.*Write `lifetime"

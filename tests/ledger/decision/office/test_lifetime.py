@@ -161,7 +161,7 @@ def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
     assert "together may exceed the lifetime (epsilon = 1, delta" in words
 
 
-def test_terms_of_another_unit_keep_nobody_within_the_lifetime(ledger: Ledger) -> None:
+def test_terms_of_another_unit_do_not_count_within_the_lifetime(ledger: Ledger) -> None:
     """A visit's budget says nothing of the customer who made a hundred."""
     visits = policy("1", unit="visit")
     granted(ledger, policies=[visits])

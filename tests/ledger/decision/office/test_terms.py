@@ -70,7 +70,7 @@ def test_rules_come_from_the_ledger_not_from_the_file(
 # Who applies
 
 
-def test_a_ledger_that_applies_nothing_by_itself(ledger: Ledger, path: Place) -> None:
+def test_a_ledger_that_applies_no_policy_of_a_step(ledger: Ledger, path: Place) -> None:
     """As where many machines share one; the first of two workers wins not by chance."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):

@@ -184,7 +184,7 @@ PRICE = make_filter("basic", epsilon=1).price
 
 
 def test_a_seal_that_returns_more_than_undrawn_is_caught(broken: Any) -> None:
-    """The control: the journal's reader refuses the entry, whoever made it."""
+    """The control: the journal's reader refuses the entry of any writer."""
     name = held_run(broken, ["0.1"] * 4)
     broken.settle(drawn(broken).reservation)
     granted(broken, "0.2", preflights=())

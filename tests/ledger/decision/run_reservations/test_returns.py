@@ -141,7 +141,7 @@ def test_what_something_came_after_is_settled_in_full(ledger: Ledger) -> None:
     held(ledger, release_key=KEY)
 
 
-def test_theorems_that_price_a_step_by_itself_return_it(ledger: Ledger) -> None:
+def test_theorems_with_prices_of_single_steps_return_them(ledger: Ledger) -> None:
     """Each account by its own rule, also where one charge is on both."""
     both = {"policies": (RESIDUE, make_policy("b"))}
     first = granted(ledger, "0.1", **both)

@@ -43,7 +43,7 @@ TENTH = Fraction(1, 10)
 
 
 def test_a_run_is_held_whole_and_drawn_step_by_step(ledger: Any) -> None:
-    """What is held moves to the step and to nobody else; the sum never changes."""
+    """What is held moves to the step alone; the sum never changes."""
     held_run(ledger, ["0.1", "0.2"])
     other = granted(ledger, "0.7")
     with pytest.raises(BudgetRefused):
@@ -79,7 +79,7 @@ def test_the_rest_returns_with_the_seal_and_once(ledger: Any) -> None:
     granted(ledger, "0.8")
 
 
-def test_a_step_beyond_what_is_left_is_reserved_by_itself(ledger: Any) -> None:
+def test_a_step_beyond_the_rest_is_reserved_alone(ledger: Any) -> None:
     """It passes the ordinary gates, and the answer and the journal say so."""
     held_run(ledger, ["0.1"] * 2)
     assert drawn(ledger, "0.3").beyond

@@ -38,7 +38,7 @@ from tests.postgres import server
 # Making and opening
 
 
-def test_two_who_make_a_ledger_at_once_make_one(postgres_url: str) -> None:
+def test_makers_in_parallel_make_one_ledger(postgres_url: str) -> None:
     """The others are refused."""
     answers: list[str] = []
 

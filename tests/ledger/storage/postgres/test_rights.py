@@ -180,7 +180,7 @@ def test_a_worker_ends_no_charge_of_another_login(
     insert(postgres_url, next_entry(postgres_url, "void", charge))
 
 
-def test_a_worker_that_settles_anothers_charge_for_nothing_is_found(
+def test_a_worker_that_settles_anothers_charge_at_zero_is_found(
     roles: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process of the same login may write it; no later step runs on it."""
@@ -315,7 +315,7 @@ def test_a_reader_holds_no_dead_workers_name(roles: dict[str, str]) -> None:
     owners.close()
 
 
-def test_a_reader_that_takes_a_workers_name_is_told_of(roles: dict[str, str]) -> None:
+def test_a_reader_that_takes_a_workers_name_is_reported(roles: dict[str, str]) -> None:
     """The message speaks of the name, and of no dataset."""
     server = waiting(PostgresStorage(roles["worker"]), 0.2).server
     owners = SessionOwners(server)

@@ -1,4 +1,4 @@
-"""A ledger in a file that nobody has open, and the same opened."""
+"""A ledger in a closed file, and the same opened."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.ledger.support import new_ledger, url
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give the place of a new, empty ledger that nobody has open."""
+    """Give the place of a new, empty, closed ledger."""
     new_ledger(tmp_path).close()
     return tmp_path / "ledger.db"
 

@@ -65,7 +65,7 @@ def test_another_process_that_holds_the_lock_is_waited_for_not_long(
 
 
 def test_closing_waits_for_the_lock(path: Path) -> None:
-    """For the same reason; but not for ever."""
+    """For the same reason, up to the deadline."""
     ledger, other = impatient(path), SqliteStorage(path)
     granted(ledger)
     with other.write():
@@ -88,7 +88,7 @@ def test_a_link_to_the_ledger_shares_its_lock(path: Path, tmp_path: Path) -> Non
         impatient(link)
 
 
-def test_a_removed_lock_file_excludes_nobody(path: Path) -> None:
+def test_a_removed_lock_file_is_no_lock(path: Path) -> None:
     """Who deletes a stale lock file splits it: the old handle is not trusted."""
     ledger = impatient(path)
     granted(ledger)

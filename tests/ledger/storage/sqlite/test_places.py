@@ -1,4 +1,4 @@
-"""Where a ledger lies: network file systems are refused, passing ones are told."""
+"""Where a ledger lies: network file systems are refused, passing ones reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give the place of a new, empty ledger that nobody has open."""
+    """Give the place of a new, empty, closed ledger."""
     new_ledger(tmp_path).close()
     # The folder for tests may itself be one to warn of.
     sqlite_files._warn_once.cache_clear()
@@ -129,7 +129,7 @@ def test_a_local_disk_is_fine(
 
 
 @pytest.mark.parametrize("kind", ["overlay", "fuse.fuse-overlayfs", "tmpfs", "ramfs"])
-def test_a_passing_file_system_is_told_once(
+def test_a_passing_file_system_is_reported_once(
     path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +152,7 @@ def test_a_passing_file_system_is_told_once(
     told_by_child(lambda: open_ledger(url(path)).close())
 
 
-def test_a_system_that_does_not_tell_is_told(
+def test_a_system_that_hides_its_mounts_is_reported(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
     """A sandbox may hide the list, or not say which mount a file is on."""
