@@ -261,24 +261,6 @@ def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
     assert views.halts(ledger, "a") == {}
 
 
-def test_a_refusal_that_halts_the_run_as_well_is_listed_once(ledger: Ledger) -> None:
-    """The odometer journals what the dataset's budget refused before it."""
-    policy = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}",
-        filter="gdp",
-        odometer="{theorem: rdp, delta: 1e-6}",
-        flows="{weekly: {halt_at_epsilon: 1.1}}",
-    )
-    asked = {"policies": [policy], "flow": "weekly", "flow_run": "r"}
-    with pytest.raises(BudgetRefused):
-        granted(ledger, Gaussian(sensitivity=1, sigma=1), **asked)
-    lines = views.history(ledger, all_accounts=True)
-    refused = {line.account for line in lines if line.kind == "refuse"}
-    assert refused == {"a#1", "a#1/odometer/weekly"}
-    (told,) = views.refusals(ledger)
-    assert (told.account, told.term) == ("a#1", 1)
-
-
 def test_one_release_is_found_without_the_charges_of_others(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

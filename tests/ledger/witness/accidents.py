@@ -266,12 +266,6 @@ def died_with_a_log(host: Host) -> None:
     assert Child(crash).end()[0] < 0
 
 
-def copied_and_gone_on(host: Host) -> None:
-    """A backup is made; nobody restores it."""
-    host.copy()
-    host.work()
-
-
 def moved_whole(host: Host) -> None:
     """The newest ledger moves to another place."""
     copy = host.copy()
@@ -325,7 +319,6 @@ HARMLESS = [
     died_before_telling,
     died_while_telling,
     died_with_a_log,
-    copied_and_gone_on,
     moved_whole,
     vacuumed,
     only_ended,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -37,7 +36,6 @@ from tests.ledger.support import (
     request,
     sums,
     url,
-    waiting,
 )
 from tests.signing import key_of
 
@@ -160,33 +158,6 @@ def test_a_long_log_is_begun_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 TENTH = Fraction(1, 10)
-
-
-# Locks
-
-
-def test_a_thread_that_holds_the_lock_is_named(path: Path) -> None:
-    """By the name that the program gave it."""
-    database = waiting(SqliteStorage(path), SHORT)
-    ledger = ledger_on(database)
-    inside, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with database.write():
-            inside.set()
-            leave.wait()
-
-    thread = threading.Thread(target=hold, name="the slow one")
-    thread.start()
-    inside.wait()
-    try:
-        with pytest.raises(LedgerUnavailable, match="of this process, the slow one"):
-            granted(ledger)
-    finally:
-        leave.set()
-        thread.join()
-    granted(ledger)
-    ledger.close()
 
 
 # An unknown COMMIT
