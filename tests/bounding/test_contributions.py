@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import warnings
 from decimal import Decimal
@@ -371,3 +372,16 @@ def test_a_name_that_is_made_of_data_is_withheld(tmp_path, monkeypatch):
     declared = one_row(clip={"kind": Clip(0, 1)})
     with pytest.raises(ContributionsError, match="'kind' is of type Enum;"):
         guarded(dataset="shop", cost=TENTH)(lambda: declared.bound(frame))()
+
+
+def test_a_replaced_persons_rows_may_be_fewer_or_of_another_sign():
+    """Sums of positive numbers reach zero; numbers across zero add up to twice."""
+    for low, high, plain, grouped in ((5, 10, 20, 29), (-10, 10, 40, 40)):
+        wide = Contributions(
+            unit=("who",),
+            max_rows=2,
+            clip={"x": Clip(low, high)},
+            relation="replace-one",
+        )
+        assert wide.sum("x") == plain
+        assert math.ceil(wide.sum("x", by=("group",), norm="l2")) == grouped
