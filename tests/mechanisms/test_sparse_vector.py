@@ -116,6 +116,25 @@ COSTS = [
 ]
 
 
+@pytest.mark.parametrize("cost", COSTS, ids=repr)
+def test_no_noise_is_below_its_scale_in_the_paper(cost):
+    """The threshold's is Delta / epsilon_1, an answer's 2 c Delta / epsilon_2.
+
+    Monotone answers need half of that. Pairs of two queries are far from the bound, so
+    that their exact law notices no smaller scale.
+    """
+    scales: list[Fraction] = []
+
+    def noise(scale):
+        scales.append(Fraction(scale))
+        return 0
+
+    answers(cost, [0], 0, noise=noise, grid=SMALL_GRID)
+    both = cost.positives * (1 if cost.monotone else 2)
+    assert scales[0] >= (SMALL_GRID + ADDED) / cost.epsilon_threshold
+    assert scales[1] >= both * (SMALL_GRID + ADDED) / cost.epsilon_answers
+
+
 def neighbours(cost, size):
     """Return pairs of query vectors that one privacy unit can turn into each other.
 
