@@ -1,6 +1,18 @@
-"""Keys of the ledger: the private key signs checkpoints, the public key checks them.
+"""Signatures and keyed digests: what only a holder of a secret can compute.
 
-Signatures are those of Ed25519, by the library `cryptography`.
+The private key signs checkpoints, and the public key checks them. Signatures are those
+of Ed25519, by the library `cryptography`.
+
+A checkpoint is an entry of the journal: an end of the journal that a holder of the
+private key verified. It counts the checkpoints before it and names the last signature,
+so none can be taken out of the middle. A writer of the database can compute the whole
+chain anew, but not these signatures; nor can a reader who checks them with the public
+key. The newest can be cut off together with the journal's end; the witness detects
+that.
+
+Keyed digests (HMAC) stand for names of releases, their arguments and their values.
+Their key is the ledger's secret. A reader's role on PostgreSQL cannot read it, and so
+cannot try which value has a digest.
 """
 
 from __future__ import annotations
@@ -141,6 +153,9 @@ def write_keys(place: Path) -> Path:
     return public
 
 
+# Checkpoints
+
+
 #: Facts of a checkpoint: number and hash of the newest entry that was verified, count
 #: of the checkpoints with this one, the previous signature (empty for the first), and
 #: the signature of these.
@@ -168,6 +183,9 @@ def signed_point(
     facts = (number, digest, count + 1, previous)
     point: dict[str, Any] = dict(zip(SIGNED, facts, strict=False))
     return {**point, "signature": sign(signed_text(ledger, point)).hex()}
+
+
+# Keyed digests
 
 
 class Digests:

@@ -1,4 +1,7 @@
-"""Requests to the ledger, its answers, and records of its views."""
+"""Requests to the ledger, its answers, and records of its views.
+
+`by_identity` remembers the answers of pure functions about objects that never change.
+"""
 
 from __future__ import annotations
 

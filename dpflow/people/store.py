@@ -109,7 +109,7 @@ class _People:
 class PersonStore:
     """The people's tallies of the account that a running step is charged to.
 
-    The file is private data and belongs to the data; its size tells how many people
+    The file is private data and belongs to the data; its size shows how many people
     there are, and the time that a step takes may tell more.
 
     Source: the ledger's protocol: docs/derivations/ledger.md#reservations.

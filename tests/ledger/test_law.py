@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from dpflow.ledger import journal
-from dpflow.ledger.entry import JournalError
+from dpflow.ledger.entry import JournalError, canonical
+from dpflow.ledger.records import digest
+from dpflow.ledger.storage.base import VERSION
 from dpflow.ledger.storage.tables import Transaction
 from tests.ledger.laws import (
     InMemory,
@@ -79,3 +81,23 @@ def test_another_after_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "KINDS", kinds)
     with pytest.raises(JournalError, match="the entries"), storage.read() as reading:
         folded(reading.after())
+
+
+#: By version of the ledger, the digest of its kinds.
+LAWS = {2: "8d64750f5b70f2fc6a889d8894090c53eeff16a78e2ef5ae3f3b684b9634c69b"}
+
+
+def law(kinds: Any) -> str:
+    """Return a digest of what the kinds of entries do and which facts they read."""
+    facts = {
+        name: [sorted(kind.facts), getattr(kind.also, "__name__", None), *kind[2:]]
+        for name, kind in kinds.items()
+    }
+    return digest(canonical(facts))
+
+
+def test_another_law_has_another_version() -> None:
+    """A ledger of older kinds or facts is refused by its version, not as damaged."""
+    assert law(journal.KINDS) == LAWS[VERSION], "raise VERSION and note the new law"
+    other = journal.KINDS["settle"]._replace(facts=frozenset({"new"}))
+    assert law({**journal.KINDS, "settle": other}) != LAWS[VERSION]

@@ -1,9 +1,12 @@
-"""Whole copies of a ledger file, and the way back from one.
+"""Copies of a ledger: whole ones, the way back from one, and exports of the journal.
 
 A file that is copied by hand lacks its log. A restored copy lacks later
 charges: they are charged again, as far as the witness and the replaced file
 tell. The witness refuses every step until then; where there is no witness, it is
 charged before the copy takes the ledger's place.
+
+An export is the journal as lines of JSON, for auditors and other programs. It can be
+verified without the ledger.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ from dpflow.ledger.witness.rollback_check import lines_of, missing
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
 from dpflow.policy import Policy
+
+# Exports
 
 
 def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
@@ -104,6 +109,9 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
         raise ConfigurationError(msg) from error
     report.check_points(identity.ledger, key)
     return identity.ledger, report
+
+
+# Backup and restore
 
 
 _PARTS = ("", "-wal", "-shm")
@@ -186,7 +194,7 @@ def restore(
 
     Raises:
         LedgerCorrupt: If the backup is damaged or another ledger's.
-        LedgerUnwitnessed: If nothing tells what was charged since.
+        LedgerUnwitnessed: If nothing shows what was charged since.
         LedgerUnavailable: If the ledger is in use, or cannot be written.
     """
     path = path.absolute()
@@ -204,7 +212,7 @@ def restore(
         if witness is None and replaced is None and not accept_loss:
             msg = (
                 "the witness is waived and there is no readable ledger at "
-                f"{path}: nothing tells what was charged after the backup, and a "
+                f"{path}: nothing shows what was charged after the backup, and a "
                 "restore would forget it. Bring the witness or the file back, or say "
                 "--accept-loss."
             )

@@ -1,4 +1,10 @@
-"""Kinds of values that a release can hold, by type and by name, and their limits."""
+"""Kinds of values that a release can hold, by type and by name, and their limits.
+
+Authors declare dataclasses, enums and pydantic models to be storable. These are written
+field by field under their name and read back through their own constructor, so that
+their checks run; the member of an enum by its own name. Text creates no instance of any
+other class.
+"""
 
 from __future__ import annotations
 
@@ -171,6 +177,9 @@ def check_limits(characters: int, depth: int = 0) -> None:
             "flatter value."
         )
         raise ReleaseError(msg)
+
+
+# Declared classes
 
 
 T = TypeVar("T", bound=type)

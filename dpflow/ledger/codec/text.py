@@ -1,4 +1,4 @@
-"""From a value to its text and back."""
+"""From a value to its text and back, with the kinds of the standard library."""
 
 from __future__ import annotations
 

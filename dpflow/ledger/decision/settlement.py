@@ -1,4 +1,12 @@
-"""The end of a charge: the posted part, and the part that returns."""
+"""The end of a charge, and the reservations of whole runs.
+
+A charge posts a part of what it holds, and the rest returns.
+
+A run reservation is a charge that no body runs under. Each of its steps moves a part of
+it into a charge of its own, by one entry: what is held never falls in between, and
+passes no gate a second time. A `seal` ends it and returns what was not drawn; from then
+on there is nothing to draw (docs/derivations/ledger.md#run-reservations).
+"""
 
 from __future__ import annotations
 
@@ -267,6 +275,9 @@ def gate_of(state: State, account: str, size: int = 1) -> Gate:
         msg = f"account {account!r} has no gate in its term"
         raise LedgerCorrupt(msg)
     return gate
+
+
+# Run reservations
 
 
 class Cover(NamedTuple):

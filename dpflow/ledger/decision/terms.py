@@ -1,4 +1,9 @@
-"""Terms: which copy of a policy governs a step, and how the next one opens."""
+"""Terms: which copy of a policy governs a step, how the next one opens, and lifetimes.
+
+Terms add up by basic composition, each with the budget that it was opened with. A
+tightening frees nothing: its author may have seen outputs, and then only the budget
+that was fixed in advance bounds the term.
+"""
 
 from __future__ import annotations
 
@@ -196,6 +201,9 @@ def _check_alone(state: State, policy: Policy) -> None:
                 "both. The policy was not applied."
             )
             raise ConfigurationError(msg)
+
+
+# Lifetimes
 
 
 _NAMES = ("epsilon", "delta")

@@ -1,4 +1,4 @@
-"""The identity of a ledger, and its errors that are the same in every storage."""
+"""The identity of a ledger, and the errors that are the same in every storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpflow.ledger.entry import first_hash
 
 #: Of the tables and of the law: hash text, kinds, and what `journal.after` does. Each
 #: change of them raises it; a ledger of another version is refused.
-VERSION = 1
+VERSION = 2
 
 
 def is_postgres(url: str) -> bool:
@@ -79,6 +79,9 @@ def busy(place: str, holder: str, waited: float, advice: str = "") -> LedgerUnav
         f"The step did not run; try again{advice}."
     )
     return LedgerUnavailable(msg, ledger=place, waited=waited)
+
+
+# Damage
 
 
 #: What reading garbage raises.

@@ -5,6 +5,13 @@ turn before it reads. Its statements are sent together, in the driver's pipeline
 trip begins the transaction and loads what the keys led to at the last load, and one
 appends and commits. A process has one connection, used by one thread at a time, never
 across a fork, and never again after an error of the server's.
+
+An owner of reservations holds an advisory lock under its name in a session of its own.
+The server drops the lock when the session ends: with the process, or with the network.
+In the second case the process still works while it looks dead. That gives nothing
+back: its charges stay held in full, a run that takes over its release key is charged
+anew, and its late settlement posts its own charge and leaves the release to the other.
+At its next reservation it takes the same name's lock again.
 """
 
 from __future__ import annotations

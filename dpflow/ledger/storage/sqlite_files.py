@@ -1,4 +1,9 @@
-"""Files of a ledger in SQLite: which they are, and how SQLite may open them."""
+"""Files of a ledger in SQLite: which they are, where they may lie, how they are opened.
+
+SQLite's write-ahead log needs shared memory and locks that work between all processes
+that use the file. Network file systems only seem to have them: two hosts then overwrite
+each other's acknowledged charges. So a ledger there is refused.
+"""
 
 from __future__ import annotations
 

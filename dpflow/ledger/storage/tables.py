@@ -1,4 +1,7 @@
-"""The tables of a ledger: what is read and written within a transaction."""
+"""The tables of a ledger, and their statements for each database.
+
+Everything here is read or written within a transaction.
+"""
 
 from __future__ import annotations
 

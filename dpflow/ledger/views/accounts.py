@@ -1,4 +1,9 @@
-"""Terms, accounts and open reservations as people read them."""
+"""Datasets, terms, accounts and open reservations as people read them.
+
+The ledger's pinned copy of a policy governs, so reports name it first; the
+files only speak for datasets that the ledger does not know yet. Reading a ledger
+needs no policy file, so that a broken one hides nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +36,9 @@ from dpflow.rounding import number_text
 #: Amounts by account that no step settles: those that ended processes hold, and those
 #: that an operator closed.
 Forfeits = tuple[Sums, Sums]
+#: State of an account that the first step of its flow will open.
+NOT_OPENED = "not opened"
+_ORDER = ("dataset", "flow", "partition", "population", "odometer", "others")
 
 
 def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
@@ -242,9 +250,7 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     ]
 
 
-#: State of an account that the first step of its flow will open.
-NOT_OPENED = "not opened"
-_ORDER = ("dataset", "flow", "partition", "population", "odometer", "others")
+# Standings of datasets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

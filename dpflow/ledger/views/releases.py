@@ -1,4 +1,4 @@
-"""Releases: list them, read one.
+"""Releases and refused steps: list them, read one.
 
 The value of a release is for its readers. Everything else shows its digest only.
 """
@@ -187,6 +187,9 @@ def _known(text: str | None) -> tuple[float, float] | None:
         return None
     low, high = found.interval
     return max(high - found, found - low), found.confidence
+
+
+# Refused steps
 
 
 _NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")

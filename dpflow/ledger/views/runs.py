@@ -1,4 +1,8 @@
-"""What each run of a flow charged: the journal of a dataset, by run."""
+"""Charges as the journal has them, and the charges of each run of a flow.
+
+The end of a charge names it, and the entry that reserved it says which step, flow and
+cost it was; people read both as one.
+"""
 
 from __future__ import annotations
 
@@ -125,6 +129,9 @@ def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
 def drawn_from(body: Mapping[str, Any]) -> str:
     """Return the reservation that held what an entry reserves; "" if none did."""
     return str((body.get("preflight") or {}).get("id", ""))
+
+
+# Runs of flows
 
 
 #: Number of entries of a dataset's newest term that are read for its newest runs.

@@ -1,4 +1,7 @@
-"""The ledger and its witness: compared before each decision, written after it."""
+"""The ledger and its witness: compared before each decision, written after it.
+
+The witness lies in a folder or in another PostgreSQL database.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.records import Replayed
 from dpflow.ledger.storage import sqlite, sqlite_files
+from dpflow.ledger.storage.base import VERSION
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import holding
@@ -211,7 +212,7 @@ def test_another_version_is_refused_inside_each_write(
         with pytest.raises(LedgerUnavailable, match="another version of dpflow"):
             call()
     assert (kinds(path), sums(path)) == before
-    edit(path, "UPDATE ledger SET version = 1")
+    edit(path, f"UPDATE ledger SET version = {VERSION}")
     ledger.settle(reservation)
     audit(path)
 
