@@ -3,7 +3,7 @@
 A block after a line that ends in "`name`:" is a file. A `console` block is a terminal:
 each line after `$ ` is a command, what follows is its output, where `...` stands for
 anything; `# exit code N` ends a command that must fail so. Other blocks show something
-and are not run, but Python is: a block without a name runs by itself.
+and are not run, but Python is: a block without a name runs alone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _PROGRAMS = {"python": "", "dpflow": "-m dpflow", "prefect": "-m prefect"}
 
 @contextmanager
 def forked_programs(folder: Path, **environment: str) -> Iterator[dict[str, str]]:
-    """Let pages run forks in place of new processes; yield what tells them so.
+    """Let pages run forks in place of new processes; yield the variables for that.
 
     Args:
         folder: An empty folder, Prefect's home for all pages.

@@ -152,7 +152,7 @@ def test_a_package_page_has_no_relative_link(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", [".pre-commit-hooks.yaml", "action.yml"])
 def test_others_runners_name_commands_that_there_are(name: str) -> None:
-    """A hook whose command is gone fails at everybody who uses it."""
+    """A hook whose command was removed fails for each user."""
     text = (ROOT / name).read_text("utf-8")
     assert yaml.safe_load(text)
     called = re.findall(r"dpflow ((?:policy )?[a-z]+)((?: [\"$\w./-]+)*)", text)

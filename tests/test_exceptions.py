@@ -78,7 +78,7 @@ def test_an_error_arrives_with_its_type_message_numbers_and_notes():
 
 
 def test_a_detail_is_what_a_class_or_its_parent_promises():
-    """It is None by default; a misspelt one fails and is named."""
+    """A detail is None by default; a misspelt one fails and is named."""
     for kind in CLASSES:
         for parent in kind.__mro__[1:]:
             assert set(getattr(parent, "detail_names", ())) <= set(kind.detail_names)

@@ -80,7 +80,7 @@ def charge(shop: Shop, epsilon: str = "0.1") -> None:
     shop.charge(PureDP(epsilon=epsilon), dataset="adult", flow=None)
 
 
-def test_apply_tightens_and_tells_the_guarantee(shop: Shop) -> None:
+def test_apply_tightens_and_prints_the_guarantee(shop: Shop) -> None:
     """The sentence keeps to the budget that was opened; the limit is lower."""
     charge(shop)
     shop.write(adult("0.5"), "adult.yaml")

@@ -1,8 +1,8 @@
 """A recurring report that people pay, killed again and again, with backups put back.
 
-Each run is a process of its own and dies at a random call. Whoever was let into a step
-is written down, synced, by hands of the test: summed over all steps, nobody's costs are
-above the bound, whether a number came out or not.
+Each run is a process of its own and dies at a random call. The test writes down
+the people of each step, synced: summed over all steps, no person's costs are above the
+bound, whether a number came out or not.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def told(folder: Path) -> Callable[..., Any]:
 
 
 def run(folder: Path, week: int, fatal: int = 0) -> tuple[int, str]:
-    """Run a week in a process that dies at its n-th call of dpflow, if told so.
+    """Run a week in a process that dies at its n-th call of dpflow, if there is an n.
 
     Returns:
         How it ended, and how many calls it made, or that it was refused.
@@ -177,7 +177,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget_projects()
 
 
-def test_nobody_pays_more_than_the_bound(folder: Path) -> None:
+def test_each_person_pays_at_most_the_bound(folder: Path) -> None:
     """However the runs die, and whatever backup is put back between them."""
     log = folder.parent / "log"
     kills, refusals = storm(folder, log, Random(1))

@@ -194,7 +194,7 @@ def test_a_backup_that_was_not_charged_again_is_made_good(
 
 
 def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
-    """Half a ledger is none: it is refused, and nothing is granted from it."""
+    """Half a ledger is refused, and grants nothing."""
     place = tmp_path / "ledger.db"
     for number in range(MOST):
 

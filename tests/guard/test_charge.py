@@ -176,7 +176,7 @@ def private_values():
 
 @pytest.mark.parametrize("number", range(4))
 def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
-    """No byte of the database, its logs, names or locks tells of them."""
+    """No byte of the database, its logs, names or locks shows them."""
     caplog.set_level("DEBUG")
     frame = private_values()[number]
 
@@ -207,7 +207,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
 
 def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
-    """The default key tells nothing of the arguments without the ledger's secret."""
+    """Without the ledger's secret the default key shows nothing of the arguments."""
     run(*keyed(), ("x", "public-canary"), {}, PLACE)
     (row,) = rows(shop)["release"]
     assert "public-canary" not in json.dumps(row)

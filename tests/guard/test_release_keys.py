@@ -155,7 +155,7 @@ NO_TEXT = [
 ]
 
 
-def test_what_no_text_tells_is_refused_before_anything_is_charged(
+def test_what_no_text_identifies_is_refused_before_anything_is_charged(
     tmp_path, monkeypatch
 ):
     """Addresses, texts of a class's own invention, and texts that no ledger keeps."""
@@ -209,7 +209,7 @@ class Report:
 
     @guarded(dataset="shop", cost=TENTH, release_key="{self.region}/{self.limit:.0f}")
     def released(self):
-        """Release what tells the instance."""
+        """Release the number that identifies the instance."""
         return [self.region, self.limit]
 
     def plain(self):
@@ -288,7 +288,7 @@ def test_a_replay_with_other_arguments_is_refused(shop):
 
 
 def test_days_of_one_week_share_the_release(shop):
-    """The formatted text of a date tells it, and equal numbers are one argument."""
+    """The formatted text identifies a date, and equal numbers are one argument."""
     count = of_region("EU", release_key="{region}/{day:%G-W%V}/{minimum}")
     days = (date(2026, 1, 8), DateTime(2026, 1, 5, 7), pd.Timestamp("2026-01-05"))
     made = count(date(2026, 1, 5), 7)

@@ -69,7 +69,7 @@ class UsedAfterError(BaseException):
 
 
 class Failures(FaultyConnection):
-    """A connection that fails when it is told to, and must not be used after that."""
+    """A connection that fails on command, and must not be used after that."""
 
     _failed = False
 
@@ -311,6 +311,6 @@ class Careless(ApswStorage):
 
 
 def test_a_careless_storage_is_found(folder: Path) -> None:
-    """A write that failed and nobody noticed."""
+    """A write that failed unnoticed."""
     with pytest.raises(AssertionError):
         failures_of_disk(folder, apsw.IOError, True, Careless)

@@ -119,7 +119,7 @@ def test_points_find_a_lazy_commit(folder: Path) -> None:
 def test_a_storm_of_kills_loses_nothing(path: Place) -> None:
     """Workers are killed at any moment while the budget runs out, and replaced.
 
-    What they were told stays true, and not one charge more fits.
+    Each acknowledged charge stays, and not one charge more fits.
     """
     make_ledger(path).close()
     seed, budget = first_seed(), Fraction(3, 10)

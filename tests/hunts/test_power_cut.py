@@ -106,7 +106,7 @@ def broken_promise(folder: Path, image: dict[str, bytes], told: dict[str, str]) 
 
 
 def hunt(folder: Path, count: int, **settings: Any) -> Counter[str]:
-    """Look at so many images; count them, the lost and the damaged ones."""
+    """Look at some images; count them, the lost and the damaged ones."""
     start, each, counts = first_seed(), 50, Counter[str]()
     for seed in range(start, start + -(-count // each)):
         notes = history(folder, seed, **settings)

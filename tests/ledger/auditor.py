@@ -31,7 +31,7 @@ class Facts:
 
     Attributes:
         states: The state of each charge.
-        asked: What each charge held when it was made, by account, in tally units.
+        asked: What each charge held at first, by account, in tally units.
         used: What is settled and held on each dataset, in tally units.
         refused: How many refusals are in the journal.
         ids: The ids that the journal names, refused ones included.

@@ -21,7 +21,7 @@ class Child:
     """A forked process that runs a function and reports by a pipe.
 
     Args:
-        target: What it does; gets `say`, which sends a line at once.
+        target: Function of the child; gets `say`, which sends a line immediately.
     """
 
     def __init__(self, target: Callable[[Callable[[str], None]], None]) -> None:
@@ -49,7 +49,7 @@ class Child:
         return bool(select.select([self._lines], [], [], seconds)[0])
 
     def kill(self) -> None:
-        """Kill the process as the kernel would, and wait until it is gone."""
+        """Kill the process as the kernel would, and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         self.end()
 
@@ -71,7 +71,7 @@ def die() -> None:
 
 
 def dying(number: int) -> Callable[[object], None]:
-    """Return a hook that kills this process when it is called after so many calls."""
+    """Return a hook that kills this process at the call after a number of calls."""
     left = iter(range(number))
 
     def hook(_: object) -> None:

@@ -85,7 +85,7 @@ def ledger_on(storage: Storage) -> Ledger:
 
 
 def owners_of(path: Path) -> Owners:
-    """Return a new view of the owner files beside a ledger file."""
+    """Return a new view of the owner files of a ledger file."""
     return Owners(path.with_name(f"{path.name}.owners"))
 
 
@@ -154,8 +154,8 @@ def edit(
 ) -> None:
     """Edit a ledger by hand, as someone might who turns off what is in the way.
 
-    The tables' checks stay on only if `checked`, and their triggers if `locked`. Nobody
-    can do this to a process's memory.
+    The tables' checks stay on only if `checked`, and their triggers if `locked`. A
+    process's memory is out of reach.
     """
     if in_memory(path):
         pytest.skip("a ledger in memory is out of reach")

@@ -89,7 +89,7 @@ def names(answers: list[Any]) -> list[str]:
 
 
 def test_who_waits_is_decided_together_in_order(steps) -> None:
-    """While the first is decided the others stand in line, at most 64 at once."""
+    """While the first is decided the others wait in line; a batch has at most 64."""
     asking = Asking(lambda _: None)
     made = steps(MOST_AT_ONCE + 3)
     assert all(map(lambda a, b: a is b, asking.of(made), made))
@@ -125,7 +125,7 @@ def test_each_thread_gets_an_error_of_an_unavailable_ledger(steps) -> None:
 
 
 def test_a_deadline_is_not_waited_for_twice(steps, monkeypatch) -> None:
-    """Who waited beside the first is told with it; who came late has a turn."""
+    """Threads that waited with the first fail with it; a late one has a turn."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("dpflow.ledger.combiner.time", clock)
@@ -147,7 +147,7 @@ def test_a_deadline_is_not_waited_for_twice(steps, monkeypatch) -> None:
 def test_damage_fails_only_its_own_command(steps) -> None:
     """The rest of a batch is decided one by one, also after an error of any other kind.
 
-    A cost of somebody's own may raise one, and must not fail the steps beside it.
+    A user's own cost may raise one, and must not fail the other steps.
     """
     for error in (LedgerCorrupt("damaged", ledger="x"), ZeroDivisionError()):
         for whose in range(4):

@@ -81,7 +81,7 @@ def test_the_public_key_makes_no_checkpoint(charged, tmp_path, how):
 
 
 def test_with_the_private_key_the_same_passes(charged, tmp_path):
-    """The control: nothing but the signature tells; who verifies signs nothing new."""
+    """The control: only the signature differs, and `verify` adds none."""
     forge(charged, KEY.sign)
     assert verify(charged, key=PUBLIC).bad == []
     report = verified_export(tmp_path / "e.jsonl", journal_rows(charged))
@@ -170,7 +170,7 @@ def ledger(path: Place) -> Iterator[Ledger]:
 
 
 def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):
-    """Whoever can write the database can fit everything but the signatures."""
+    """A writer of the database can fit everything but the signatures."""
     ledger = create_ledger(url(path), witness="none")
     for _ in range(5):
         ledger.settle(granted(ledger, "0.1"))

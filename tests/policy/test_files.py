@@ -17,7 +17,7 @@ from tests.projects import ROOT
 
 
 def test_defaults_of_a_short_policy():
-    """What a short policy leaves out has the defaults that the schema tells."""
+    """Omitted fields of a short policy have the defaults of the schema."""
     policy = parse_policy(SHORT)
     assert policy.odometer is None
     assert policy.flows == {}

@@ -231,7 +231,7 @@ def spans_of(call: Any) -> dict[str, Any]:
     return span.told
 
 
-def test_spans_and_gauges_tell_names_and_numbers_and_no_data(
+def test_spans_and_gauges_hold_names_and_numbers_and_no_data(
     project: Any, endpoint: Any
 ) -> None:
     """Granted, replayed, failed and refused; neither values nor texts of errors."""

@@ -119,7 +119,7 @@ def test_one_process_makes_the_release_and_the_others_replay_it(
 def test_a_check_outside_the_transaction_is_found(
     path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes that were all told of room before exceed the budget."""
+    """Processes that all saw room before exceed the budget."""
     make_ledger(path).close()
     monkeypatch.setattr(LedgerGate, "admits", lambda *_: True)
     # The next process would find the first grant above the gate, and stop there.
@@ -159,7 +159,7 @@ def draws(path: Place) -> int:
 
 
 def test_processes_draw_what_the_run_holds_and_no_more(path: Place) -> None:
-    """Ten steps are held, the budget is full: ten are drawn, whoever asks first."""
+    """Ten steps are held, the budget is full: ten are drawn, in any order."""
     ledger = make_ledger(path)
     held_run(ledger, ["0.02"] * 10)
     granted(ledger, "0.8")

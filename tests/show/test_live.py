@@ -184,7 +184,7 @@ def view(name, *, used=0.0, kind="partition"):
     return SimpleNamespace(id=place, name=name, used_fraction=used, gate=gate)
 
 
-def test_of_many_parts_the_fullest_and_the_newest_tell_most():
+def test_of_many_parts_the_fullest_and_the_newest_stand_first():
     """What belongs to no part is always there, and few accounts all are."""
     parts = [view(f"2026-W{n:02}", used=0.9 if n == 3 else 0.1) for n in range(1, 40)]
     views = [view("", kind="dataset"), *parts]

@@ -85,10 +85,10 @@ def test_each_is_the_record_behind_its_command(shop) -> None:
 NUMBER = 731_954_286
 
 
-def test_one_part_tells_what_was_lost_in_it(
+def test_one_part_lists_what_was_lost_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status without a part tells of the fullest one."""
+    """The status without a part shows the fullest one."""
     divided = POLICY + "partition: {by: region}\nodometer: {theorem: basic, delta: 0}\n"
     make_project(tmp_path, monkeypatch, divided)
     for region, epsilon in (("east", "0.5"), ("west", "0.1")):

@@ -159,7 +159,7 @@ def test_a_reader_of_a_rolled_back_ledger_is_warned(shop: Shop) -> None:
 
 
 def test_what_a_ledger_forgot_is_charged_again(shop: Shop) -> None:
-    """Then steps run, and the journal tells why."""
+    """Then steps run, and the journal gives the reason."""
     roll_back(shop)
     data = run_json("ledger", "reconcile", "--reason", "the disk died")
     assert (data["repaired"], data["agrees"]) == (True, False)

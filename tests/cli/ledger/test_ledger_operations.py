@@ -57,7 +57,7 @@ def kept(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("witness", ["witness", "none"])
-def test_a_restore_tells_which_releases_are_lost(shop, monkeypatch, witness):
+def test_a_restore_names_the_lost_releases(shop, monkeypatch, witness):
     """Their keys and digests; the replaced file still shows them as before."""
     monkeypatch.setenv(WITNESS_VARIABLE, witness)
     if witness != "none":
@@ -84,7 +84,7 @@ def test_a_restore_tells_which_releases_are_lost(shop, monkeypatch, witness):
     assert (shown.exit_code, shown.stdout) == (0, "week 3\n")
 
 
-def test_a_repair_tells_under_which_charges_releases_are_lost(shop: Shop) -> None:
+def test_a_repair_names_the_charges_of_lost_releases(shop: Shop) -> None:
     """The witness knows the charges and not what was kept; before and after."""
     kept(2)
     run_fine("ledger", "backup", "kept.db")
@@ -154,7 +154,7 @@ def dataset_account() -> Any:
 
 
 def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
-    """With what to do; closing it posts the rest, and every view tells of it."""
+    """With what to do; closing it posts the rest, and every view shows that."""
     assert run_process("die", code=PREFLIGHT).returncode == -9
     (row,) = run_json("ledger", "reservations")["reservations"]
     assert not row["alive"]

@@ -172,7 +172,7 @@ def interrupted(steps: Steps, name: str, how: How) -> tuple[str, list[str]]:
 
     Args:
         steps: What to run.
-        name: Tells this step from all others.
+        name: Name of this step, unlike all others.
         how: Interrupts it.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The machine that plays random histories on the ledger and on the model at once."""
+"""The machine that plays random histories on both the ledger and the model."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class LedgerMachine(RuleBasedStateMachine):
         )
 
     def any_name(self, pick: int) -> str:
-        """Choose a reservation that was asked for, or one that never was."""
+        """Choose a reservation that was requested, or one that never was."""
         names = ["unknown", *(made.reservation for made in self.asked)]
         return names[-1 - pick % len(names)]
 
@@ -244,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def broken(
         self, worker: int, call: Callable[[], object], fault: tuple[int, str, str]
     ) -> str:
-        """Run an operation that breaks at its n-th statement; return what it told."""
+        """Run an operation that breaks at its n-th statement; return its outcome."""
         at, when, how = fault
         error = Crash() if how == "crash" else LedgerUnavailable("the disk failed")
         storage: Any = self.workers[worker].storage

@@ -284,7 +284,7 @@ class Simulation:
             assert used >= self.told.spent[dataset], "a step runs uncharged"
 
     def check(self) -> None:
-        """At the end: the ledger holds what was told, and nothing else."""
+        """At the end: the ledger holds what was acknowledged, and nothing else."""
         facts = audit(asked(self.storage.connection), CAP)
         told, states = self.told, facts.states
         assert told.granted <= set(states), "an acknowledged reservation is lost"
@@ -307,7 +307,7 @@ class Simulation:
 
 
 def forfeit(simulation: Simulation, ledger: Ledger, reservation: str) -> None:
-    """Close a dead charge; one of the living is none of the operator's business."""
+    """Close a dead charge; the operator closes none of a living process."""
     try:
         ledger.forfeit(reservation, reason="test")
     except ReservationConflict:

@@ -1,4 +1,4 @@
-"""Processes that use a ledger until they are killed, and what they told before."""
+"""Processes that use a ledger until they are killed, and their reports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Told:
 
 
 def work(url: str, policy: Policy, say: Callable[[str], None]) -> None:
-    """Reserve and settle, or void, until the budget is gone."""
+    """Reserve and settle, or void, until the budget is exhausted."""
     ledger, chance = open_ledger(url), Random()
     while True:
         made = request(ledger, COST, policies=[policy])

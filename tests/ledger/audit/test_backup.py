@@ -172,7 +172,7 @@ def test_a_restore_that_nothing_can_check_is_refused(host: Host) -> None:
 
 
 def test_a_restore_without_lock_or_witness_changes_nothing(host, monkeypatch):
-    """The lock is waited for, and the witness asked, before the file is replaced."""
+    """A restore takes the lock and reads the witness before it replaces the file."""
     copy, every = back_up(host), "SELECT * FROM entry"
     before = read(host.path, every)
     monkeypatch.setattr("dpflow.ledger.audit.backup._LOCK_SECONDS", 0.1)

@@ -96,7 +96,7 @@ def test_a_tightening_may_take_off_a_flow_where_others_are_allowed(path: Place) 
 def test_a_freeze_passes_no_entry_that_was_not_followed(
     path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The witness is told of it, and who began there would follow nothing before."""
+    """An operator's freeze follows earlier entries first, and stops at a forged one."""
     ledger = make_ledger(path)
     charge = granted(ledger)
     granted(ledger, policies=[OTHER])

@@ -162,7 +162,7 @@ def test_comparing_changes_nothing(host: Host) -> None:
 def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger is repaired, the witness still tells of what is not there."""
+    """The ledger is repaired, and the old witness still names lost charges."""
     ledger = forgetful(host).open()
     assert ledger.watch.witness is not None
     with monkeypatch.context() as patch:
@@ -183,7 +183,7 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
 def test_a_compacted_witness_raises_to_the_last_use(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lines do not tell everything, but the newest tells the use."""
+    """A compacted witness lacks old lines; its newest line holds the usage."""
     copy = host.copy()
     ledger = host.open()
     witness = ledger.watch.witness
@@ -276,7 +276,7 @@ def test_a_lost_account_without_a_policy_is_not_forgotten(
 
 
 def test_a_charge_between_a_repair_and_its_new_witness_is_witnessed(host: Host) -> None:
-    """Its process told the old one; a ledger that lacks it is still noticed."""
+    """The charge stands in the old witness; a ledger that lacks it is still noticed."""
     ledger, second = host.open(), host.open()
     granted(ledger, "0.25", policies=[POLICIES["b"]])
     ((number,),) = read(host.path, "SELECT max(number) FROM entry")

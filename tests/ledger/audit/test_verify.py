@@ -74,7 +74,7 @@ def test_a_ledger_in_which_nothing_went_beyond_is_fine(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_progress_tells_of_every_entry(ledger: Ledger) -> None:
+def test_progress_counts_every_entry(ledger: Ledger) -> None:
     """A bar that is driven by it ends where it should."""
     told = []
     report = verify(ledger, progress=lambda done, total: told.append((done, total)))
@@ -162,7 +162,7 @@ def test_entries_that_cannot_be_are_named(ledger, path, name):
 
 
 def test_a_grant_above_its_gate_is_named(ledger, path):
-    """Whoever fits hashes and sums cannot make a step admitted."""
+    """A forger who fits hashes and sums cannot make a step admitted."""
 
     def dearer(row):
         for posting in postings(row):
@@ -183,7 +183,7 @@ def test_a_grant_above_its_gate_is_named(ledger, path):
 
 
 def test_a_charge_that_was_made_twice_is_named(ledger, path):
-    """Where the database's own check is gone, too."""
+    """Also where the database's own check was removed."""
     (first,), (second,) = read(path, "SELECT charge FROM entry WHERE number IN (2, 4)")
     edit(path, "DROP INDEX entry_made", "DROP INDEX entry_ended")
 
@@ -298,8 +298,8 @@ def test_a_raised_gate_is_noticed_after_a_checkpoint(plain, path):
     assert verify(plain, key=KEY).bad[0].entry == 1
 
 
-def test_an_overdraft_that_no_entry_tells_of_is_noticed(plain, path):
-    """One that was taken out of the entry that told of it."""
+def test_an_overdraft_that_no_entry_names_is_noticed(plain, path):
+    """The overdraft was removed from the entry that named it."""
     cost = request(plain, "3").cost
     plain.ask(Prior(policy=PLAIN, cost=cost, reason="x", evidence="e" * 64))
 
@@ -314,7 +314,7 @@ def test_an_overdraft_that_no_entry_tells_of_is_noticed(plain, path):
 
 
 def test_a_pinned_copy_that_was_edited_is_not_the_one_that_was_applied(plain, path):
-    """Its hash tells, and with a hash that fits its gates."""
+    """The policy's hash differs, and with a fitting hash its gates."""
     raised(path, hashed=False)
     (found, *_) = verify(plain).bad
     assert "the pinned policy of term 1 was edited" in found.problem

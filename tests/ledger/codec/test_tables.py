@@ -208,7 +208,7 @@ def test_what_was_masked_is_not_published() -> None:
 
 
 def test_what_no_row_has_is_not_stored() -> None:
-    """Names of rows that were left out, and what is said beside the data."""
+    """Names of omitted rows, and remarks on the data."""
     frame = pd.DataFrame({"a": [1]})
     frame.attrs = {"raw": ["canary"]}
     names = pa.array(["kept", "canary"]).dictionary_encode().slice(0, 1)

@@ -43,7 +43,7 @@ def test_each_threshold_alerts_once(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "sequence"}))
-def test_every_filter_tells_when_half_is_used(ledger: Ledger, theorem: str) -> None:
+def test_every_filter_alerts_when_half_is_used(ledger: Ledger, theorem: str) -> None:
     """At the step that brings its own fraction there, and at no other."""
     policy = make_policy(
         budget="{epsilon: 3, delta: 1e-5}", filter=theorem, alerts="[0.5]"

@@ -54,7 +54,7 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -
     again.close()
 
 
-def test_keys_tell_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -> None:
+def test_keys_show_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -> None:
     """They are keyed by the ledger's own secret, and by all parts."""
     (tmp_path / "other").mkdir()
     other = new_ledger(tmp_path / "other")
@@ -164,7 +164,7 @@ def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
 
 
 def test_the_journal_keeps_a_keyed_digest_of_a_release(ledger: Ledger) -> None:
-    """It tells no value to a reader without the secret, nor that two are equal."""
+    """Without the secret a reader learns no value, nor that two are equal."""
     digests = [
         ledger.settle(granted(ledger, key=key), value=VALUE) for key in ("a", "b")
     ]

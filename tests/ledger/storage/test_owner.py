@@ -40,7 +40,7 @@ class Worker:
         self.name = self.child.line()
 
     def finish(self) -> None:
-        """Let the process end by itself."""
+        """Let the process end normally."""
         self._gate.open()
         self.child.end()
 
@@ -63,7 +63,7 @@ def test_threads_get_one_name(owners: Owners) -> None:
 
 
 def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
-    """SIGKILL runs no handler; the lock is gone all the same."""
+    """SIGKILL runs no handler; the system frees the lock all the same."""
     worker = Worker(owners)
     assert owners.alive(worker.name)
     worker.child.kill()
@@ -103,7 +103,7 @@ def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
 
 
 def test_closing_gives_the_name_up(owners: Owners) -> None:
-    """Its open reservations are then nobody's, and the next name is a new one."""
+    """Its open reservations then have no owner, and the next name is a new one."""
     first = owners.mine()
     owners.close()
     assert not owners.alive(first)
@@ -128,7 +128,7 @@ def test_a_name_that_cannot_be_checked_lives(
 
 
 def test_names_in_one_file_keep_their_locks(owners: Owners) -> None:
-    """Whoever else of this process asks, takes a name there, or gives one up."""
+    """Other objects of this process may read, take and give up names there."""
     dead, other = Worker(owners), Owners(owners._path)
     dead.child.kill()
     name, second = owners.mine(), other.mine()

@@ -224,7 +224,7 @@ def unusual(ledger: Ledger) -> dict[str, int]:
 
 
 def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:
-    """Those that drew their own noise, that failed, and that nobody settles."""
+    """Steps with their own noise, failed ones, and ones without a settlement."""
     for noise in ("opendp", "own", "self-declared"):
         ledger.settle(granted(ledger, "0.1"), body={"noise": noise})
     ledger.settle(granted(ledger, "0.1"), outcome="failed")
@@ -240,7 +240,7 @@ def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> N
 def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
     ledger: Ledger,
 ) -> None:
-    """A mistyped step halts nothing, and another flow's grant is none of this one's."""
+    """A mistyped step halts nothing, and another flow's grant frees nothing."""
     policy = make_policy(other_flows="allow")
 
     def ask(cost: str, flow: str | None) -> str:

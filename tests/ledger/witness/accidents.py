@@ -239,7 +239,7 @@ def after(
 
 
 def died_before_telling(host: Host) -> None:
-    """A process commits and dies before it tells the witness."""
+    """A process commits and dies before it writes to the witness."""
 
     def crash(say: Callable[[str], None]) -> None:
         ledger = host.open()

@@ -90,7 +90,7 @@ def test_nothing_in_it_can_be_changed(tmp_path: Path, database: str) -> None:
 def test_missing_lines_fail_closed(
     tmp_path: Path, database: str, damage: str, error: type[Exception]
 ) -> None:
-    """Whether all are gone or one of them: lines are numbered without gaps."""
+    """One missing line or all of them: lines are numbered without gaps."""
     ledger = made_at(database, tmp_path)
     for _ in range(3):
         granted(ledger)
@@ -126,7 +126,7 @@ def test_a_server_that_may_lose_commits_is_refused(
 
 
 def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
-    """Nothing listens there; what is told names the place without its secret."""
+    """No server listens; the error names the place without its password."""
     setting = f"postgresql://me:{PASSWORD}@127.0.0.1:9/x"
     path = tmp_path / "ledger.db"
     with pytest.raises(LedgerUnavailable) as error:
@@ -144,7 +144,7 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
 def test_what_a_database_sets_for_transactions_loses_no_line(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who tell at once are numbered one after the other; none is refused."""
+    """Simultaneous writers get numbers one after the other; each line is accepted."""
     for setting in ("isolation = 'serializable'", "read_only = on"):
         alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"
         server().run(alter)

@@ -94,7 +94,7 @@ def test_written_lines_are_read_by_others(witness):
 def test_another_file_with_the_same_number_is_read_from_its_beginning(
     witness, monkeypatch
 ):
-    """File systems use the number of a file that is gone for the next one."""
+    """File systems give the number of a removed file to the next one."""
     real = witness_module.signature
     monkeypatch.setattr(
         witness_module, "signature", lambda status: (1, 1, *real(status)[2:])
@@ -171,13 +171,13 @@ def test_a_write_within_a_write_does_not_take_its_lock(witness, monkeypatch):
 
 
 def test_the_file_is_for_its_owner_only(witness):
-    """It tells which datasets there are."""
+    """The file names all datasets."""
     assert file_of(witness).stat().st_mode & 0o077 == 0
     assert file_of(witness).parent.stat().st_mode & 0o077 == 0
 
 
 def test_lines_that_were_not_compared_are_never_dropped(witness, monkeypatch):
-    """Another process told them meanwhile."""
+    """Another process has written them meanwhile."""
     keep(0, monkeypatch)
     witness.accept(witness.unseen())
     fresh(witness).append([line(number) for number in range(1, 6)])
@@ -186,7 +186,7 @@ def test_lines_that_were_not_compared_are_never_dropped(witness, monkeypatch):
 
 
 def test_a_file_that_grew_large_is_rewritten_at_a_line(witness, monkeypatch):
-    """By who knows all of it; should that fail, it was told all the same."""
+    """A process that has read all rewrites it; a failure loses no line."""
     keep(5, monkeypatch)
     witness.accept(witness.unseen())
     witness.append([line(number) for number in range(1, 9)])
@@ -206,7 +206,7 @@ def _full(*_: object) -> None:
 
 
 def test_an_open_file_that_is_removed_or_replaced_is_noticed(witness, tmp_path):
-    """Nothing is told to one that nobody will read."""
+    """No line goes into a file without a reader."""
     witness.accept(witness.unseen())
     witness.append([line(1)])
     kept = tmp_path / "kept"
@@ -220,8 +220,8 @@ def test_an_open_file_that_is_removed_or_replaced_is_noticed(witness, tmp_path):
     assert kept.read_text().count("\n") == 2
 
 
-def test_many_processes_tell_and_compact_and_nothing_is_lost(witness, monkeypatch):
-    """Every line of each account that was told last is there."""
+def test_many_processes_write_and_compact_and_nothing_is_lost(witness, monkeypatch):
+    """The newest line of each account is there."""
     keep(5, monkeypatch)
     gate = Gate()
 
@@ -322,7 +322,7 @@ def test_an_account_whose_newest_tag_was_taken_away_is_noticed(
 
 
 def test_a_repeated_grant_is_witnessed_again(tmp_path: Path) -> None:
-    """Who asks again after an answer was lost cannot know whether it was told."""
+    """After a lost answer a process cannot know whether the line was written."""
     ledger = new_ledger(tmp_path)
     asked = request(ledger)
     witness = ledger.watch.witness
@@ -369,7 +369,7 @@ def test_a_database_for_many_machines_has_no_default():
 
 
 def test_the_original_is_refused_while_a_copy_is_in_use(tmp_path: Path) -> None:
-    """Whoever ran second is refused, and it may be the original."""
+    """The second one to run is refused, and it may be the original."""
     place, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     create_ledger(url(place), witness=witness).close()
     copy = tmp_path / "copy.db"

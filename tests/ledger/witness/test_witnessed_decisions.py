@@ -143,7 +143,7 @@ def test_without_a_witness_it_is_silent(
 def test_a_lost_gate_is_frozen_again(
     path: Place, tmp_path: Path, decide: Callable[[Ledger], None]
 ) -> None:
-    """Which of them it was no line tells, so none is guessed; usage stays."""
+    """No line says which decision was lost, so the repair guesses none; usage stays."""
     ledger = forget(path, str(tmp_path / "witness"), decide)
     before = sums(path)
     assert all(line.decides for line in compare(ledger).lacking)
@@ -208,7 +208,7 @@ def test_a_freeze_that_is_back_is_not_repeated(path: Place, tmp_path: Path) -> N
 
 
 def test_a_lost_term_freezes_the_one_before(path: Place, tmp_path: Path) -> None:
-    """A worker with the old file does not go on as if nobody had decided."""
+    """A worker with the old file does not go on under the old term."""
     ledger = forget(path, str(tmp_path / "witness"), opens)
     before = sums(path)
     found = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
@@ -229,7 +229,7 @@ def test_a_lost_term_freezes_the_one_before(path: Place, tmp_path: Path) -> None
 def test_a_term_that_was_applied_again_freezes_nothing(
     path: Place, tmp_path: Path
 ) -> None:
-    """Nor does it count as charged, for nothing was."""
+    """Nor does the term count as charged: it has no charge."""
     ledger = forget(path, str(tmp_path / "witness"), opens)
     opens(ledger)
     with pytest.raises(LedgerRolledBack):
@@ -377,7 +377,7 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(
 def test_a_compacted_witness_still_knows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of charges the newest line tells enough; of a freeze only its own."""
+    """The newest line suffices for charges; a freeze needs its own."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
 
     def goes_on(ledger: Ledger) -> None:
@@ -395,7 +395,7 @@ def test_a_compacted_witness_still_knows_them(
 
 
 def put_back(path: Path, ledger: Ledger, policy: Policy) -> Comparison:
-    """Put the copy beside a ledger in its place; return what it then lacked."""
+    """Put the copy of a ledger in its place; return what it then lacked."""
     return restore(
         path.with_name("copy"),
         path,

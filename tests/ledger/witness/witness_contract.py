@@ -44,7 +44,7 @@ def made_at(setting: str, folder: Path) -> Ledger:
 
 
 def tells_before_the_body_starts(setting: str, folder: Path) -> None:
-    """Whoever asks the place then finds the charge in it, and no settlement."""
+    """A reader of the place then sees the charge, and no settlement."""
     ledger = made_at(setting, folder)
     name = granted(ledger)
     (told,) = fresh_witness(setting, ledger.id).unseen().lines

@@ -36,7 +36,7 @@ SWITCHED_ON: Any = {"persist_result": True, "log_prints": True}
 
 
 class Private:
-    """An object whose repr tells."""
+    """An object whose repr holds private text."""
 
     def __repr__(self) -> str:
         """Return private data."""
@@ -52,7 +52,7 @@ class Telling(Exception):
 
 
 class Stopping(BaseException):
-    """What is no Exception, and tells of what it carries."""
+    """A BaseException whose text shows what it carries."""
 
     def __str__(self) -> str:
         """Return private data."""

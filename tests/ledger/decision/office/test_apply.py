@@ -115,7 +115,7 @@ def test_usage_above_the_new_limit_closes_the_account_without_alarm(
 
 
 def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
-    """Each one whose gate changes has an entry; the dataset's tells every change."""
+    """Each account with a changed gate has an entry; the dataset's has all changes."""
     odometer = "basic"
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": odometer}
     before = make_policy(flows=FLOWS, **wide)

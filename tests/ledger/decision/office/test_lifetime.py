@@ -86,7 +86,7 @@ def amend(ledger: Ledger, charge: str, epsilon: int) -> None:
 
 
 def test_the_terms_add_up_to_the_lifetime_exactly(ledger: Ledger) -> None:
-    """Equality fits; the least more does not, and the numbers are told."""
+    """Equality fits; the least more does not, and the error holds the numbers."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied) as caught:
         apply_policy(ledger, policy("2.000000001", "3"), **NEW)
@@ -235,7 +235,7 @@ def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
 
 
 def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
-    """Apply whatever is asked as a term that nobody counts: a known-bad `apply`."""
+    """Apply each policy as a term that no sum counts: a known-bad `apply`."""
     with ledger.storage.write() as transaction:
         state = transaction.load(lambda s: all_terms(s, "a"))
         command = Freeze(book="a", reason="x")

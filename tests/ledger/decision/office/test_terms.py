@@ -95,7 +95,7 @@ def test_what_someone_applied_is_not_replaced_by_a_step(ledger: Ledger) -> None:
 # What each decision tells
 
 
-def test_each_decision_tells_who_with_which_code_and_policy(path: Place) -> None:
+def test_each_decision_names_its_author_code_and_policy(path: Place) -> None:
     """In the hashed body; the user who ends or amends a charge did not make it."""
     make_ledger(path).close()
     dirty = {"commit": "c0ffee", "dirty": True}
@@ -256,7 +256,7 @@ def test_other_sources_and_none_are_free(first, second):
 
 
 def test_without_a_witness_nothing_is_noticed(tmp_path, first):
-    """The control: the place of the witness is what tells."""
+    """The control: only the place of the witness shows the difference."""
     ledger = create_ledger(url(tmp_path / "blind.db"), witness="none")
     granted(ledger, policies=[OTHER])
 

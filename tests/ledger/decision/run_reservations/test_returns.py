@@ -1,4 +1,4 @@
-"""What returns to an account where a price is right only beside what was left.
+"""What returns to an account whose prices depend on the remaining budget.
 
 There the outputs of a later step must not decide whether an earlier hold returns
 (docs/derivations/residue.md#refunds): what something was reserved after is posted, and
@@ -117,7 +117,7 @@ def test_a_loop_that_is_alone_costs_what_ran(ledger: Ledger) -> None:
 
 
 def test_a_step_that_never_began_returns_while_it_is_the_last(ledger: Ledger) -> None:
-    """Then it is as if it had never asked, whatever an older one draws meanwhile."""
+    """Then the step leaves no trace, whatever an older one draws meanwhile."""
     older = held(ledger)
     before = sums(ledger)
     newer = held(ledger)

@@ -109,7 +109,7 @@ def test_a_replayed_step_draws_nothing(ledger: Any) -> None:
 
 
 def test_a_run_that_does_not_fit_is_refused_and_charges_nothing(ledger: Any) -> None:
-    """Exhausted once it was granted before; asked, left and what fits are told."""
+    """Exhausted after an earlier grant; the error has the amounts and what fits."""
     with pytest.raises(BudgetRefused) as caught:
         held_run(ledger, ["0.6", "0.6"])
     assert type(caught.value) is BudgetRefused
@@ -237,7 +237,7 @@ def test_no_step_runs_under_a_run_reservation_itself(ledger: Any) -> None:
 
 
 def test_all_accounts_or_none(ledger: Any) -> None:
-    """A step of two datasets draws from both, or is reserved on both by itself."""
+    """A step of two datasets draws from both, or reserves its own budget on both."""
     both = (make_policy("a"), make_policy("b"))
     held_run(ledger, ["0.2"], policies=both)
     drawn(ledger, "0.1", policies=both[:1])
@@ -264,7 +264,7 @@ SEQUENCE = """
 
 
 def test_an_odometer_holds_the_whole_run_too(ledger: Any) -> None:
-    """Its halt is asked with all of the run; draws pass it, and the seal frees it."""
+    """The whole run counts for its halt; draws pass it, and the seal frees the rest."""
     steps: dict[str, Any] = {"policies": (FLOWS,), "flow": "weekly"}
     fits = 0
     while True:
@@ -347,7 +347,7 @@ def test_a_sequence_is_held(ledger: Any) -> None:
         granted(ledger, "0.1", policies=(policy,))
 
 
-def test_spending_and_usage_tell_a_run_once(ledger: Any) -> None:
+def test_spending_and_usage_count_a_run_once(ledger: Any) -> None:
     """What was drawn belongs to the step, the rest to the run reservation."""
 
     def told() -> dict[Any, str]:

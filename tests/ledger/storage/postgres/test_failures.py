@@ -78,7 +78,7 @@ def reserved(ledger: Ledger) -> str:
 
 
 def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
-    """Cut before and after the commit: exactly the charges asked for."""
+    """Cut before and after the commit: exactly the requested charges."""
     create_ledger(postgres_url).close()
     proxy, chance = Proxy(server().folder), random.Random(7)
     ledger = open_ledger(through(proxy, postgres_url))

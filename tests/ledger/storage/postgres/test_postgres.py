@@ -271,7 +271,7 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
 def test_a_server_that_stopped_answering_is_given_up(
     ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No step waits for ever; what was asked is decided in another session."""
+    """No step waits without end; another session decides the request."""
     granted(ledger, "0.1")
     monkeypatch.setattr(storage_server, "STATEMENT_SECONDS", 1)
     monkeypatch.setattr(storage_server, "_GRACE_SECONDS", 0)

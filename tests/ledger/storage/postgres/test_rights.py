@@ -330,7 +330,7 @@ def test_a_reader_that_takes_a_workers_name_is_reported(roles: dict[str, str]) -
 
 
 def test_strangers_see_nothing(ledger: Ledger, postgres_url: str) -> None:
-    """A login without a role of the ledger is refused at once."""
+    """A login without a role of the ledger is refused immediately."""
     name = f"u{secrets.token_hex(4)}"
     server().run(f"CREATE ROLE {name} LOGIN")
     with pytest.raises(LedgerUnavailable, match="may not do this"):

@@ -77,7 +77,7 @@ def test_closing_waits_for_the_lock(path: Path) -> None:
 
 
 def test_a_link_to_the_ledger_shares_its_lock(path: Path, tmp_path: Path) -> None:
-    """SQLite follows links, so whoever comes by one must wait as well."""
+    """SQLite follows links, so a process with a link must wait as well."""
     link = tmp_path / "link.db"
     link.symlink_to(path)
     with (

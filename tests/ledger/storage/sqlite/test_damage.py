@@ -114,7 +114,7 @@ def one_bit(chance: random.Random, data: bytearray, _: Sample) -> None:
 
 
 def near(chance: random.Random, data: bytearray, text: bytes, after: int) -> None:
-    """Flip a bit in one of a text's places in the file, or so many bytes after it."""
+    """Flip a bit in one of a text's places in the file, or some bytes after it."""
     places, start = [], data.find(text)
     while start >= 0:
         places.append(start)

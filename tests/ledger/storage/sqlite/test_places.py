@@ -27,7 +27,7 @@ def _nothing_told() -> None:
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder on a disk: what is in memory is told of."""
+    """Give a folder on a disk: a ledger in memory is reported."""
     return tmp_path_factory.mktemp("disk")
 
 

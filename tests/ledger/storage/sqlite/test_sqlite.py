@@ -155,7 +155,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes) -> 
 
 
 def read_tables(path: Path) -> list[tuple[Any, ...]]:
-    """Return the tables of a database; a file that is none has none."""
+    """Return the tables of a database; another file has no tables."""
     try:
         return read(path, "SELECT name FROM sqlite_master")
     except sqlite3.DatabaseError:
@@ -185,7 +185,7 @@ def test_a_ledger_of_another_version_is_refused_and_kept(path: Path) -> None:
 
 
 def test_a_removed_ledger_is_noticed(ledger: Ledger, path: Path) -> None:
-    """A grant into a file that nobody can find again would be no grant."""
+    """A grant in a removed file would be lost, so the ledger refuses."""
     granted(ledger)
     for item in path.parent.glob("ledger.db*"):
         if item.is_file():
@@ -270,7 +270,7 @@ def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
 
 
 def failing_at(number: int, patch: pytest.MonkeyPatch) -> list[int]:
-    """Let the n-th call of `flock`, unlocking included, fail; return what was asked."""
+    """Let the n-th call of `flock`, unlocking included, fail; return all calls."""
     real, asked = fcntl.flock, list[int]()
 
     def flock(descriptor: int, what: int) -> None:
@@ -358,7 +358,7 @@ def without_record_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fcntl, "lockf", refuse)
 
 
-def test_an_owner_that_the_system_does_not_tell_of_is_not_waited_for(
+def test_an_owner_that_the_system_does_not_show_is_not_waited_for(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dead owner that was taken for a living one would keep its key for an hour."""

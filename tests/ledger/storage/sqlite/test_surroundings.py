@@ -1,4 +1,4 @@
-"""What befalls a ledger's files: a full disk, no rights, a move, half of them gone."""
+"""Events around a ledger's files: a full disk, no rights, a move, a missing half."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TENTH = Fraction(1, 10)
 
 
 def limit(folder: Path, more: int | None) -> None:
-    """Let files grow by so many bytes only; None is no limit."""
+    """Limit the growth of files to some bytes; None is no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = max(item.stat().st_size for item in folder.iterdir())
     most = hard if more is None else size + more
@@ -145,7 +145,7 @@ def test_a_read_only_folder_grants_nothing(public: Path) -> None:
 
 
 def test_another_users_ledger_is_out_of_reach_and_not_missing(public: Path) -> None:
-    """Told apart from no ledger, for which the advice is to make one."""
+    """The error differs from that of a missing ledger, which advises to make one."""
     new_ledger(public).close()
     path = public / "ledger.db"
     for item in public.glob("ledger.db*"):
@@ -220,7 +220,7 @@ def test_a_log_deleted_after_a_crash_is_noticed(path: Path) -> None:
 
 
 def test_a_log_without_its_ledger_is_not_deleted(path: Path) -> None:
-    """SQLite deletes one beside no ledger, or an empty one; it may be all there is."""
+    """SQLite deletes a log without its ledger, and it may be the only copy."""
     crashed(path)
     wal, away = path.with_name("ledger.db-wal"), path.with_name("away.db")
     before = wal.read_bytes()
@@ -284,7 +284,7 @@ def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) 
 def test_a_child_forked_inside_a_long_transaction_is_refused(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot know which locks it holds: refused at once, and the parent is fine."""
+    """The child cannot know its locks and is refused; the parent goes on."""
     monkeypatch.setattr("dpflow.ledger.storage.sqlite._CLOSE_SECONDS", 0.1)
     asked = request(ledger)
     inside, leave = threading.Event(), threading.Event()
@@ -328,7 +328,7 @@ def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
 def test_a_fork_that_python_does_not_know_of_is_noticed(
     ledger: Ledger, path: Path
 ) -> None:
-    """A server written in C may fork by itself: the child is refused."""
+    """A server written in C may fork without Python: the child is refused."""
     granted(ledger)
     asked = request(ledger)
     reading, writing = os.pipe()
@@ -347,7 +347,7 @@ def test_a_fork_that_python_does_not_know_of_is_noticed(
 
 
 def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
-    """A lock belongs to the open file, which a fork inherits: it is closed at once."""
+    """A lock belongs to the open file, and a forked child closes its copy."""
     gate = Gate()
 
     def parent(say: Callable[[str], None]) -> None:
