@@ -97,7 +97,7 @@ def serve(descriptor: int) -> None:
             # Whoever reads what the program says waits for the program only.
             for each in descriptors[1:]:
                 os.close(each)
-            _tell_of(child, answers)
+            _report_end(child, answers)
     _become(descriptors[1:], **json.loads(text))
 
 
@@ -108,7 +108,7 @@ def _reap() -> None:
             pass
 
 
-def _tell_of(child: int, answers: socket.socket) -> None:
+def _report_end(child: int, answers: socket.socket) -> None:
     """Tell the id of a program, and how it ended."""
     answers.send(str(child).encode())
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

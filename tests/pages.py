@@ -47,9 +47,9 @@ class Block:
 
 def blocks(page: str) -> Iterator[Block]:
     """Yield the blocks of a page in their order."""
-    for found in _BLOCK.finditer("\n" + page):
-        name = _NAME.search(found["before"].rstrip())
-        yield Block(found["language"], found["text"], name and name["name"])
+    for match in _BLOCK.finditer("\n" + page):
+        name = _NAME.search(match["before"].rstrip())
+        yield Block(match["language"], match["text"], name and name["name"])
 
 
 #: What a page's programs have loaded before they begin, which takes seconds.

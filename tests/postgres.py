@@ -43,9 +43,9 @@ def _candidates() -> Iterator[Path]:
     if wheel is not None and wheel.origin is not None:
         yield Path(wheel.origin).parent / "pginstall" / "bin"
     yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    found = shutil.which("initdb")
-    if found is not None:
-        yield Path(found).resolve().parent
+    program = shutil.which("initdb")
+    if program is not None:
+        yield Path(program).resolve().parent
 
 
 @cache
@@ -145,8 +145,8 @@ class PostgresServer:
                 psycopg.connect(self.url("postgres")).close()
             except psycopg.OperationalError as error:
                 if time.monotonic() > until:
-                    told = (self.folder / "log").read_text("utf-8")
-                    msg = f"the test server does not start: {error}\n{told}"
+                    text = (self.folder / "log").read_text("utf-8")
+                    msg = f"the test server does not start: {error}\n{text}"
                     raise RuntimeError(msg) from error
                 time.sleep(0.02)
             else:

@@ -132,8 +132,8 @@ def rows(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Return every row of every table, and of every kind, read around dpflow."""
     uri = f"{ledger_file(folder).as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        names = sorted(name for (name,) in found)
+        result = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        names = sorted(name for (name,) in result)
         if "tag" in names:
             show_columns(connection)
             names += TABLES
@@ -148,14 +148,14 @@ def ledger_bytes(folder: Path) -> bytes:
     paths = [str(path) for path in (folder / ".dpflow").rglob("*") if path.is_file()]
     # In a process of its own: to open and close the files here would drop the locks
     # that SQLite and the owner of the reservations hold on them.
-    found = subprocess.run(["cat", *paths], capture_output=True, check=True)
-    return "".join(paths).encode() + found.stdout
+    result = subprocess.run(["cat", *paths], capture_output=True, check=True)
+    return "".join(paths).encode() + result.stdout
 
 
 def journal(dataset: str = "shop") -> list[JournalEntry]:
     """Return the journal of a dataset's account, oldest first."""
-    found = history(current_project().ledger, dataset, limit=1000)
-    return sorted(found, key=lambda entry: entry.seq)
+    items = history(current_project().ledger, dataset, limit=1000)
+    return sorted(items, key=lambda entry: entry.seq)
 
 
 def kinds(dataset: str = "shop") -> list[str]:
@@ -171,8 +171,8 @@ def outcome() -> Mapping[str, Any]:
 def account(dataset: str = "shop", kind: str = "dataset") -> AccountView:
     """Return one account of a dataset."""
     views = accounts(current_project().ledger, dataset)
-    (found,) = [view for view in views if view.kind == kind]
-    return found
+    (result,) = [view for view in views if view.kind == kind]
+    return result
 
 
 def spent(dataset: str = "shop") -> str:
@@ -229,7 +229,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         waiting += getattr(each, "exceptions", ())
 
 
-def told(error: BaseException, *, skip_frames: Iterable[str] = ()) -> str:
+def traceback_of(error: BaseException, *, skip_frames: Iterable[str] = ()) -> str:
     """Return all text that an error carries: chain, notes, details, local variables.
 
     Args:

@@ -118,21 +118,21 @@ def layer(module: str) -> str:
 
 def upward_imports(sources: dict[str, str]) -> list[str]:
     """Return every import that breaks the order of the layers."""
-    found = []
+    result = []
     for module, source in sources.items():
         for name in imports(source):
             if name.startswith("."):
-                found.append(f"{module}: relative import {name}")
+                result.append(f"{module}: relative import {name}")
             elif name == "dpflow":
                 # Its public names; the version is all that the CLI needs of them.
                 if layer(module) != "cli":
-                    found.append(f"{module} imports the public names")
+                    result.append(f"{module} imports the public names")
             elif name.startswith("dpflow."):
                 if layer(name) not in LAYERS:
-                    found.append(f"{module} imports {name}, which has no place")
+                    result.append(f"{module} imports {name}, which has no place")
                 elif _is_below(name, module) and (module, name) not in EXCEPTIONS:
-                    found.append(f"{module} imports {name}")
-    return found
+                    result.append(f"{module} imports {name}")
+    return result
 
 
 def _is_below(name: str, module: str) -> bool:
@@ -173,8 +173,8 @@ def sources() -> dict[str, str]:
 
 def test_every_layer_has_a_place():
     """A new layer is entered in the list before anything imports it."""
-    found = {layer(module) for module in sources()}
-    assert found == set(LAYERS)
+    layers = {layer(module) for module in sources()}
+    assert layers == set(LAYERS)
     assert len(LAYERS) == len(set(LAYERS))
 
 
@@ -243,24 +243,24 @@ def test_no_modules_import_each_other():
 
 def test_modules_are_loaded_by_name_in_known_places_only():
     """Everywhere else the imports are what the source says."""
-    found = {
+    modules = {
         module_name(path)
         for path in FILES
         for node in nodes(path.read_text("utf-8"))
         if isinstance(node, ast.Call) and _loads_by_name(node)
     }
-    assert found == LOADERS
+    assert modules == LOADERS
 
 
 def test_accounting_is_pure():
     """Nothing outside a tally can move a bound; an impurity would be named."""
-    found = {
+    faults = {
         m: s
         for m, s in sources().items()
         if m.split(".")[1] in ("accounting", "rounding")
     }
-    assert len(found) > 5
-    assert [each for m, s in found.items() for each in impurities(m, s)] == [
+    assert len(faults) > 5
+    assert [each for m, s in faults.items() for each in impurities(m, s)] == [
         # Whether the running code may only look numbers up.
         "dpflow.accounting.solving: contextvars",
         # One evaluation at a time.
@@ -286,7 +286,7 @@ DECIDED_WITH = {f"dpflow.ledger.{name}" for name in ("records",)}
 
 def compared_names(module: str, source: str) -> list[str]:
     """Return the theorems whose names a source outside of `accounting` compares."""
-    found = [
+    names = [
         constant.value
         for node in nodes(source)
         if isinstance(node, ast.Compare | ast.match_case)
@@ -296,7 +296,7 @@ def compared_names(module: str, source: str) -> list[str]:
         if isinstance(constant, ast.Constant)
     ]
     outside = not module.startswith("dpflow.accounting")
-    return [name for name in found if outside and name in {*FILTERS, *ODOMETERS}]
+    return [name for name in names if outside and name in {*FILTERS, *ODOMETERS}]
 
 
 def test_rules_speak_for_themselves():
@@ -312,26 +312,26 @@ def test_rules_speak_for_themselves():
 
 def impure_decisions(module: str, source: str) -> list[str]:
     """Return what a decision must not have: anything that is not in its arguments."""
-    found = impurities(module, source)
+    faults = impurities(module, source)
     allowed = READING | DECIDED_WITH | DECIDING
     for name in imports(source):
         parts = name.split(".")
         if parts[:2] == ["dpflow", "ledger"] and ".".join(parts[:3]) not in allowed:
-            found.append(f"{module} imports {name}")
+            faults.append(f"{module} imports {name}")
         if parts[:2] in (["dpflow", "config"], ["dpflow", "project"]):
-            found.append(f"{module} imports {name}")
-    return found
+            faults.append(f"{module} imports {name}")
+    return faults
 
 
 def test_decisions_do_no_input_or_output():
     """No clock, database, environment or chance: what they need comes with them."""
-    found = {
+    faults = {
         module: source
         for module, source in sources().items()
         if ".".join(module.split(".")[:3]) in DECIDING
     }
-    assert len(found) > 7
-    assert [each for m, s in found.items() for each in impure_decisions(m, s)] == []
+    assert len(faults) > 7
+    assert [each for m, s in faults.items() for each in impure_decisions(m, s)] == []
     for source in (
         "import time",
         "from dpflow.ledger.storage.sqlite import SqliteStorage",
@@ -352,8 +352,8 @@ def test_the_meaning_of_a_journal_needs_the_standard_library_only():
 
 def test_prefect_is_imported_in_its_package_only():
     """Its import costs seconds, and the guard works without it."""
-    found = [e for m, s in sources().items() for e in foreign_imports(m, s, "prefect")]
-    assert found == []
+    faults = [e for m, s in sources().items() for e in foreign_imports(m, s, "prefect")]
+    assert faults == []
     inside = [s for m, s in sources().items() if layer(m) == "prefect"]
     assert any("prefect" in imports(source) for source in inside)
     assert foreign_imports(

@@ -79,12 +79,12 @@ def wrong_changes(rows: dict[str, dict[str, list[str]]]) -> list[str]:
 
 def reachable(graph: dict[str, set[str]], module: str) -> set[str]:
     """Return the modules that a module imports, directly or by others."""
-    found, rest = set(), [module]
+    result, rest = set(), [module]
     while rest:
-        if (name := rest.pop()) not in found:
-            found.add(name)
+        if (name := rest.pop()) not in result:
+            result.add(name)
             rest += graph.get(name, ())
-    return found
+    return result
 
 
 def test_the_table_of_changes_agrees_with_the_code():

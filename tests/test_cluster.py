@@ -15,20 +15,20 @@ CLUSTER = ROOT / "docs" / "cluster"
 
 def compose() -> dict[str, Any]:
     """Return the compose file."""
-    found: dict[str, Any] = yaml.safe_load(
+    document: dict[str, Any] = yaml.safe_load(
         (CLUSTER / "compose.yaml").read_text("utf-8")
     )
-    return found
+    return document
 
 
 def test_the_compose_file_names_what_is_there() -> None:
     """Services that wait for others, volumes, the image's file, the deployment."""
-    found = compose()
-    services = found["services"]
+    document = compose()
+    services = document["services"]
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
         for volume in service.get("volumes", []):
-            assert volume.partition(":")[0] in found["volumes"]
+            assert volume.partition(":")[0] in document["volumes"]
     build = services["worker"]["build"]
     folder = (CLUSTER / build["context"]).resolve()
     assert folder == ROOT

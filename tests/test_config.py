@@ -77,14 +77,14 @@ def test_variables_come_before_pyproject_and_that_before_defaults(folder, monkey
         '[tool.dpflow]\nledger_url = "sqlite:///data/l.db"\npolicies = "rules"\n',
     )
     monkeypatch.setenv(LEDGER_VARIABLE, " ")
-    found = settings(folder)
-    assert f"sqlite:///{folder}/data/l.db" == found.ledger_url
-    assert folder / "rules" == found.policies
+    setup = settings(folder)
+    assert f"sqlite:///{folder}/data/l.db" == setup.ledger_url
+    assert folder / "rules" == setup.policies
     monkeypatch.setenv(LEDGER_VARIABLE, "sqlite:////var/ledger.db")
     monkeypatch.setenv(POLICIES_VARIABLE, "/var/policies")
-    found = settings(folder)
-    assert found.ledger_url == "sqlite:////var/ledger.db"
-    assert str(found.policies) == "/var/policies"
+    setup = settings(folder)
+    assert setup.ledger_url == "sqlite:////var/ledger.db"
+    assert str(setup.policies) == "/var/policies"
 
 
 def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch):
@@ -93,9 +93,9 @@ def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch):
     for end in ("\n", "\r\n", " "):
         monkeypatch.setenv(LEDGER_VARIABLE, f"postgresql://host/db{end}")
         monkeypatch.setenv(ENVIRONMENT_VARIABLE, f" ann{end}")
-        found = settings(folder)
-        assert (found.ledger_url, found.environment) == ("postgresql://host/db", "ann")
-        assert found.policies == folder / "rules"
+        setup = settings(folder)
+        assert (setup.ledger_url, setup.environment) == ("postgresql://host/db", "ann")
+        assert setup.policies == folder / "rules"
 
 
 def test_unknown_keys_and_values_are_refused(folder):

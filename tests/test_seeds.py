@@ -73,8 +73,8 @@ def wrong(row: dict[str, str]) -> str:
 def test_every_row_has_a_test_or_a_reason() -> None:
     """Files and tests that are named exist."""
     rows = ((p, name, row) for p in ROWS for name, row in ROWS[p].items())
-    found = {(p, name): text for p, name, row in rows if (text := wrong(row))}
-    assert found == {}
+    faults = {(p, name): text for p, name, row in rows if (text := wrong(row))}
+    assert faults == {}
 
 
 def test_every_numbered_statement_has_a_row() -> None:

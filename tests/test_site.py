@@ -96,12 +96,12 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         r"<(?:script|img|link|source)[^>]+(?:src|href)=\"?(https?:[^\" >]+)"
     )
     for page in site.rglob("*.html"):
-        found = [
+        addresses = [
             address
             for address in fetched.findall(page.read_text("utf-8"))
             if "canonical" not in address
         ]
-        assert not found, (page, found)
+        assert not addresses, (page, addresses)
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:

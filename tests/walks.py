@@ -30,11 +30,11 @@ class Walk:
 
 def law_of(run: Callable[[Walk], Hashable]) -> dict[Any, Any]:
     """Return the probability of each result of a run."""
-    found: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
     path: list[int] | None = []
     while path is not None:
         walk = Walk(path)
         result = run(walk)
-        found[result] = found.get(result, 0) + walk.chance
+        results[result] = results.get(result, 0) + walk.chance
         path = walk.following()
-    return found
+    return results

@@ -95,6 +95,6 @@ def wrong_readings(
         "poster's stitched (no drift)": stitched_without_drift,
         "advanced composition": advanced,
     }
-    found = {name: rule(each, tail, steps) for name, rule in rules.items()}
+    readings = {name: rule(each, tail, steps) for name, rule in rules.items()}
     step = PureDP(epsilon=epsilon)
-    return {**found, "Feldman-Zrnic windows": windows(step, delta, halt, steps)}
+    return {**readings, "Feldman-Zrnic windows": windows(step, delta, halt, steps)}

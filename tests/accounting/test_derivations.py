@@ -51,17 +51,17 @@ def missing_documents(name: str, text: str) -> list[str]:
     """Return the documents that a text names and the repository does not have."""
     places = (ROOT, ROOT / "docs", ROOT / "docs" / "guides", (ROOT / name).parent)
     return [
-        found
-        for found in DOCUMENT.findall(text)
-        if found not in GENERATED
-        and not any((place / found).is_file() for place in places)
+        title
+        for title in DOCUMENT.findall(text)
+        if title not in GENERATED
+        and not any((place / title).is_file() for place in places)
     ]
 
 
 def test_every_document_that_is_named_is_in_the_repository():
     """No sentence names a file that is not there; the search sees links and paths."""
     lost = {name: missing_documents(name, text) for name, text in texts()}
-    assert {name: found for name, found in lost.items() if found} == {}
+    assert {name: missing for name, missing in lost.items() if missing} == {}
     for text in ("see nowhere.md.", "(docs/nowhere.md 4.2)", "[x](no.md#a)"):
         assert missing_documents("docs/theorems.md", text)
     assert not missing_documents("docs/theorems.md", "see admitted.md and README.md")
@@ -136,8 +136,8 @@ REFUSED = [
 def test_traps_are_refused(rows):
     """No theorem prices what it cannot prove."""
     for cell in REFUSED:
-        found = [r for r in rows if (r.kind, r.theorem, r.mechanism) == cell]
-        assert [row.priced for row in found] == [False]
+        matches = [r for r in rows if (r.kind, r.theorem, r.mechanism) == cell]
+        assert [row.priced for row in matches] == [False]
 
 
 def test_the_page_of_prices_is_what_the_code_does(rows):
@@ -145,8 +145,8 @@ def test_the_page_of_prices_is_what_the_code_does(rows):
     sections = prices_page(rows).split("\n## ")[1:]
     assert len(sections) == len(EXAMPLES)
     for cost, text in zip(EXAMPLES, sections, strict=True):
-        found = {row for row in rows if row.example == repr(cost)}
-        for row in found:
+        matches = {row for row in rows if row.example == repr(cost)}
+        for row in matches:
             column = 1 if row.kind == "filter" else 2
             cells = [line.split("|")[column] for line in text.splitlines()[4:]]
             assert any(f"`{row.theorem}`" in cell for cell in cells) == row.priced

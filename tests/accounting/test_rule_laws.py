@@ -427,8 +427,8 @@ def test_known_numbers_of_steps() -> None:
         for (epsilon, delta), count in zip(BUDGETS, counts, strict=True):
             if count is not None:
                 rule = make_filter(theorem, epsilon=epsilon, delta=delta, **options)
-                found = runs_of(rule, (WorkloadStep(cost),))
-                assert count == found, (theorem, options, cost)
+                result = runs_of(rule, (WorkloadStep(cost),))
+                assert count == result, (theorem, options, cost)
     for epsilon in (0.1, "0.1", Fraction(1, 10)):
         rule = make_filter("basic", epsilon="0.3")
         assert runs_of(rule, (WorkloadStep(PureDP(epsilon=epsilon)),)) == 3

@@ -189,7 +189,7 @@ def best_branches(admits: Admits, epsilon, first: Mechanism, losses) -> object:
 
 def realised(admits: Admits, epsilon, delta, firsts, losses) -> float:
     """Return the largest true delta found over the promised one."""
-    found = max(
+    highest = max(
         best_branches(admits, epsilon, response(first), losses) for first in firsts
     )
-    return float(found / real(delta))
+    return float(highest / real(delta))

@@ -40,14 +40,14 @@ def game(
 
     @cache
     def best(rest: int, spent: Tally, loss: Any) -> float:
-        found = stop(spent, loss)
-        for worst, outcomes in menu if rest and found < 1 else ():
+        highest = stop(spent, loss)
+        for worst, outcomes in menu if rest and highest < 1 else ():
             if admits(spent + worst):
                 later = sum(
                     p * best(rest - 1, spent + paid, loss + more)
                     for p, more, paid in outcomes
                 )
-                found = max(found, later)
-        return found
+                highest = max(highest, later)
+        return highest
 
     return best(rounds, zero, Fraction(0))

@@ -72,8 +72,8 @@ def valid_rules(epsilon, delta, orders) -> list[Filter]:
 def test_some_order_has_room_is_no_filter():
     """It admits both branches and leaks 1.34 times delta; each valid rule cuts one."""
     wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
-    found = true_delta(SHEET, wrong, ONE)
-    assert float(found) == pytest.approx(1.34105911276108e-6, rel=1e-9)
+    reached = true_delta(SHEET, wrong, ONE)
+    assert float(reached) == pytest.approx(1.34105911276108e-6, rel=1e-9)
     for rule in valid_rules(ONE, MILLIONTH, ORDERS):
         assert true_delta(SHEET, by_rule(rule), ONE) <= real(MILLIONTH)
 
@@ -119,8 +119,8 @@ def union_of(shares: Sequence[str]) -> Admits:
 def test_a_union_needs_a_split_of_delta():
     """With the whole delta for every member it fails; with shares it holds."""
     for shares, fits in ((("1", "1", "1"), False), (("0.4", "0.3", "0.3"), True)):
-        found = realised(union_of(shares), ONE, MILLIONTH, FIRSTS[1:2], LOSSES[::2])
-        assert found <= 1 if fits else found > 1.3
+        reached = realised(union_of(shares), ONE, MILLIONTH, FIRSTS[1:2], LOSSES[::2])
+        assert reached <= 1 if fits else reached > 1.3
 
 
 def test_the_default_auto_stays_below_delta():
@@ -159,9 +159,9 @@ def test_the_natural_filter_is_no_filter():
     assert float(delta) == pytest.approx(0.038245346137870957)
     leak = Fraction(int(delta * 10**35), 10**35)
     tree = Tree(response(HALF), {0: Tree(response(LONGER)), 1: Tree(reveal(leak))})
-    found = true_delta(tree, natural(ONE, delta), ONE)
-    assert float(found) == pytest.approx(0.0526845195971793264)
-    assert found > delta * MP.mpf("1.37")
+    reached = true_delta(tree, natural(ONE, delta), ONE)
+    assert float(reached) == pytest.approx(0.0526845195971793264)
+    assert reached > delta * MP.mpf("1.37")
 
 
 TENTH = Fraction(1, 10)
@@ -204,9 +204,9 @@ def test_steps_with_and_without_delta_by_branch(theorem, options):
     """Large randomized responses on one branch, a reveal on the other: below delta."""
     rule = make_filter(theorem, epsilon=4, delta=TENTH, **options)
     admits = by_rule(rule)
-    found = [
+    reached = [
         true_delta(natural_tree(admits, first, 4, TENTH), admits, 4)
         for first in (Fraction("0.1"), HALF, Fraction(1), Fraction(2))
     ]
-    assert max(found) <= real(TENTH)
-    assert max(found) > 0
+    assert max(reached) <= real(TENTH)
+    assert max(reached) > 0

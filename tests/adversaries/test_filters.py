@@ -269,9 +269,9 @@ CASES = [
 def test_no_adaptive_strategy_exceeds_the_budget(name, options, epsilon, delta, unit):
     """The whole interaction is (epsilon, delta)-DP against the best adversary."""
     rule = make_filter(name, epsilon=epsilon, delta=delta, **options)
-    found = game_delta(rule, Fraction(unit))
+    reached = game_delta(rule, Fraction(unit))
     tail = game_delta(rule, Fraction(unit), tail=True)
-    assert 0 < found < tail
+    assert 0 < reached < tail
     assert tail * (1 + 1e-10) <= float(delta)
 
 
@@ -296,9 +296,9 @@ SPLIT_CASES = [
 def test_steps_with_a_delta_stay_in_their_share(name, options, epsilon, delta, own):
     """Revealing everything now and then is paid from the part kept for steps."""
     rule = make_filter(name, epsilon=epsilon, delta=delta, **options)
-    found = game_delta(rule, Fraction("0.25"), own)
-    assert found * (1 + 1e-10) <= float(delta)
-    assert found > float(own)
+    reached = game_delta(rule, Fraction("0.25"), own)
+    assert reached * (1 + 1e-10) <= float(delta)
+    assert reached > float(own)
 
 
 class LooksAfterRunning(WhitehouseFilter):

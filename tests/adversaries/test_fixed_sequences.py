@@ -71,9 +71,9 @@ def test_theorem_15_against_all_families(size, count, data):
     stops = sorted(data.draw(st.sets(st.integers(1, count), min_size=1, max_size=3)))
     shares = st.sampled_from([Fraction(x) for x in ("0", "0.2", "0.7", "1.1")])
     epsilons = [data.draw(shares) * size * k for k in stops]
-    found = float(theorem_15(step, stops, epsilons))
+    reached = float(theorem_15(step, stops, epsilons))
     true = by_enumeration([step] * count, stops, epsilons)
-    assert found == pytest.approx(true, abs=1e-13)
+    assert reached == pytest.approx(true, abs=1e-13)
 
 
 def stopping_game(
@@ -97,13 +97,13 @@ def stopping_game(
     @cache
     def value(depth: int, tops: int) -> float:
         loss = (2 * tops - depth) * float(size)
-        found = 0.0
+        highest = 0.0
         if depth in at:
-            found = spend(loss, max(0.0, float(budget - at[depth])))
+            highest = spend(loss, max(0.0, float(budget - at[depth])))
         if depth < stops[-1]:
             later = top * value(depth + 1, tops + 1)
-            found = max(found, later + (1 - top) * value(depth + 1, tops))
-        return found
+            highest = max(highest, later + (1 - top) * value(depth + 1, tops))
+        return highest
 
     return value(0, 0)
 
@@ -175,8 +175,8 @@ def test_order_and_stopping_of_a_sequence_are_free(epsilon: str) -> None:
     """An adversary who orders a sequence as it likes gains nothing over its product."""
     steps = [{"cost": c, "times": n} for c, n in zip(MIXED, LIMITS, strict=True)]
     rule = SequenceFilter(epsilon=5, delta="0.9", steps=steps, accountant="kov")
-    found = adaptive_value(Fraction(epsilon), rule.admits)
-    assert found == pytest.approx(product(LIMITS, Fraction(epsilon)), rel=1e-12)
+    reached = adaptive_value(Fraction(epsilon), rule.admits)
+    assert reached == pytest.approx(product(LIMITS, Fraction(epsilon)), rel=1e-12)
 
 
 def test_uncounted_crashes_are_caught() -> None:

@@ -52,9 +52,9 @@ def above(one: dict, other: dict, bound: float) -> float:
 def seen_of_a(*, looks: bool) -> list[dict[tuple[int, int], float]]:
     """Return the laws of the releases of A alone: its step and the answer."""
     laws: list[dict[tuple[int, int], float]] = [{}, {}]
-    for bit, found in enumerate(laws):
+    for bit, result in enumerate(laws):
         for (_, step, answer), chance in law(bit, looks=looks).items():
-            found[step, answer] = found.get((step, answer), 0.0) + chance
+            result[step, answer] = result.get((step, answer), 0.0) + chance
     return laws
 
 

@@ -167,15 +167,15 @@ def worst(make, adversary, people, rounds, *, order=ORDER, view=None) -> float:
     """Return the largest divergence over people and both directions."""
     all_present = np.ones(people, bool)
     whole = law(make, adversary, all_present, rounds, view)
-    found = 0.0
+    highest = 0.0
     for person in range(people):
         without = all_present.copy()
         without[person] = False
         other = law(make, adversary, without, rounds, view)
-        found = max(
-            found, divergence(whole, other, order), divergence(other, whole, order)
+        highest = max(
+            highest, divergence(whole, other, order), divergence(other, whole, order)
         )
-    return found
+    return highest
 
 
 def random_adversary(seed: int, people: int, largest: float) -> Adversary:
@@ -199,8 +199,8 @@ def test_no_adversary_exceeds_the_bound(seed):
     """Three people, five adaptive steps: both directions stay within the bound."""
     bound = (0.05, 0.5, 2.0)[seed % 3]
     adversary = random_adversary(seed, 3, theta_for(bound))
-    found = worst(lambda: Shipped(bound, 3), adversary, 3, 5)
-    assert 0.1 * bound < found <= bound * ROUNDING
+    reached = worst(lambda: Shipped(bound, 3), adversary, 3, 5)
+    assert 0.1 * bound < reached <= bound * ROUNDING
 
 
 def test_the_bound_is_spent_to_the_last():

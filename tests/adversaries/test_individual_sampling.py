@@ -61,7 +61,7 @@ def moments(c: float, s: float, rate: float) -> dict[tuple[bool, bool], float]:
 
     # ratio^a times the density has its mass up to a * c, ratio^(1-a) below it.
     far = ORDER * c + 14 * s
-    found = {}
+    result = {}
     for top, power in ((True, ORDER), (False, 1 - ORDER)):
         for high, ends in ((True, (cut, far)), (False, (-far, cut))):
             value, error = integrate.quad(
@@ -72,8 +72,8 @@ def moments(c: float, s: float, rate: float) -> dict[tuple[bool, bool], float]:
                 limit=400,
             )
             assert error <= 1e-9 * value
-            found[top, high] = value
-    return found
+            result[top, high] = value
+    return result
 
 
 def divergence(

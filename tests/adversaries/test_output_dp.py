@@ -130,9 +130,9 @@ def test_composition_of_named_mechanisms() -> None:
     reached = {}
     for epsilon, delta in (("0.5", "0.02"), ("0.4", "0.03"), ("0.8", "0.01")):
         rule = OutputDpFilter(epsilon=epsilon, delta=delta)
-        found = value(rule, library, 4)
-        assert found <= float(delta) * (1 + 1e-12)
-        reached[delta] = found / float(delta)
+        result = value(rule, library, 4)
+        assert result <= float(delta) * (1 + 1e-12)
+        reached[delta] = result / float(delta)
     # Two revelations of 0.01 reveal with 0.0199, three with 0.029701, one with 0.01.
     assert reached == pytest.approx({"0.02": 0.995, "0.03": 0.99003333, "0.01": 1})
 
@@ -192,7 +192,7 @@ def test_looking_after_the_run_is_caught() -> None:
     assert value(rule, library, 3, looks_ahead=False) > 0.05
 
 
-def sparse_vector_loss(cost: SparseVector, found: int, below: int) -> float:
+def sparse_vector_loss(cost: SparseVector, count: int, below: int) -> float:
     """Return log(P / Q) of `found` positives among `below` negatives, by quadrature.
 
     Dataset one has the negatives at 0 and the positives far below; in dataset two the
@@ -208,7 +208,7 @@ def sparse_vector_loss(cost: SparseVector, found: int, below: int) -> float:
 
     def log_probability(negatives: float, positives: float) -> float:
         logs = -np.abs(z) / noise + below * np.log1p(-above(z - negatives))
-        return float(logsumexp(logs + found * np.log(above(z - positives))))
+        return float(logsumexp(logs + count * np.log(above(z - positives))))
 
     return log_probability(0.0, far) - log_probability(width, far - width)
 
@@ -221,9 +221,9 @@ def test_sparse_vector_reaches_lemma_8(threshold, answers, positives):
     cost = SparseVector(
         positives=positives, epsilon_threshold=threshold, epsilon_answers=answers
     )
-    for found in range(positives + 1):
-        bound = float(dict(cost.output_dp().cells)[str(found)])
-        losses = [sparse_vector_loss(cost, found, 10**k) for k in (0, 3, 6)]
+    for count in range(positives + 1):
+        bound = float(dict(cost.output_dp().cells)[str(count)])
+        losses = [sparse_vector_loss(cost, count, 10**k) for k in (0, 3, 6)]
         assert bound * (1 - 1e-3) <= max(losses) <= bound * (1 + 1e-9)
 
 
@@ -330,14 +330,14 @@ def small_is_free(rule: RdpFilter, cost: OutputDP, cell: str) -> Tally:
 
 def worst_mechanisms(cost: OutputDP) -> list[list[Atom]]:
     """Return all mechanisms with two outputs at the ends of their cells."""
-    found = []
+    result = []
     for (high, up), (low, down) in itertools.product(cost.cells, repeat=2):
         x, y = math.exp(float(up)), math.exp(-float(down))
         if x == y:
             continue
         weight = (1 - y) / (x - y)  # Q of the first output
-        found.append([(weight * x, up, high), ((1 - weight) * y, -down, low)])
-    return found
+        result.append([(weight * x, up, high), ((1 - weight) * y, -down, low)])
+    return result
 
 
 def delta_of(
@@ -377,17 +377,17 @@ def filter_of(name: str) -> RdpFilter:
 def test_delta_is_kept(name: str) -> None:
     """Whatever the adversary picks by the cells it saw, and it comes near."""
     _, delta, _, cost, rounds, share = CASES[name]
-    found = delta_of(filter_of(name), cost, rounds)
-    assert found <= float(delta)
-    assert found == pytest.approx(share * float(delta), rel=2e-3)
+    reached = delta_of(filter_of(name), cost, rounds)
+    assert reached <= float(delta)
+    assert reached == pytest.approx(share * float(delta), rel=2e-3)
 
 
 @pytest.mark.parametrize("wrong", [as_if_alone, small_is_free])
 def test_cells_whose_condition_fails_are_caught(wrong: Charge) -> None:
     """Each cell at the divergence of its own epsilon is too little, and so is zero."""
     _, delta, _, cost, rounds, _ = CASES["far apart"]
-    found = delta_of(filter_of("far apart"), cost, rounds, wrong)
-    assert found > 1.4 * float(delta)
+    reached = delta_of(filter_of("far apart"), cost, rounds, wrong)
+    assert reached > 1.4 * float(delta)
 
 
 def crossing(

@@ -104,13 +104,13 @@ def response_of(epsilon, categories=2):
 
 def windows_of(eta, parts):
     """Return an exponential mechanism with its range at several places."""
-    found, size = [], int(Fraction(eta) * 10**6)
+    windows, size = [], int(Fraction(eta) * 10**6)
     for top in (size * n // parts for n in range(1, parts)):
         low, high = (math.exp(-loss / 10**6) for loss in (top, top - size))
         up = (high - 1) / (high - low)
         cost = ExponentialMechanism(epsilon=eta)
-        found.append((cost, (up, top), (1 - up, top - size)))
-    return found
+        windows.append((cost, (up, top), (1 - up, top - size)))
+    return windows
 
 
 def ratio(rule, menu, **options):
@@ -121,7 +121,7 @@ def ratio(rule, menu, **options):
 def menus(count, seed=2602):
     """Draw budgets and menus of two or three randomized responses."""
     draw = random.Random(seed)
-    found = []
+    result = []
     for _ in range(count):
         epsilon = Fraction(draw.randint(20, 150), 100)
         delta = Fraction(draw.randint(1, 9), draw.choice((100, 1000)))
@@ -130,8 +130,8 @@ def menus(count, seed=2602):
         mu = math.sqrt(rule.thresholds[0] / UNITS)
         count = draw.choice((2, 3))
         sizes = {round(mu / math.sqrt(draw.uniform(1.5, 5)), 3) for _ in range(count)}
-        found.append((rule, [Fraction(str(e)) for e in sorted(sizes)]))
-    return found
+        result.append((rule, [Fraction(str(e)) for e in sorted(sizes)]))
+    return result
 
 
 KNOWN = [
@@ -145,9 +145,9 @@ KNOWN = [
 def test_stated_menus(epsilon, delta, menu):
     """With a Gaussian for the remainder the game nearly reaches delta, not more."""
     rule = make_filter("residue", epsilon=epsilon, delta=delta)
-    found = ratio(rule, menu)
-    assert 0.9 < found <= 1 + 1e-9
-    assert ratio(rule, menu, gaussian=False) <= found
+    reached = ratio(rule, menu)
+    assert 0.9 < reached <= 1 + 1e-9
+    assert ratio(rule, menu, gaussian=False) <= reached
 
 
 def test_a_range_whose_place_is_chosen_at_each_step():
@@ -207,5 +207,5 @@ def test_a_refund_after_a_later_draw_would_break_the_promise():
         limit = divergence(m, epsilon)
         for after in (one, other):
             assert mean_after_gaussian(after, m - c, epsilon) < limit + 1e-4
-    found = mean_after_gaussian(lambda x: max(one(x), other(x)), m - c, 0.0)
-    assert found > divergence(m, 0.0) + 1e-3
+    reached = mean_after_gaussian(lambda x: max(one(x), other(x)), m - c, 0.0)
+    assert reached > divergence(m, 0.0) + 1e-3

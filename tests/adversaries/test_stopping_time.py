@@ -246,8 +246,8 @@ def test_no_adaptive_choice_of_steps_beats_an_odometer(delta):
     for odometer in shipped(delta, "2"):
         for size in ("0.02", "0.2", "0.7"):
             unit = Fraction(size)
-            found = best_adaptive(reading_of(odometer, unit), unit, 40)
-            assert found * (1 + ROUNDING) <= float(delta), odometer
+            reached = best_adaptive(reading_of(odometer, unit), unit, 40)
+            assert reached * (1 + ROUNDING) <= float(delta), odometer
 
 
 #: Theorem, options, and the least share of delta that the adversary reaches somewhere.
@@ -272,9 +272,9 @@ def test_rdp_odometers_are_crossed_nearly_delta_often(theorem, options, share):
         reached.append(low / float(delta))
     assert max(reached) >= share
     rule, step = make_odometer(theorem, delta="0.05", **options), PureDP(epsilon="0.4")
-    found = best_adaptive(reading_of(rule, step.epsilon), step.epsilon, 40)
+    result = best_adaptive(reading_of(rule, step.epsilon), step.epsilon, 40)
     repeated, _ = crossing(step.epsilon, readings_of(rule, step, 40))
-    assert repeated <= found <= 0.05 * (1 - ROUNDING)
+    assert repeated <= result <= 0.05 * (1 - ROUNDING)
 
 
 def test_a_persons_own_reading_holds_at_every_stopping_time():

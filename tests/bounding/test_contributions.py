@@ -59,13 +59,13 @@ def claimed(bounds, column, *, grouped):
 def excess(bounds, first, second, bound=None):
     """Return what of two neighbours differs by more than the bounds claim."""
     one, other = ((bound or bounds.bound)(frame) for frame in (first, second))
-    found = []
+    results = []
     for column, grouped in itertools.product((None, "amount"), (False, True)):
         vectors = [vector(each, column, grouped=grouped) for each in (one, other)]
         norm, (l1, l2) = norms(*vectors), claimed(bounds, column, grouped=grouped)
         if norm[0] > l1 or norm[1] > l2**2:
-            found.append((column, grouped, norm, l1, l2))
-    return found
+            results.append((column, grouped, norm, l1, l2))
+    return results
 
 
 row = st.tuples(st.sampled_from(GROUPS), st.sampled_from(AMOUNTS), st.integers(0, 3))
@@ -78,10 +78,10 @@ def neighbours(rest, own, replaced, places):
     """Return two tables that differ in the rows of one person, put in anywhere."""
     tables = []
     for rows in (own, replaced):
-        found = list(rest)
+        result = list(rest)
         for row, place in zip(rows, itertools.cycle(places), strict=False):
-            found.insert(place % (len(found) + 1), ("cem", *row))
-        tables.append(found)
+            result.insert(place % (len(result) + 1), ("cem", *row))
+        tables.append(result)
     return tables
 
 
@@ -176,14 +176,14 @@ def test_the_claims_are_reached():
     for relation, pair, per_group, claims, reached in CLAIMS:
         bounds = limits(relation, clip=(0, 3), per_group=per_group)
         frames = [table([("cem", g, 3.0, 0) for g in each]) for each in pair]
-        found = 0
+        result = 0
         for (column, grouped), claim in zip(places, claims, strict=True):
             l1, l2 = claimed(bounds, column, grouped=grouped)
             assert l1 == claim[0]
             assert claim[1] <= l2**2 < claim[1] + Fraction(1, 10**9)
             vectors = [vector(bounds.bound(f), column, grouped=grouped) for f in frames]
-            found = 2 * found + (norms(*vectors) == claim)
-        assert found == reached
+            result = 2 * result + (norms(*vectors) == claim)
+        assert result == reached
 
 
 # What becomes of the rows and numbers
@@ -343,9 +343,9 @@ def test_a_typo_inside_a_body_is_shown(tmp_path, monkeypatch, errors):
         (other, "the policies of the running step say add-or-remove"),
     ):
         step = guarded(dataset="shop", cost=TENTH, name="count")(body)
-        with pytest.raises(ContributionsError, match=text) as found:
+        with pytest.raises(ContributionsError, match=text) as caught:
             step()
-        assert str(found.value).count("charged in full") == 1
+        assert str(caught.value).count("charged in full") == 1
     assert spent() == "0.3"
 
 

@@ -147,9 +147,9 @@ def moved(engine, bounds, seed):
     rest = [row for row in rows if row[0] != 3.0]
     random.Random(seed).shuffle(rest)
     frames = [pl.DataFrame(each, TYPES, orient="row") for each in (rows, rest)]
-    found = [engine(bounds, frame) for frame in frames]
-    others = [kept(each.filter(pl.col("person") != 3.0)) for each in found]
-    most = max(each.group_by("person").len()["len"].max() for each in found)
+    results = [engine(bounds, frame) for frame in frames]
+    others = [kept(each.filter(pl.col("person") != 3.0)) for each in results]
+    most = max(each.group_by("person").len()["len"].max() for each in results)
     return others[0] != others[1] or most > bounds.max_rows
 
 

@@ -89,7 +89,7 @@ def moved(bounds, first, second):
 
 def excesses(people, seed, number=12):
     """Count random neighbours that differ by more than is claimed."""
-    chance, found = random.Random(seed), 0
+    chance, count = random.Random(seed), 0
     for _ in range(number):
         rows = [
             (chance.choice([0, 1, 2, None]), chance.choice("xy"), amount)
@@ -100,8 +100,8 @@ def excesses(people, seed, number=12):
         bounds = limits(**choice, **chance.choice([{}, grouped]))
         for person in range(3):
             rest = [row for row in rows if row[0] != person]
-            found += moved(bounds, table(people, rows), table(people, rest))
-    return found
+            count += moved(bounds, table(people, rows), table(people, rest))
+    return count
 
 
 @pytest.mark.parametrize("kind", PEOPLE)

@@ -73,8 +73,8 @@ class Shop:
 
     def ledger(self) -> Ledger:
         """Open its ledger."""
-        found = settings()
-        return open_ledger(found.ledger_url, policies=found.policies)
+        setup = settings()
+        return open_ledger(setup.ledger_url, policies=setup.policies)
 
     def reserve(
         self,

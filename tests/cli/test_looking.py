@@ -182,12 +182,12 @@ def seen_by(name: str, place: Path, look: Callable[[], Any]) -> Any:
 
 def files(folder: Path) -> dict[str, tuple[int, int]]:
     """Return all that lies in a folder, with its size and when it was changed."""
-    found = {}
+    result = {}
     for item in folder.rglob("*"):
         status = item.stat()
         changed = 0 if item.name.endswith("-shm") else status.st_mtime_ns
-        found[str(item)] = (status.st_size, changed)
-    return found
+        result[str(item)] = (status.st_size, changed)
+    return result
 
 
 def shown(place: Path, command: str) -> tuple[int, str, str]:

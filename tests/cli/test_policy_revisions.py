@@ -90,8 +90,8 @@ def test_a_new_policy_is_fine_and_a_removed_one_is_weaker(project):
     (project.policies / "other.yaml").write_text(POLICY.replace("visits", "other"))
     assert run(*STRICT).exit_code == 0
     project.policy.unlink()
-    found = run_json(*STRICT, exit_code=1)
-    assert {p["dataset"]: p["verdict"] for p in found["policies"]} == {
+    record = run_json(*STRICT, exit_code=1)
+    assert {p["dataset"]: p["verdict"] for p in record["policies"]} == {
         "visits": "removed",
         "other": "new",
     }

@@ -119,9 +119,9 @@ def _answer() -> int:
 @pytest.mark.usefixtures("published")
 def test_a_list_says_what_was_published_with_which_error() -> None:
     """Cost, flow, who, when and half of the 95 % interval that the cost declares."""
-    found = {each["step"]: each for each in run_json("releases", "list")["releases"]}
-    assert found.keys() == COSTS.keys()
-    for name, each in found.items():
+    by_step = {each["step"]: each for each in run_json("releases", "list")["releases"]}
+    assert by_step.keys() == COSTS.keys()
+    for name, each in by_step.items():
         facts = each["facts"]
         assert (facts["flow"], facts["who"]) == ("weekly-report", "ann@example.org")
         assert (facts["noise"] == "opendp") == (name in DRAWN)
@@ -129,8 +129,8 @@ def test_a_list_says_what_was_published_with_which_error() -> None:
         # Nothing is said of an error that the cost does not tell.
         expected = None if width is None else float_up(width)
         assert (each["known"] or [None])[0] == expected
-    assert found["plain"]["known"][0] == pytest.approx(20 * 1.959964, rel=1e-6)
-    assert found["guarantee"]["known"] is None
+    assert by_step["plain"]["known"][0] == pytest.approx(20 * 1.959964, rel=1e-6)
+    assert by_step["guarantee"]["known"] is None
     text = run_fine("releases", "list")
     assert " 39.2 " in text
     assert " 118* " in text

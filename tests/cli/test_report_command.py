@@ -97,9 +97,9 @@ def test_no_command_shows_a_traceback(shop: Shop, damage: str) -> None:
         assert result.exit_code in (0, 1), (command, result.output)
         refused += result.exit_code
     assert refused
-    told = run("ledger", "verify")
-    assert told.exit_code == 1
-    assert "dpflow ledger restore" in told.output
+    answer = run("ledger", "verify")
+    assert answer.exit_code == 1
+    assert "dpflow ledger restore" in answer.output
 
 
 def test_an_error_of_dpflow_is_not_blamed_on_the_ledger(shop, monkeypatch):

@@ -104,7 +104,7 @@ def text_of(page: str) -> str:
 
 def said(shop: Shop, name: str) -> str:
     """Return what the commands of a file print, as a person sees it who types them."""
-    told = []
+    lines = []
     for line in commands(name):
         # A command is a process of its own, which reads what others wrote.
         entry._proved.clear()
@@ -113,8 +113,8 @@ def said(shop: Shop, name: str) -> str:
         code = f"[{result.exit_code}]\n" if result.exit_code else ""
         # Usage is told by the library of commands; its last line is ours.
         errors = result.stderr.rpartition("\n\n")[2]
-        told.append(f"$ dpflow {line}\n{result.stdout}{errors}{code}")
-    return settled("\n".join(told), shop.root, os.environ["XDG_STATE_HOME"])
+        lines.append(f"$ dpflow {line}\n{result.stdout}{errors}{code}")
+    return settled("\n".join(lines), shop.root, os.environ["XDG_STATE_HOME"])
 
 
 def test_what_commands_show(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,8 +84,8 @@ def test_refusals_of_each_gate_are_counted_once(shop: Shop) -> None:
     shop.refuse(Gaussian(sensitivity=1, noise_multiplier=2))
     for _ in range(2):
         shop.refuse(Gaussian(sensitivity=1, noise_multiplier=3), flow="halting")
-    found = run_json("why", "cdnow")["refused"]
-    times = [(each["newest"]["account"], each["times"]) for each in found]
+    refusals = run_json("why", "cdnow")["refused"]
+    times = [(each["newest"]["account"], each["times"]) for each in refusals]
     assert sorted(times) == [
         ("cdnow#1", 1),
         ("cdnow#1/flow/weekly-report", 1),
@@ -119,13 +119,13 @@ def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:
 
 def test_the_noise_for_a_number_of_runs_lets_them_fit_and_no_more(shop: Shop) -> None:
     """With the factor that it prints the runs fit; with a little less they do not."""
-    asked = ("forecast", "cdnow", "--cost", WEEKLY, "--runs")
-    found = run_json(*asked, "40")["enough"]
-    (step,) = found["workload"]
+    command = ("forecast", "cdnow", "--cost", WEEKLY, "--runs")
+    answer = run_json(*command, "40")["enough"]
+    (step,) = answer["workload"]
     cost = cost_from_description(step["cost"])
     assert counted(cost.sigma, "2", "5e-7") == 40
     assert counted(cost.sigma * 999 / 1000, "2", "5e-7") < 40
-    assert "40 runs fit with" in run_fine(*asked, "40")
+    assert "40 runs fit with" in run_fine(*command, "40")
 
 
 PLANNED = """\
@@ -142,8 +142,8 @@ flows:
 def test_a_plan_needs_no_cost(shop: Shop) -> None:
     """All planned runs fit; `status` says so of a flow that has not run."""
     shop.write(PLANNED, "planned.yaml")
-    asked = ("forecast", "planned", "--flow", "weekly")
-    assert run_json(*asked)["outlook"]["runs_left"] == 22
+    command = ("forecast", "planned", "--flow", "weekly")
+    assert run_json(*command)["outlook"]["runs_left"] == 22
     assert run_json("forecast", "planned")["outlook"]["runs_left"] == 22
     run_fine("policy", "apply", "planned")
     assert "not started, 22 of 22 runs remain" in run_fine("status", "planned")

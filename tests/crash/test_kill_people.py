@@ -72,7 +72,7 @@ def report(week: int, people: list[Any]) -> float:
     return buyers(week)
 
 
-def told(folder: Path) -> Callable[..., Any]:
+def recording_reserve(folder: Path) -> Callable[..., Any]:
     """Return a `reserve` that first writes down, durably, who was let in."""
     real = PersonStore.reserve
 
@@ -108,7 +108,7 @@ def run(folder: Path, week: int, fatal: int = 0) -> tuple[int, str]:
                 die()
 
         forget_projects()
-        PersonStore.reserve = told(folder)  # type: ignore[method-assign]
+        PersonStore.reserve = recording_reserve(folder)  # type: ignore[method-assign]
         sys.setprofile(count)
         try:
             report(week, read)

@@ -25,9 +25,9 @@ def weeks_that_fit(counts: list[int], seed: int) -> tuple[int, int]:
         numbers = gaussian_numbers(
             COST, [count], lambda part, n: [n[0] + random.gauss(0, float(part.sigma))]
         )
-        draws, found = rule.refine(each for (each,) in numbers)
+        draws, estimate = rule.refine(each for (each,) in numbers)
         tally, weeks = tally + budget.price_realised(COST, draws), weeks + 1
-        held += found.interval[0] <= count <= found.interval[1]
+        held += estimate.interval[0] <= count <= estimate.interval[1]
     return weeks, held
 
 

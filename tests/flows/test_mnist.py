@@ -27,5 +27,5 @@ def test_an_image_is_a_row_of_norm_one(files: Path) -> None:
     assert (digits == expected).all()
     first = points[0].astype(float)
     means = [first[r : r + 2, c : c + 2].mean() for r in (0, 2) for c in (0, 2)]
-    found = features[0].reshape(14, 14)[:2, :2].ravel()
-    assert np.allclose(found / found[0], np.array(means) / means[0])
+    pixels = features[0].reshape(14, 14)[:2, :2].ravel()
+    assert np.allclose(pixels / pixels[0], np.array(means) / means[0])

@@ -31,6 +31,6 @@ def test_the_policy_is_short_and_its_runs_are_the_flows() -> None:
 def test_questions_end_and_the_report_goes_on() -> None:
     """The rest holds some of them, fewer than there are weeks."""
     pinned = POLICY.pinned()
-    asked = make_filter(**pinned["filter"]).price(QUESTION)
+    price = make_filter(**pinned["filter"]).price(QUESTION)
     (rest,) = pinned["others"]["thresholds"]
-    assert 5 <= rest // asked.amounts[0] < WEEKS // 2
+    assert 5 <= rest // price.amounts[0] < WEEKS // 2

@@ -36,7 +36,7 @@ def codes(text: str, **known) -> list[str]:
 
 def test_each_weakness_is_found_at_its_limit():
     """And not below it."""
-    for old, new, found in (
+    for old, new, result in (
         ("epsilon: 3", "epsilon: 10", []),
         ("epsilon: 3", "epsilon: 10.1", ["large-epsilon"]),
         ("1e-6}", "1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}", ["large-epsilon"]),
@@ -48,7 +48,7 @@ def test_each_weakness_is_found_at_its_limit():
         ("unit: person", f"{WEEKS}\nlifetime: {{epsilon: 6, delta: 2e-6}}", []),
         ("unit: person", "unit: person\npartition: {by: region}", []),
     ):
-        assert codes(GOOD.replace(old, new), people=20_000) == found
+        assert codes(GOOD.replace(old, new), people=20_000) == result
 
 
 def test_a_mixture_without_a_delta_fits_pure_steps_only():
@@ -76,10 +76,10 @@ def test_people_are_the_policys_unless_they_are_given():
 def test_gaussians_under_basic_are_warned_of():
     """With the theorems that do have a price."""
     basic = GOOD.replace("gdp", "basic")
-    (found,) = advice(parse_policy(basic), workload=(WorkloadStep(GAUSSIAN),))
-    assert found.code == "no-price"
-    assert "gdp" in found.hint
-    assert "basic" in found.text
+    (item,) = advice(parse_policy(basic), workload=(WorkloadStep(GAUSSIAN),))
+    assert item.code == "no-price"
+    assert "gdp" in item.hint
+    assert "basic" in item.text
     assert codes(basic, workload=(WorkloadStep(PureDP(epsilon="0.1")),)) == []
 
 
@@ -95,9 +95,9 @@ def test_a_cost_of_another_relation_is_warned_of():
 def test_a_step_that_never_fits_is_warned_of():
     """The gate that refuses it is named."""
     text = GOOD + "flows: {f: {epsilon: 0.1, delta: 1e-7}}\nother_flows: allow\n"
-    found = advice(parse_policy(text), workload=(WorkloadStep(GAUSSIAN),))
-    assert [each.code for each in found] == ["too-large"]
-    assert "flow f" in found[0].text
+    items = advice(parse_policy(text), workload=(WorkloadStep(GAUSSIAN),))
+    assert [each.code for each in items] == ["too-large"]
+    assert "flow f" in items[0].text
 
 
 def test_the_theorem_that_goes_furthest_is_suggested():
@@ -109,11 +109,11 @@ def test_the_theorem_that_goes_furthest_is_suggested():
         ("gdp", PureDP(epsilon="1"), "basic"),
     ):
         policy = parse_policy(GOOD.replace("gdp", name))
-        found = suggestion(policy, (WorkloadStep(cost),))
-        assert found.best.theorem == best
+        suggested = suggestion(policy, (WorkloadStep(cost),))
+        assert suggested.best.theorem == best
         rule = parse_policy(GOOD.replace("gdp", best)).dataset_filter()
-        assert runs_of(rule, (WorkloadStep(cost),)) == found.best.rounds
-        assert best in found.text or "No adaptive filter" in found.text
+        assert runs_of(rule, (WorkloadStep(cost),)) == suggested.best.rounds
+        assert best in suggested.text or "No adaptive filter" in suggested.text
 
 
 @pytest.mark.parametrize("filter_name", ["auto", "rdp"])
@@ -123,10 +123,10 @@ def test_the_best_whole_order_is_named_for_sampled_steps(filter_name):
     sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
     policy = parse_policy(text.replace("gdp", filter_name))
     for cost in (Repeated(sampled, 100), Composed(Repeated(sampled, 100))):
-        found = suggestion(policy, (WorkloadStep(cost),))
-        assert (found.best.order, found.best.rounds) == (8, 8)
-        assert "`filter: {theorem: rdp, order: 8}` goes furthest" in found.text
-        assert "Fix the order before the first charge." in found.text
+        suggested = suggestion(policy, (WorkloadStep(cost),))
+        assert (suggested.best.order, suggested.best.rounds) == (8, 8)
+        assert "`filter: {theorem: rdp, order: 8}` goes furthest" in suggested.text
+        assert "Fix the order before the first charge." in suggested.text
     rule = make_filter("rdp", order=8, epsilon=2, delta="1e-5")
     assert runs_of(rule, (WorkloadStep(sampled),)) == 879
 
@@ -159,18 +159,18 @@ def test_the_ledgers_copy_governs_every_answer(shop: Shop) -> None:
     """Not the file: steps are refused by what the ledger has applied."""
     edited(shop)
     assert forecast("adult", costs=[TENTH]).outlook.runs_left == 9
-    found = {each.path.stem: each for each in check_policies().files}
-    assert found["adult"].refused
-    assert not found["cdnow"].refused
+    checks = {each.path.stem: each for each in check_policies().files}
+    assert checks["adult"].refused
+    assert not checks["cdnow"].refused
 
 
 def test_the_file_speaks_for_what_the_ledger_does_not_know(empty: Shop) -> None:
     """Before there is a ledger, or a charge."""
     empty.write(ADULT, "adult.yaml")
     assert forecast(costs=[TENTH]).outlook.runs_left == 10
-    found = check_policies()
-    assert found.fine
-    assert not found.compared
+    record = check_policies()
+    assert record.fine
+    assert not record.compared
 
 
 def test_a_notebook_is_warned_of_a_ledger_that_forgot_charges(shop: Shop) -> None:

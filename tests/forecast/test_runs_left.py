@@ -115,9 +115,9 @@ def test_the_count_is_what_the_ledger_admits(ledger, name, steps):
     policy = governed(POLICIES[name])
     run_once(ledger, policy, steps)
     (outlook,) = outlooks(ledger)
-    told = outlook.runs_left
-    assert told == runs_until_refused(ledger, policy, steps)
-    assert told > 0
+    runs = outlook.runs_left
+    assert runs == runs_until_refused(ledger, policy, steps)
+    assert runs > 0
     assert outlooks(ledger)[0].runs_left == 0
 
 

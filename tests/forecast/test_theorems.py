@@ -57,14 +57,14 @@ _NO_GAUSSIANS = ("basic", "output-dp", "rogers")
 
 def test_theorems_without_a_price_say_why():
     """And stand at the end."""
-    found = fits((WorkloadStep(GAUSSIAN),), epsilon=EPSILON, delta=DELTA, sequence=True)
-    named = {fit.theorem: fit.problem for fit in found}
+    rows = fits((WorkloadStep(GAUSSIAN),), epsilon=EPSILON, delta=DELTA, sequence=True)
+    named = {fit.theorem: fit.problem for fit in rows}
     assert "no sound price" in named["basic"]
     assert "for each person" in named["individual"]
     assert named["gdp"] == ""
-    reached = [bool(fit.problem) for fit in found]
+    reached = [bool(fit.problem) for fit in rows]
     assert reached == sorted(reached)
-    assert found[0].theorem in ("gdp", "sequence")
+    assert rows[0].theorem in ("gdp", "sequence")
 
 
 def test_equal_steps_in_a_row_become_one():
@@ -115,8 +115,8 @@ def test_the_epsilon_that_was_used_admits_it_and_little_less_does_not(theorem, c
     # Enough for the gdp member of auto, which covers no pure step well.
     cost = GAUSSIAN if theorem in ("gdp", "zcdp", "auto") else TENTH
     used = rule.price(cost).times(count)
-    found = epsilon_used(rule, used)
-    assert found is not None
+    least = epsilon_used(rule, used)
+    assert least is not None
     parts = rule.covering(used) if theorem == "auto" else [(rule, used)]
 
     def admits(epsilon):
@@ -126,9 +126,9 @@ def test_the_epsilon_that_was_used_admits_it_and_little_less_does_not(theorem, c
             for constants, (_, own) in zip(known, parts, strict=True)
         )
 
-    assert admits(found)
-    assert not admits(found * Fraction(98, 100))
-    assert (found <= EPSILON) == rule.admits(used)
+    assert admits(least)
+    assert not admits(least * Fraction(98, 100))
+    assert (least <= EPSILON) == rule.admits(used)
 
 
 def _admits(constants, own):

@@ -195,14 +195,14 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
     count(frame, "public-canary")
     error = caught(lambda: count(frame, "other", fails=True))
     run(*keyed(), (frame, 1), {}, PLACE)
-    found = ledger_bytes(shop)
-    assert PRIVATE[1].to_bytes(8, "little") not in found
+    content = ledger_bytes(shop)
+    assert PRIVATE[1].to_bytes(8, "little") not in content
     for private in PRIVATE:
-        assert str(private).encode() not in found
+        assert str(private).encode() not in content
         assert str(private) not in caplog.text + str(error) + repr(vars(error))
     # The search works: what is public is there.
-    assert b"public-canary" in found
-    assert b"released-canary" in found
+    assert b"public-canary" in content
+    assert b"released-canary" in content
     assert spent() == "0.3"
 
 

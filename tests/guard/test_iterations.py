@@ -208,10 +208,10 @@ def raising(output: object) -> str:
 )
 def test_without_a_known_cell_the_step_is_charged_in_full(shop, cell):
     """A warning says so, without the output; the output is kept."""
-    with pytest.warns(RuntimeWarning, match="charged in full") as told:
+    with pytest.warns(RuntimeWarning, match="charged in full") as caught:
         assert ask(4711, cell) == 4711
     assert used() == Fraction("0.5")
-    assert "4711" not in "".join(str(each.message) for each in told)
+    assert "4711" not in "".join(str(each.message) for each in caught)
 
 
 def test_two_answers_that_differ_are_none(shop: Path) -> None:

@@ -37,10 +37,10 @@ def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):
     opening, go_on = threading.Event(), threading.Event()
     open_one = project.project_ledger
 
-    def slowly(found):
+    def slowly(setup):
         opening.set()
         go_on.wait(30)
-        return open_one(found)
+        return open_one(setup)
 
     monkeypatch.setattr(project, "project_ledger", slowly)
     thread = threading.Thread(target=current_project)

@@ -27,14 +27,14 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch, theorem: str) -> None
     make_project(folder, monkeypatch, text.replace("basic", theorem))
 
 
-def customers(cost: Cost, number: Any, **asked: Any) -> Any:
+def customers(cost: Cost, number: Any, **options: Any) -> Any:
     """Run a step that releases a number, kept under its key."""
 
     @guarded(
         dataset="shop", cost=cost, release_key="customers", ignore=("asked", "number")
     )
     def step() -> Any:
-        return release(number, **asked)
+        return release(number, **options)
 
     return step()
 
@@ -45,7 +45,7 @@ def test_the_charge_is_that_of_the_last_precision(theorem, tmp_path, monkeypatch
     project(tmp_path, monkeypatch, theorem)
     pure = theorem == "output-dp"
     cost = PURE if pure else COST
-    found = customers(cost, 2970, within="20%" if pure else "10%")
+    estimate = customers(cost, 2970, within="20%" if pure else "10%")
     draw = int(journal()[-1].body["reported"])
     assert draw < len(cost.spreads)
     rule = make_filter(theorem, epsilon=1, delta=0 if pure else "1e-6")
@@ -55,8 +55,8 @@ def test_the_charge_is_that_of_the_last_precision(theorem, tmp_path, monkeypatch
         last = Laplace(sensitivity=1, scale=spread)
     assert account().spent == rule.named(rule.price(last))
     assert set(account().reserved.values()) == {"0"}
-    low, high = found.interval
-    assert low <= found <= high <= 1.3 * found
+    low, high = estimate.interval
+    assert low <= estimate <= high <= 1.3 * estimate
 
 
 CHOSEN = {
@@ -80,15 +80,15 @@ def test_whole_numbers_are_refined_until_an_answer_will_do(
         seen.append(answers)
         return len(answers) == enough
 
-    found = customers(cost, [2970, 528], until=until)
+    taken = customers(cost, [2970, 528], until=until)
     draws = min(enough, 3)
-    assert seen == [found[: n + 1] for n in range(draws)]
-    assert [len(answer) for answer in found] == [2] * draws
-    assert {type(number) for answer in found for number in answer} == {int}
+    assert seen == [taken[: n + 1] for n in range(draws)]
+    assert [len(answer) for answer in taken] == [2] * draws
+    assert {type(number) for answer in taken for number in answer} == {int}
     assert journal()[-1].body["reported"] in (draws, str(draws))
     rule = make_filter(theorem, epsilon=1, delta="1e-6")
     assert account().spent == rule.named(rule.price_realised(cost, draws))
-    assert customers(cost, [2970, 528], until=until) == found
+    assert customers(cost, [2970, 528], until=until) == taken
 
 
 def test_the_interval_is_kept_in_the_release(tmp_path, monkeypatch):

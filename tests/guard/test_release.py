@@ -36,7 +36,7 @@ from tests.projects import (
     rows,
     run_python,
     spent,
-    told,
+    traceback_of,
 )
 from tests.sizes import spread
 
@@ -170,7 +170,7 @@ def test_a_body_that_forgets_to_release_fails(tmp_path, monkeypatch):
         assert isinstance(error, ReleaseError)
         for words in ("release(value)", 'noise="own"', "charged in full", "'count'"):
             assert words in error.message
-        assert str(EXACT) not in told(error)
+        assert str(EXACT) not in traceback_of(error)
         assert outcome()["outcome"] == "failed"
     assert not [each for each in releases(current_project().ledger) if each.digest]
     assert str(EXACT) not in repr(rows(tmp_path))

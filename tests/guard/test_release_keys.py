@@ -91,9 +91,9 @@ class Window:
 
 def changed(values, place):
     """Return a copy that differs in one number, in the middle."""
-    found = values.copy()
-    found[place] += 1
-    return found
+    result = values.copy()
+    result[place] += 1
+    return result
 
 
 LONG = np.arange(2000)

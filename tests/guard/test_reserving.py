@@ -154,7 +154,7 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
 ):
     """The thread that asks cannot be stopped, but what it is granted can be voided."""
     ran, ledger = [], current_project().ledger
-    asked, _ = noted(monkeypatch, "reserve")
+    requests, _ = noted(monkeypatch, "reserve")
     _, voided = noted(monkeypatch, "void")
 
     @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("ran",))
@@ -166,7 +166,7 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
     ledger.digests.of("x")
     with ledger.storage.write():
         task = asyncio.create_task(count())
-        assert await asyncio.to_thread(asked.wait, 30)
+        assert await asyncio.to_thread(requests.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

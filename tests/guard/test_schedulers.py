@@ -110,23 +110,23 @@ def test_a_retry_replays_and_a_refusal_is_final(scheduler: str, tmp_path: Path) 
     world = written(scheduler, tmp_path)
     program = PAGE + {"airflow": AIRFLOW, "dagster": DAGSTER}[scheduler] + FOUND
 
-    def found(day: str, *, flaky: bool) -> dict:
+    def run_of(day: str, *, flaky: bool) -> dict:
         text = program.format(scheduler=scheduler, day=day, flaky=flaky)
         python = os.environ[f"DPFLOW_{scheduler.upper()}"]
         said = run([python, "-c", text], tmp_path, world)
         (line,) = [each for each in said.splitlines() if each.startswith("FOUND ")]
         return json.loads(line.removeprefix("FOUND "))
 
-    assert found("monday", flaky=True) == {
+    assert run_of("monday", flaky=True) == {
         "states": {"count": "success", "publish": "success"},
         "tries": 2,
     }
-    refused = found("tuesday", flaky=False)
+    refused = run_of("tuesday", flaky=False)
     assert refused["tries"] == 1
     assert refused["states"].pop("count") == "failed"
     # Dagster says nothing of an op that was never started.
     assert set(refused["states"].values()) <= {"upstream_failed"}
-    assert found("monday", flaky=False)["states"]["publish"] == "success"
+    assert run_of("monday", flaky=False)["states"]["publish"] == "success"
     history = ["-m", "dpflow", "history", "visits", "--json"]
     journal = run([sys.executable, *history], tmp_path, world)
     assert journal.count('"settle"') == 1

@@ -91,9 +91,9 @@ def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
     """It may go on while the body enters another block; the block's own handle may."""
     with spend(dataset="shop", cost=NOISY, step="count") as charge:
         assert "charge.release" in refused_in(in_a_thread)
-        found: list[float] = []
-        in_a_thread(lambda: found.append(charge.release(1.0)))
-    assert isinstance(found[0], float)
+        results: list[float] = []
+        in_a_thread(lambda: results.append(charge.release(1.0)))
+    assert isinstance(results[0], float)
     assert outcome()["noise"] == "opendp"
 
 
@@ -105,7 +105,7 @@ async def test_another_task_has_no_charge(shop: Path) -> None:
         return release(1.0)
 
     @guarded(dataset="shop", cost=NOISY)
-    async def beside() -> float:
+    async def another_task() -> float:
         return await asyncio.create_task(draw())
 
     @guarded(dataset="shop", cost=NOISY)
@@ -116,11 +116,11 @@ async def test_another_task_has_no_charge(shop: Path) -> None:
     async def awaited() -> float:
         return await draw()
 
-    for step in (beside, in_a_worker):
+    for step in (another_task, in_a_worker):
         with pytest.raises(ReleaseError, match="in the same thread"):
             await step()
-    found = await asyncio.gather(awaited(), awaited(), awaited())
-    assert [type(each) for each in found] == [float] * 3
+    results = await asyncio.gather(awaited(), awaited(), awaited())
+    assert [type(each) for each in results] == [float] * 3
 
 
 def test_a_block_that_others_entered_is_drawn_by_its_handle(shop: Path) -> None:

@@ -128,9 +128,9 @@ def try_one(
     do, aims = action
     storage: Any = trial.ledger.storage
     setattr(storage, when, hook)
-    told = attempt(do)
+    ending = attempt(do)
     storage.before = storage.after = nothing
-    if told is None:
+    if ending is None:
         trial.sure.update(aims)
     facts = audited(storage.path, CAP)
     check(trial, facts, aims)
@@ -141,7 +141,7 @@ def try_one(
     trial.sure.update(aims)
     check(trial, audited(storage.path, CAP), aims)
     counts["failures"] += hook.came
-    counts["acknowledged" if told is None else "refused"] += 1
+    counts["acknowledged" if ending is None else "refused"] += 1
 
 
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
@@ -262,7 +262,7 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
     path.write_bytes(empty_ledger())
     vfs = NotingVFS(f"unsynced-{uuid.uuid4().hex}")
     storage = ApswStorage(path, vfs, anew=anew)
-    ledger, told = Ledger(storage, SimulatedOwners(set())), dict[str, str]()
+    ledger, acknowledged = Ledger(storage, SimulatedOwners(set())), dict[str, str]()
 
     def fail(what: str) -> None:
         if what == "sync" and number <= next(syncs) < number + failures:
@@ -273,7 +273,7 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
         made = request(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
         with suppress(LedgerUnavailable):
             ledger.reserve(made)
-            told[made.reservation] = "granted"
+            acknowledged[made.reservation] = "granted"
     disk = Disk()
     disk.safe["ledger.db"] = empty_ledger()
     for note in vfs.notes:
@@ -281,7 +281,7 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
     vfs.fault = lambda _: None
     storage.close()
     vfs.unregister()
-    return broken_promise(folder, disk.safe, told)
+    return broken_promise(folder, disk.safe, acknowledged)
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 100])

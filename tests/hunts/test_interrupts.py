@@ -83,9 +83,9 @@ def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool)
     wrong: dict[str, list[str]] = {}
     tried, number, where = 0, 1 + seed % every, "?"
     while where:
-        where, found = interrupted(steps, f"line-{number}", by_line(number))
-        if found:
-            wrong[f"line {number}, {where}"] = found
+        where, problems = interrupted(steps, f"line-{number}", by_line(number))
+        if problems:
+            wrong[f"line {number}, {where}"] = problems
         tried, number = tried + 1, number + every
     assert tried >= count // every
     figure(f"interrupted lines, keyed={keyed}", seed=seed, tried=tried, wrong=wrong)
@@ -127,11 +127,11 @@ def test_a_lock_that_an_interrupt_keeps_is_found(
     steps.run("first")
     count = lines_of(lambda: steps.run("counted"))
     monkeypatch.setattr(place, name, careless(getattr(place, name)))
-    found: list[str] = []
+    problems: list[str] = []
     for number in range(count // 2, count, count // 12):
         # So that the next one has nothing to follow, and as many lines as counted.
         steps.run(f"before-{number}")
-        _, found = interrupted(steps, f"line-{number}", by_line(number))
-        if found:
+        _, problems = interrupted(steps, f"line-{number}", by_line(number))
+        if problems:
             break
-    assert any(each.startswith(who) for each in found)
+    assert any(each.startswith(who) for each in problems)

@@ -123,9 +123,9 @@ def test_a_storm_of_kills_loses_nothing(path: Place) -> None:
     """
     make_ledger(path).close()
     seed, budget = first_seed(), Fraction(3, 10)
-    told, counts = storm(url(path), POLICY, kills=scaled(30, push=10), seed=seed)
+    notes, counts = storm(url(path), POLICY, kills=scaled(30, push=10), seed=seed)
     facts = audited(path, budget)
-    told.check(facts)
+    notes.check(facts)
     assert facts.total() == budget
     states = Counter(facts.states.values())
     figure("kill storm", violations=0, seed=seed, kills=counts, **states)

@@ -103,9 +103,9 @@ def one_too_many(patch: pytest.MonkeyPatch) -> None:
     """Admit what is above the budget by one unit."""
     admits, unit = Gate.admits, int(QUANTUM * UNIT)
 
-    def lax(gate: Gate, asked: Tally) -> bool:
-        less = Tally(tuple(max(amount - unit, 0) for amount in asked.amounts))
-        return admits(gate, asked) or admits(gate, less)
+    def lax(gate: Gate, price: Tally) -> bool:
+        less = Tally(tuple(max(amount - unit, 0) for amount in price.amounts))
+        return admits(gate, price) or admits(gate, less)
 
     patch.setattr(Gate, "admits", lax)
 

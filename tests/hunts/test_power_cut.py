@@ -77,19 +77,19 @@ def images(notes: list[Note], seed: int, count: int) -> Iterator[tuple[Any, Any]
     """Yield files as a power cut might leave them, and what was acknowledged."""
     chance, disk = Random(seed), Disk()
     disk.safe[LEDGER] = empty_ledger()
-    told: dict[str, str] = {}
+    sent: dict[str, str] = {}
     cuts = Counter(chance.randrange(len(notes)) for _ in range(count))
     for position, note in enumerate(notes):
         name, what = note[:2]
         if what in ACKS:
-            told[name] = what
+            sent[name] = what
         else:
             disk.follow(note)
         for _ in range(cuts[position]):
-            yield disk.image(chance), told
+            yield disk.image(chance), sent
 
 
-def broken_promise(folder: Path, image: dict[str, bytes], told: dict[str, str]) -> str:
+def broken_promise(folder: Path, image: dict[str, bytes], sent: dict[str, str]) -> str:
     """Open an image; return what is wrong with it, if anything."""
     for old in folder.iterdir():
         old.unlink()
@@ -99,7 +99,7 @@ def broken_promise(folder: Path, image: dict[str, bytes], told: dict[str, str]) 
         states = audited(folder / LEDGER, CAP).states
     except (sqlite3.Error, AssertionError, KeyError, TypeError, ValueError) as error:
         return f"damaged: {error!r}"
-    for name, ack in told.items():
+    for name, ack in sent.items():
         if states.get(name) not in STATES[ack]:
             return f"{name} was {ack} and is {states.get(name)}"
     return ""
@@ -110,8 +110,8 @@ def hunt(folder: Path, count: int, **settings: Any) -> Counter[str]:
     start, each, counts = first_seed(), 50, Counter[str]()
     for seed in range(start, start + -(-count // each)):
         notes = history(folder, seed, **settings)
-        for image, told in images(notes, seed, each):
-            wrong = broken_promise(folder, image, told)
+        for image, sent in images(notes, seed, each):
+            wrong = broken_promise(folder, image, sent)
             counts.update(images=1, violations=bool(wrong))
             if wrong and counts["violations"] == 1:
                 print(f"seed {seed}: {wrong}")

@@ -34,12 +34,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, Simulation]:
         "dpflow.ledger.ledger.only_solved", lambda **_: contextlib.nullcontext()
     )
     running: dict[str, Simulation] = {}
-    label = Ledger.label
+    own = Ledger.label
 
-    def told(ledger: Ledger) -> dict[str, Any]:
-        return {**label(ledger), "at": running["it"].random.choice(CLOCKS)}
+    def label(ledger: Ledger) -> dict[str, Any]:
+        return {**own(ledger), "at": running["it"].random.choice(CLOCKS)}
 
-    monkeypatch.setattr(Ledger, "label", told)
+    monkeypatch.setattr(Ledger, "label", label)
     return running
 
 
@@ -84,11 +84,11 @@ def test_each_event_keeps_the_promises(clock: dict[str, Simulation]) -> None:
     simulation.random = chance = Scripted()
     one, other = simulation.ledger(), simulation.ledger()
     chance.key = "k1"
-    asked = simulation.make(one)
-    simulation.send(one, [asked])
+    request = simulation.make(one)
+    simulation.send(one, [request])
     simulation.work(other)
-    forfeit(simulation, other, asked.reservation)
-    simulation.run_body(one, asked)
+    forfeit(simulation, other, request.reservation)
+    simulation.run_body(one, request)
     simulation.work(other)
     chance.key, chance.fate = None, 0.01
     simulation.work(one)

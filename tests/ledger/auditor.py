@@ -31,14 +31,14 @@ class Facts:
 
     Attributes:
         states: The state of each charge.
-        asked: What each charge held at first, by account, in tally units.
+        reserved: What each charge held at first, by account, in tally units.
         used: What is settled and held on each dataset, in tally units.
         refused: How many refusals are in the journal.
         ids: The ids that the journal names, refused ones included.
     """
 
     states: dict[str, str] = field(default_factory=dict)
-    asked: dict[str, dict[str, int]] = field(default_factory=dict)
+    reserved: dict[str, dict[str, int]] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     ids: set[str] = field(default_factory=set)
@@ -100,7 +100,7 @@ class _Auditor:
         self.limit, self.head, self.number, self.refused = limit, "", 0, 0
         self.accounts: dict[str, _Account] = {}
         #: What each charge held when it was made, and what of it is left.
-        self.asked: dict[str, dict[str, list[int]]] = {}
+        self.reserved: dict[str, dict[str, list[int]]] = {}
         self.left: dict[str, dict[str, list[int]]] = {}
         self.states: dict[str, str] = {}
         self.frozen: set[str] = set()
@@ -122,8 +122,8 @@ class _Auditor:
         if kind == "reserve":
             assert charge not in self.states, "reserved twice"
             self.states[charge] = "open"
-            self.asked[charge] = {name: row[0] for name, row in amounts.items()}
-            self.left[charge] = dict(self.asked[charge])
+            self.reserved[charge] = {name: row[0] for name, row in amounts.items()}
+            self.left[charge] = dict(self.reserved[charge])
             self._draw(charge, body)
         for name, (amount, settled, held, *_) in amounts.items():
             nothing = [0] * len(amount)
@@ -134,7 +134,7 @@ class _Auditor:
             assert min(*settled, *held) >= 0, "less than nothing"
         if kind in ENDS:
             assert self.states[charge] == "open", "ended twice"
-            assert set(amounts) == set(self.asked[charge]), "it ends in part"
+            assert set(amounts) == set(self.reserved[charge]), "it ends in part"
             self.states[charge] = ENDS[kind]
         if kind == "refuse":
             self._refuse(body)
@@ -142,14 +142,14 @@ class _Auditor:
             self.frozen ^= {body["book"]}
         self.newest.update(rows)
         if charge in self.states:
-            told = self.newest[f"charge/{charge}"]["state"]
-            assert told == self.states[charge], "a charge lies"
+            state = self.newest[f"charge/{charge}"]["state"]
+            assert state == self.states[charge], "a charge lies"
 
     def _draw(self, charge: str, body: Any) -> None:
         if "preflight" not in body:
             return
         rest = self.left[body["preflight"]["id"]]
-        for name, amount in self.asked[charge].items():
+        for name, amount in self.reserved[charge].items():
             if any(amount):
                 rest[name] = _less(rest[name], amount)
                 assert min(rest[name]) >= 0, "it draws more than there is"
@@ -169,28 +169,28 @@ class _Auditor:
         """Check that what was refused does not fit, if budgets are known."""
         self.refused += 1
         account = body["account"]
-        book, asked = account.partition("#")[0], body["asked"].get("epsilon")
-        if self.limit is None or "/" in account or asked is None or book in self.frozen:
+        book, cost = account.partition("#")[0], body["asked"].get("epsilon")
+        if self.limit is None or "/" in account or cost is None or book in self.frozen:
             return
         kept = self.accounts.get(account, _Account([0], [0]))
-        total = kept.settled[0] + kept.held[0] + int(Fraction(asked) * UNIT)
+        total = kept.settled[0] + kept.held[0] + int(Fraction(cost) * UNIT)
         assert total > self.limit, "it was refused, and it fits"
 
     def facts(self) -> Facts:
         """Return what the journal says, and check that no budget is exceeded."""
-        found = Facts(states=self.states, refused=self.refused, ids=self.ids)
-        found.loaded = {
-            charge: {name: amount[0] for name, amount in asked.items()}
-            for charge, asked in self.asked.items()
+        result = Facts(states=self.states, refused=self.refused, ids=self.ids)
+        result.loaded = {
+            charge: {name: amount[0] for name, amount in amounts.items()}
+            for charge, amounts in self.reserved.items()
         }
         for name, kept in self.accounts.items():
             book, _, place = name.partition("#")
             if "/" not in place:
-                used = found.used.get(book, 0) + kept.settled[0] + kept.held[0]
-                found.used[book] = used
+                used = result.used.get(book, 0) + kept.settled[0] + kept.held[0]
+                result.used[book] = used
         if self.limit is not None:
-            assert all(used <= self.limit for used in found.used.values()), "overspent"
-        return found
+            assert all(used <= self.limit for used in result.used.values()), "overspent"
+        return result
 
 
 def _sum(one: Sequence[int], other: Sequence[int]) -> list[int]:

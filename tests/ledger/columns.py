@@ -30,8 +30,8 @@ def show_columns(
     connection: sqlite3.Connection, *statements: str
 ) -> sqlite3.Connection:
     """Make the views of a SQLite ledger in a connection to it, if it is one."""
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tag'")
-    if found.fetchone():
+    cursor = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tag'")
+    if cursor.fetchone():
         for sql in _views(statements, "main", "value ->> {}"):
             connection.execute(sql)
     return connection

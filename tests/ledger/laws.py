@@ -251,10 +251,10 @@ class Play:
 
     def reserve(self) -> None:
         """Ask for a step."""
-        self.asked(self.request())
+        self.send(self.request())
 
-    def asked(self, request: Request) -> None:
-        """Ask, and remember what was granted."""
+    def send(self, request: Request) -> None:
+        """Send a request, and remember a grant."""
         answer = self.ask(Reserve(request=request, **self.facts()))
         if isinstance(answer, Granted) and answer.reservation == request.reservation:
             self.open.append((request.reservation, request))
@@ -275,12 +275,12 @@ class Play:
             covers=run,
             planned=steps,
         )
-        self.asked(request)
+        self.send(request)
 
     def again(self) -> None:
         """Send an id again."""
         if self.open:
-            self.asked(self.random.choice(self.open)[1])
+            self.send(self.random.choice(self.open)[1])
 
     def end(self) -> None:
         """Settle, void or forfeit an open charge."""
@@ -408,9 +408,9 @@ class Play:
 
     def checkpoint(self) -> None:
         """Keep a signature over the end of the journal."""
-        number, told = self.state().head
+        number, digest = self.state().head
         if number:
-            signed = {"number": number, "hash": told, "signature": "s"}
+            signed = {"number": number, "hash": digest, "signature": "s"}
             self.ask(Checkpoint(signed=signed, **self.facts()))
 
     def state(self) -> State:
@@ -421,9 +421,9 @@ class Play:
 
 def played(seed: int, store: Callable[[], Any], play: Any = Play) -> Any:
     """Play a random history; stop where the law is broken."""
-    found = play(seed, store())
+    result = play(seed, store())
     for _ in range(LENGTH):
-        found.step()
-        if not lawful(found.storage):
+        result.step()
+        if not lawful(result.storage):
             break
-    return found
+    return result

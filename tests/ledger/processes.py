@@ -81,7 +81,7 @@ def dying(number: int) -> Callable[[object], None]:
     return hook
 
 
-def told_by_child(target: Callable[[], Any]) -> str:
+def answer_of_child(target: Callable[[], Any]) -> str:
     """Run a function in a forked process and return what it says."""
     code, lines = Child(lambda say: say(str(target()))).end()
     assert code == 0, lines

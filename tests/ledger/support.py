@@ -119,7 +119,7 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
 
 def reserve_all(ledger: Ledger, requests: Sequence[Request]) -> list[Any]:
     """Ask for several steps in one transaction."""
-    return ledger.ask_all([Reserve(request=asked) for asked in requests])
+    return ledger.ask_all([Reserve(request=step) for step in requests])
 
 
 def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -321,12 +321,12 @@ def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
     return "none"
 
 
-def check_acknowledged(path: Path, told: list[str]) -> None:
+def check_acknowledged(path: Path, acknowledged: list[str]) -> None:
     """Everything acknowledged is kept, and at most one charge besides."""
     audit(path)
     kept = dict(read(path, "SELECT id, state FROM charge"))
     said = {"reserved": set[str](), "settled": set[str]()}
-    for line in told:
+    for line in acknowledged:
         word, reservation = line.split()
         said[word].add(reservation)
     assert said["reserved"] <= kept.keys()

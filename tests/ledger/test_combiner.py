@@ -196,22 +196,22 @@ def test_a_child_stands_in_no_line_of_its_parent(steps, path: Place) -> None:
 
 def test_each_thread_has_its_own_answer(ledger: Ledger, path: Place) -> None:
     """Granted to the last unit, refused after it; sums and journal are exact."""
-    told: list[str] = []
+    answers: list[str] = []
 
     def ask() -> None:
         for _ in range(5):
             try:
                 ledger.settle(granted(ledger, "0.01"))
             except BudgetRefused:
-                told.append("refused")
+                answers.append("refused")
             else:
-                told.append("granted")
+                answers.append("granted")
 
     threads = [threading.Thread(target=ask) for _ in range(24)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (told.count("granted"), told.count("refused")) == (100, 20)
+    assert (answers.count("granted"), answers.count("refused")) == (100, 20)
     assert sums(path) == (Fraction(1), 0)
     audit(path)

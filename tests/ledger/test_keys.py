@@ -163,10 +163,10 @@ pytestmark = pytest.mark.storages("sqlite")
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:
     """Make a ledger with two datasets and a bit of everything."""
-    found = make_ledger(path)
-    fill(found)
-    yield found
-    found.close()
+    result = make_ledger(path)
+    fill(result)
+    yield result
+    result.close()
 
 
 def test_a_full_rewrite_is_fine_without_a_key_and_caught_with_one(path):

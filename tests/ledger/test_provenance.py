@@ -89,10 +89,10 @@ def test_the_variables_of_a_hook_lead_nowhere(
 def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in some containers."""
 
-    def nobody() -> str:
+    def no_user() -> str:
         raise KeyError("uid 1000")
 
-    monkeypatch.setattr(room.getpass, "getuser", nobody)
+    monkeypatch.setattr(room.getpass, "getuser", no_user)
     assert provenance()["who"] == "unknown"
 
 

@@ -141,8 +141,8 @@ def test_the_noise_is_k_norm_noise():
     sample = np.array([k_norm_noise(3, Fraction(2)) for _ in range(500)])
     lengths = np.linalg.norm(sample, axis=1)
     limit = math.sqrt(math.log(2e9) / (2 * len(lengths)))
-    found = stats.kstest(lengths, stats.gamma(3, scale=2).cdf).statistic
-    assert found < limit
+    statistic = stats.kstest(lengths, stats.gamma(3, scale=2).cdf).statistic
+    assert statistic < limit
     heights = sample[:, 0] / lengths
     assert stats.kstest(heights, stats.uniform(-1, 2).cdf).statistic < limit
     assert stats.kstest(lengths, stats.gamma(2, scale=2).cdf).statistic > limit

@@ -60,8 +60,8 @@ def customers(week, people, values=None, **options):
         ignore=("options", "people", "values"),
     )
     def count(week):
-        found = person_sum(people, values, **({"sigma": SIGMA} | options))
-        return np.asarray(found).tolist()
+        result = person_sum(people, values, **({"sigma": SIGMA} | options))
+        return np.asarray(result).tolist()
 
     return count(str(week))
 
@@ -106,14 +106,14 @@ def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder):
         people = ["b", "b", None, 2.5, True, float("nan")]
         assert customers("long", people, np.full(6, 3.0)) == pytest.approx(1)
         rows = np.array([[0.0, 4.0], [3.0, 0.0]])
-        found = customers("rows", ["c", "c"], rows, norm=5, sigma=5 * SIGMA)
-    assert found == pytest.approx([3, 4])
+        sums = customers("rows", ["c", "c"], rows, norm=5, sigma=5 * SIGMA)
+    assert sums == pytest.approx([3, 4])
 
 
 def test_the_noise_is_the_declared_one(folder):
     """And it is drawn: the journal names OpenDP."""
-    found = [customers(week, [], sigma=1) for week in range(scaled(40))]
-    assert 0.4 < np.std(found) < 2  # beyond seven standard errors
+    sums = [customers(week, [], sigma=1) for week in range(scaled(40))]
+    assert 0.4 < np.std(sums) < 2  # beyond seven standard errors
     entries = history(current_project().ledger, "shop", limit=1000)
     assert {e.body["noise"] for e in entries if e.kind == "settle"} == {"opendp"}
 

@@ -60,10 +60,10 @@ def worst(relation, share, *, max_rows=1, declared=None, scale=None):
         [law(numbers, share, scale or relation, **words) for numbers in pair]
         for pair in neighbours(relation, max_rows)
     ]
-    found = [losses(*pair) for pair in laws]
+    results = [losses(*pair) for pair in laws]
     return (
-        max(max(map(abs, each)) for each in found),
-        max(max(each) - min(each) for each in found),
+        max(max(map(abs, each)) for each in results),
+        max(max(each) - min(each) for each in results),
     )
 
 

@@ -50,15 +50,15 @@ def delta_of(one, other, epsilon):
 
 def worst(changed, *, table, epsilon, groups=3):
     """Return the largest delta when one person is in several of the groups."""
-    found = []
+    losses = []
     for counts in itertools.product(range(len(table)), repeat=groups):
         if list(counts) != sorted(counts):
             continue
         for own in itertools.combinations(range(groups), changed):
             more = [count + (at in own) for at, count in enumerate(counts)]
             one, other = law(counts, table), law(more, table)
-            found += [delta_of(one, other, epsilon), delta_of(other, one, epsilon)]
-    return max(found)
+            losses += [delta_of(one, other, epsilon), delta_of(other, one, epsilon)]
+    return max(losses)
 
 
 def test_groups_of_a_person_lose_exactly_their_deltas():
@@ -67,8 +67,8 @@ def test_groups_of_a_person_lose_exactly_their_deltas():
     Two groups cost two such steps, and are caught at the price of one; so is a
     threshold without noise, where one person decides.
     """
-    found = worst(1, table=TABLE, epsilon=EPSILON)
-    assert abs(found - DELTA) < Fraction(1, 10**28)
+    reached = worst(1, table=TABLE, epsilon=EPSILON)
+    assert abs(reached - DELTA) < Fraction(1, 10**28)
     assert worst(2, table=TABLE, epsilon=2 * EPSILON) <= 2 * DELTA
     assert worst(2, table=TABLE, epsilon=EPSILON) > DELTA
     sharp = [Fraction(0)] * 3 + [Fraction(1)]
@@ -109,8 +109,8 @@ LEAST = [("0.02", "1e-6", 10, 85), ("0.5", "1e-9", 1, 8), ("0.5", "1e-30", 4, 26
 def test_a_threshold_hides_people_of_many_groups(rho, delta, changed, least):
     """By the exact law of each group, of which one more person is in some."""
     rho, delta = Fraction(rho), Fraction(delta)
-    sigma, found = threshold(rho, delta, changed)
-    assert found == least
+    sigma, smallest = threshold(rho, delta, changed)
+    assert smallest == least
     assert holds(rho, delta, changed, sigma, least)
     # The controls: a threshold that is a little lower, and less noise.
     lower = least - 3 - int(sigma / 2)
@@ -123,18 +123,18 @@ def test_a_person_counts_in_the_declared_number_of_groups():
     people = ["ann"] * 50 + ["bob", "bob", None, float("nan")]
     groups = [f"g{k}" for k in range(50)] + ["g1", "g1", "g2", "g3"]
     for kept in (1, 2, 60):
-        found = people_in(people, groups, kept)
-        assert sum(found.values()) == min(kept, 50) + 1
-        assert {name for _, name in found} <= {f"g{k}" for k in range(50)}
+        counts = people_in(people, groups, kept)
+        assert sum(counts.values()) == min(kept, 50) + 1
+        assert {name for _, name in counts} <= {f"g{k}" for k in range(50)}
 
 
 def test_names_that_are_equal_are_the_same_to_the_last_bit():
     """1, 1.0 and True are groups of their own; zeros have one sign."""
     groups = [1, 1.0, True, 0.0, -0.0, ("a", 1), ("a", True), date(2026, 1, 2)]
     odd = [float("nan"), [1], object(), None]
-    found = people_in(range(12), groups + odd, 1)
+    counts = people_in(range(12), groups + odd, 1)
     names = [1, 1.0, True, 0.0, ("a", 1), ("a", True), date(2026, 1, 2)]
-    assert sorted(repr(name) for _, name in found) == sorted(map(repr, names))
+    assert sorted(repr(name) for _, name in counts) == sorted(map(repr, names))
 
 
 NANOSECOND = pl.Series([0, 1])
@@ -258,9 +258,9 @@ def worst_excess(mechanism, cost, pairs):
 def test_no_neighbours_lose_more_than_cells_and_delta(cost, groups, most, share):
     """Over all small tables; and nothing is wasted where all groups may change."""
     pairs = [*spread(neighbours(groups, most), 1500), *at_the_end(cost)]
-    found = worst_excess(largest, cost, pairs) / float(cost.delta)
-    assert found <= 1 + 1e-12
-    assert found == pytest.approx(share, abs=1e-4)
+    reached = worst_excess(largest, cost, pairs) / float(cost.delta)
+    assert reached <= 1 + 1e-12
+    assert reached == pytest.approx(share, abs=1e-4)
 
 
 def low_end(cost, counts, *, choose):

@@ -55,8 +55,8 @@ def jump_distance(values, window, width):
 @settings(max_examples=scaled(8), deadline=None)
 def test_the_distance_to_a_jump_is_exact(window, values, width):
     """Against all replacements of up to all people."""
-    found = distance(ordered(tuple(values)), window, width)
-    assert found == jump_distance(tuple(values), window, width)
+    result = distance(ordered(tuple(values)), window, width)
+    assert result == jump_distance(tuple(values), window, width)
 
 
 @given(
@@ -105,14 +105,14 @@ def worst(cost, width, far):
     once, twice = math.exp(cost.epsilon), math.exp(2 * cost.epsilon)
     people = list(itertools.combinations_with_replacement((0, 2, 9), 5))
     laws = {each: law(cost, each, width, far) for each in people}
-    found = 0.0
+    highest = 0.0
     for one in people:
         for two in set(neighbours(one, [0, 2, 9])):
             (none, sums), (other, others) = laws[one], laws[two]
             # Sums that are off the grid of the sum are as likely as near ones.
             excess = np.maximum(sums - twice * others, 0).sum()
-            found = max(found, max(none - once * other, 0) + float(excess))
-    return found
+            highest = max(highest, max(none - once * other, 0) + float(excess))
+    return highest
 
 
 LOUD = ProposeTestRelease(epsilon="0.7", delta="0.3")

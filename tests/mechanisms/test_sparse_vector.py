@@ -65,7 +65,7 @@ def law(mechanism, cost, queries):
     whole = Fraction(SMALL_GRID + ADDED) / cost.sensitivity
     threshold = float(cost.threshold_scale * whole)
     reach = math.ceil(REACH * threshold)
-    found: dict = {}
+    result: dict = {}
     for shift in range(-reach, reach + 1):
 
         def run(walk, shift=shift):
@@ -85,8 +85,8 @@ def law(mechanism, cost, queries):
             return drawn.output, drawn.cell
 
         for output, chance in law_of(run).items():
-            found[output] = found.get(output, 0.0) + chance * mass(shift, threshold)
-    return found
+            result[output] = result.get(output, 0.0) + chance * mass(shift, threshold)
+    return result
 
 
 def worst_excess(mechanism, cost, pairs):

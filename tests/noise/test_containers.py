@@ -78,14 +78,14 @@ def test_a_frame_keeps_its_labels(table, monkeypatch):
 
     monkeypatch.setattr(noise, "_noisy", one_more)
     before = table.copy() if isinstance(table, pd.DataFrame) else table.clone()
-    found = draw(Gaussian(sensitivity=1, sigma=3), table)
+    noisy = draw(Gaussian(sensitivity=1, sigma=3), table)
     assert len(drawn) == 1
-    assert type(found) is type(table)
-    assert [*found.columns] == [*table.columns]
-    assert [*map(str, found.dtypes)] == [*map(str, table.dtypes)]
+    assert type(noisy) is type(table)
+    assert [*noisy.columns] == [*table.columns]
+    assert [*map(str, noisy.dtypes)] == [*map(str, table.dtypes)]
     assert table.equals(before)
     moved = 0
-    for new, old in zip(rows(found), rows(table), strict=True):
+    for new, old in zip(rows(noisy), rows(table), strict=True):
         for after, number in zip(new, old, strict=True):
             if after != number:
                 assert after - number in (1, 1.25)
@@ -140,11 +140,11 @@ WIDTHS = {
 def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
     """Each comes back as numbers of one kind, with its places and names."""
     monkeypatch.setattr(noise, "_noisy", lambda *parts: parts[-1])
-    found = draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
-    assert type(found) is type(kept)
-    texts = [re.sub(r"0x\w+", "", repr(value)) for value in (found, kept)]
+    noisy = draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
+    assert type(noisy) is type(kept)
+    texts = [re.sub(r"0x\w+", "", repr(value)) for value in (noisy, kept)]
     assert texts[0] == texts[1]
-    assert str(getattr(found, "dtypes", "")) == str(getattr(kept, "dtypes", ""))
+    assert str(getattr(noisy, "dtypes", "")) == str(getattr(kept, "dtypes", ""))
 
 
 NEAR, FAR = Decimal("0.7"), Decimal("0.8")

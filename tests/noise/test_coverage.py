@@ -229,8 +229,8 @@ def test_refining_ends_at_the_first_number_that_shows_it() -> None:
             requested.append(value)
             yield value
 
-    draws, found = rule.refine(numbers(250.0, 210.0, 190.0))
-    assert (draws, float(found), requested) == (2, 210.0, [250.0, 210.0])
-    assert found.interval == pytest.approx((190, 230))
-    draws, found = rule.refine(numbers(-50.0, 60.0, -70.0))
-    assert (draws, float(found)) == (3, -70.0)
+    draws, estimate = rule.refine(numbers(250.0, 210.0, 190.0))
+    assert (draws, float(estimate), requested) == (2, 210.0, [250.0, 210.0])
+    assert estimate.interval == pytest.approx((190, 230))
+    draws, estimate = rule.refine(numbers(-50.0, 60.0, -70.0))
+    assert (draws, float(estimate)) == (3, -70.0)

@@ -40,8 +40,8 @@ def law(run):
 @pytest.mark.parametrize("rate", ["0", "1/3", "1", "5/4", "3"])
 def test_the_coin_shows_its_side_with_the_probability_of_its_rate(rate):
     """Summed over every path but the improbable."""
-    found = law(lambda toss, _: exponential_coin(Fraction(rate), toss))
-    assert found.get(True, 0) == pytest.approx(math.exp(-Fraction(rate)), abs=1e-11)
+    chances = law(lambda toss, _: exponential_coin(Fraction(rate), toss))
+    assert chances.get(True, 0) == pytest.approx(math.exp(-Fraction(rate)), abs=1e-11)
 
 
 def test_a_choice_has_exponential_weights():
@@ -86,6 +86,6 @@ def test_drawn_choices_have_these_frequencies():
 @pytest.mark.parametrize("count", [1, 2, 3, 256, 257])
 def test_a_pick_is_in_range_and_reaches_both_ends(count):
     """Of 40 times as many picks as there are numbers, none misses by chance."""
-    found = {pick(count) for _ in range(40 * count)}
-    assert min(found) == 0
-    assert max(found) == count - 1
+    picks = {pick(count) for _ in range(40 * count)}
+    assert min(picks) == 0
+    assert max(picks) == count - 1

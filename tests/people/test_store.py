@@ -247,10 +247,10 @@ def test_a_row_whose_commit_was_lost_is_sent_again(place, monkeypatch):
     decide = Ledger._decided
 
     def once(self, commands):
-        found = decide(self, commands)
+        decisions = decide(self, commands)
         if not commands[0].again and isinstance(commands[0], Pay):
             raise LedgerUnavailable("lost", ledger="here")
-        return found
+        return decisions
 
     with place.ledger() as ledger, monkeypatch.context() as patch:
         for _ in range(2):

@@ -30,8 +30,8 @@ def policy(**fields):
 
 def judged(before, after, charged=None):
     """Return each changed field with its verdict."""
-    found = judge(before.declared(), after.declared(), charged_flows=charged)
-    return [(change.field, change.verdict) for change in found]
+    verdicts = judge(before.declared(), after.declared(), charged_flows=charged)
+    return [(change.field, change.verdict) for change in verdicts]
 
 
 def verdict(before, after, charged=()):
@@ -143,9 +143,9 @@ def test_each_change_of_a_flow_is_judged(old, new, others, charged, expected):
     """A share may begin in the middle of a term only if nothing was charged before."""
     before = policy(flows=old or BASE["flows"], other_flows=others)
     after = policy(flows=new or BASE["flows"], other_flows=others)
-    found = judge(before.declared(), after.declared(), charged_flows=charged)
-    assert found
-    assert overall(found) == expected
+    verdicts = judge(before.declared(), after.declared(), charged_flows=charged)
+    assert verdicts
+    assert overall(verdicts) == expected
 
 
 def test_derived_numbers_stay_as_they_were_pinned():

@@ -37,8 +37,8 @@ def policy(theorem="gdp", *, share=None, flows=None, **fields):
 
 def noise_of(pinned, flow="weekly-report"):
     """Return the multipliers that a copy plans."""
-    found = pinned["flows"][flow]["noise"]
-    return {name: number_from_text(text) for name, text in found.items()}
+    plan = pinned["flows"][flow]["noise"]
+    return {name: number_from_text(text) for name, text in plan.items()}
 
 
 def runs_of(rule, noise, kind=Gaussian):

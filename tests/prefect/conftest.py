@@ -144,8 +144,8 @@ def examples(tmp_path, monkeypatch):
     (tmp_path / "policies" / "ledger.lock").unlink(missing_ok=True)
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
-    found = settings()
-    with contextlib.closing(create_ledger(found.ledger_url)) as ledger:
-        pin_ledger(ledger, found.policies)
+    setup = settings()
+    with contextlib.closing(create_ledger(setup.ledger_url)) as ledger:
+        pin_ledger(ledger, setup.policies)
     yield tmp_path
     forget_projects()

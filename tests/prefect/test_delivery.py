@@ -36,12 +36,12 @@ class Prefect:
         self.open.set()
         self.began = threading.Event()
 
-    def __call__(self, told, _occurred):
+    def __call__(self, event, _occurred):
         """Take a notice; every seventh fails."""
         self.began.set()
         assert self.open.wait(60)
-        self.got.append(told.number)
-        if told.number % 7 == 0:
+        self.got.append(event.number)
+        if event.number % 7 == 0:
             msg = "no connection"
             raise ConnectionError(msg)
 
@@ -120,9 +120,9 @@ def test_a_process_that_ends_sends_what_waits(make_project, forked):
     done = run_forked(forked, folder, "-c", ENDING.replace('"shop"', repr(name)))
     assert done.returncode == 0, done.stderr
     wait_until(lambda: len(_events(name)) >= 7, "the events")
-    found = [event.removeprefix("dpflow.budget.") for _, event in _events(name)]
+    names = [event.removeprefix("dpflow.budget.") for _, event in _events(name)]
     first = ["reserved", "term-opened", "settled"]
-    assert found == [*first, *["reserved", "settled"] * 2]
+    assert names == [*first, *["reserved", "settled"] * 2]
 
 
 def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch):

@@ -243,23 +243,23 @@ def test_a_flow_that_is_named_has_to_be_the_one_around_the_step(make_project):
     """Another one's share would be charged in place of this one's."""
     folder = make_project(SHARED)
     step = guarded(dataset="shop", cost=TENTH, flow="parent", name="s")(lambda: 1)
-    told = []
+    runs = []
 
     def report():
         before = rows(folder)
         with pytest.raises(ConfigurationError) as error:
             step()
-        told.append(error.value.message)
+        runs.append(error.value.message)
         with (
             pytest.raises(ConfigurationError) as error,
             spend(dataset="shop", cost=TENTH, step="s", flow="parent"),
         ):
             pytest.fail("the block ran")
-        told.append(error.value.message)
+        runs.append(error.value.message)
         assert before == rows(folder)
 
     in_flow(report, make_flow=dp_flow)()
-    for text in told:
+    for text in runs:
         assert "flow='parent'" in text
         assert "runs in flow 'report'" in text
         assert "Leave flow= away" in text

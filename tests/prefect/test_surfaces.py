@@ -66,10 +66,10 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
         dpflow.prefect.events, "emit_event", lambda **event: sent.append(event)
     )
     make_project()
-    told: list[str] = []
+    texts: list[str] = []
 
     def show(title: str, state: Any) -> None:
-        told.append(f"{title}: {state.type.value} {state.name}\n{state.message}")
+        texts.append(f"{title}: {state.type.value} {state.name}\n{state.message}")
 
     def of_tasks() -> None:
         for title, day in (("release", "w1"), ("replay", "w1"), ("error", "bad")):
@@ -88,9 +88,9 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
     assert "| epsilon | 1 | 0.7 | 0.3 | 70.0% |" in artifact
     assert float(Artifact.get("dpflow-budget-shop-used").data) == 70
     assert flush()
-    told += [artifact, *(shown(event) for event in sent)]
-    assert CANARY not in "".join(told)
-    text = re.sub(r"\.py:\d+|since [\d: -]+", "...", "\n\n".join(told))
+    texts += [artifact, *(shown(event) for event in sent)]
+    assert CANARY not in "".join(texts)
+    text = re.sub(r"\.py:\d+|since [\d: -]+", "...", "\n\n".join(texts))
     text = without_ids(text, Path(__file__).parent)
     assert differences({"prefect": text}) == []
 
@@ -104,15 +104,15 @@ def shown(event: dict) -> str:
 
 def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
     """It is one line of the artifact, without a picture, a link or a tag."""
-    told = []
+    texts = []
     in_flow(lambda: half(1), make_flow=dp_flow)()
     monkeypatch.setattr(
-        artifacts, "create_markdown_artifact", lambda **facts: told.append(facts)
+        artifacts, "create_markdown_artifact", lambda **facts: texts.append(facts)
     )
     name = "x\n# Spent: 0\x1b ![x](http://e.example/x.png)<img src=x>"
     message = f"the step {name!s} was refused"
     artifacts.publish_budget(project, BudgetRefused(message, dataset="shop"))
-    (text,) = [each["markdown"] for each in told]
+    (text,) = [each["markdown"] for each in texts]
     assert "the step x # Spent: 0" in text
     assert not set("<[\x1b") & set(re.sub(r"\\.", "", text))
     assert not any(line.startswith("# Spent") for line in text.splitlines())
@@ -188,19 +188,19 @@ class Recorded(trace.NonRecordingSpan):
 
     def __init__(self) -> None:
         super().__init__(trace.INVALID_SPAN_CONTEXT)
-        self.told: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
 
     def set_attributes(self, attributes: Any) -> None:
         """Keep them."""
-        self.told.update(attributes)
+        self.facts.update(attributes)
 
     def record_exception(self, exception: BaseException, *_: Any, **__: Any) -> None:
         """Keep the text that a recorder writes of it."""
-        self.told["exception"] = "".join(traceback.format_exception(exception))
+        self.facts["exception"] = "".join(traceback.format_exception(exception))
 
     def set_status(self, *status: Any, **more: Any) -> None:
         """Keep it."""
-        self.told["status"] = f"{status} {more}"
+        self.facts["status"] = f"{status} {more}"
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def spans_of(call: Any) -> dict[str, Any]:
             call()
 
     in_flow(spanned)()
-    return span.told
+    return span.facts
 
 
 def test_spans_and_gauges_hold_names_and_numbers_and_no_data(
@@ -236,21 +236,21 @@ def test_spans_and_gauges_hold_names_and_numbers_and_no_data(
 ) -> None:
     """Granted, replayed, failed and refused; neither values nor texts of errors."""
     days = ("good", "good", "bad")
-    told = [spans_of(lambda day=day: total([CANARY], day)) for day in days]
-    told.append(spans_of(too_much))
-    decisions = [each["dpflow.decision"] for each in told]
+    spans = [spans_of(lambda day=day: total([CANARY], day)) for day in days]
+    spans.append(spans_of(too_much))
+    decisions = [each["dpflow.decision"] for each in spans]
     assert decisions == ["reserved", "replayed", "reserved", "refused"]
-    assert told[0]["dpflow.dataset"] == ["shop"]
-    assert told[0]["dpflow.asked"] == "PureDP(epsilon=0.1)"
-    assert told[3]["dpflow.gate"] == "dataset"
+    assert spans[0]["dpflow.dataset"] == ["shop"]
+    assert spans[0]["dpflow.asked"] == "PureDP(epsilon=0.1)"
+    assert spans[3]["dpflow.gate"] == "dataset"
     page = endpoint()
     left = 'dpflow_budget_left_fraction{account="dataset",dataset="shop",name="'
     (line,) = [each for each in page.splitlines() if each.startswith(left)]
     assert float(line.split()[-1]) == pytest.approx(0.8)
     assert 'dpflow_refusals{dataset="shop"} 1.0' in page
     # The span that the body's error ended has what a recorder would write of it.
-    assert "DPStepFailed" in told[2]["exception"]
-    shown = [str(told), page, str(dpflow.history().as_json())]
+    assert "DPStepFailed" in spans[2]["exception"]
+    shown = [str(spans), page, str(dpflow.history().as_json())]
     for name in ("why", "status"):
         printed = CliRunner().invoke(app, [name, "shop"])
         assert printed.exit_code == 0

@@ -190,8 +190,8 @@ def test_a_draw_that_races_the_seal_is_before_it_or_refused(path: Place) -> None
     def ask(_: int, say: Callable[[str], None]) -> None:
         here = open_ledger(url(path))
         for _ in range(10):
-            asked = request(here, "0.001", preflights=(run,))
-            (answer,) = reserve_all(here, [asked])
+            step = request(here, "0.001", preflights=(run,))
+            (answer,) = reserve_all(here, [step])
             if not isinstance(answer, Granted):
                 say("late" if "sealed" in str(answer) else repr(answer))
                 return

@@ -39,15 +39,15 @@ def charge(dataset="shop"):
 
 def browser(host="127.0.0.1:8484"):
     """Return a client that asks under a name."""
-    found = settings()
+    setup = settings()
 
     def check():
-        ledger = project_ledger(found, read_only=True)
+        ledger = project_ledger(setup, read_only=True)
         ledger.close()
         return ledger.id
 
     def read(dataset, stamp):
-        return read_report(found, dataset, stamp=stamp)
+        return read_report(setup, dataset, stamp=stamp)
 
     return TestClient(make_app(read, check), base_url=f"http://{host}")
 

@@ -29,17 +29,17 @@ def settled(text: str, *folders: Path | str) -> str:
 def commands(name: str) -> list[str]:
     """Return the commands of a file, in its order: lines after `$ dpflow`."""
     lines = _on_file(name).splitlines()
-    found = [line[len(_PROMPT) :] for line in lines if line.startswith(_PROMPT)]
-    assert found, name
-    return found
+    result = [line[len(_PROMPT) :] for line in lines if line.startswith(_PROMPT)]
+    assert result, name
+    return result
 
 
-def differences(found: dict[str, str]) -> list[str]:
+def differences(outputs: dict[str, str]) -> list[str]:
     """Return the names of texts that differ from their files, or write the files."""
     if WRITE in os.environ:
-        for name, text in found.items():
+        for name, text in outputs.items():
             (FOLDER / f"{name}.txt").write_text(text, "utf-8")
-    return [name for name, text in found.items() if text != _on_file(name)]
+    return [name for name, text in outputs.items() if text != _on_file(name)]
 
 
 def _on_file(name: str) -> str:

@@ -133,11 +133,11 @@ def test_every_adaptive_theorem_refunds_substeps() -> None:
         for _ in range(20):
             totals.append(totals[-1] + rule.price(TENTH, totals[-1]))
         # Sub-steps are rounded up once, and steps one by one.
-        for found, steps in (
+        for price, steps in (
             (rule.price(cost), totals[20]),
             (rule.price_realised(cost, 4), totals[4]),
         ):
-            for one, other in zip(found.amounts, steps.amounts, strict=True):
+            for one, other in zip(price.amounts, steps.amounts, strict=True):
                 assert 0 <= other - one <= other // 10**30
 
 
@@ -351,7 +351,7 @@ def test_an_event_has_the_chance_that_it_is_drawn_with() -> None:
     hits = sum(happens(lambda _: Fraction(1, 3)) for _ in range(3000))
     assert abs(hits - 1000) < 170  # beyond six standard errors
     scales = [Fraction(2), Fraction(5), Fraction(11)]
-    found = {
+    outcomes = {
         tuple(coarsened(7, scales, lambda scale: 100 * int(scale))) for _ in range(1000)
     }
-    assert found == {(7, 7 + a, 7 + a + b) for a in (0, 500) for b in (0, 1100)}
+    assert outcomes == {(7, 7 + a, 7 + a + b) for a in (0, 500) for b in (0, 1100)}

@@ -79,9 +79,9 @@ def test_all_rules_with_divergences_settle_cells(make, options):
     orders = [Fraction(x) for x in options.get("orders", [8])]
     amounts = [rule.price_realised(cost, k).amounts[: len(orders)] for k in (0, 2, 4)]
     assert all(a < b < c for a, b, c in zip(*amounts, strict=True))
-    for found, order in zip(amounts[1], orders, strict=True):
+    for amount, order in zip(amounts[1], orders, strict=True):
         exact = float(cell_renyi(cost, 2, order))
-        assert Fraction(found, UNITS) == pytest.approx(exact, rel=1e-12)
+        assert Fraction(amount, UNITS) == pytest.approx(exact, rel=1e-12)
     assert rule.price_realised(cost, None) == rule.price(cost)
     with pytest.raises(InvalidCost):
         rule.price_realised(cost, 5)

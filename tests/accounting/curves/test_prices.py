@@ -335,12 +335,12 @@ def test_discrete_gaussian_prices():
 
 def deltas(law: Law, decay: Fraction, reach: int) -> list[Fraction]:
     """Return delta exactly, at whole multiples of 1 / scale and in between."""
-    found = []
+    results = []
     for double in range(-2 * reach - 2, 2 * reach + 3):
         low = decay ** (-(double // 2))
         grown = low if double % 2 == 0 else low * (1 + 1 / decay) / 2
-        found.append(sum(max(p - grown * q, 0) for p, q in law))
-    return found
+        results.append(sum(max(p - grown * q, 0) for p, q in law))
+    return results
 
 
 @pytest.mark.parametrize("shifts", [(1, 1), (2, 1), (3, 3), (5, 2), (2, 2, 1)])
@@ -351,12 +351,12 @@ def test_no_vector_is_worse_than_one_number(shifts):
         for shift in shifts[1:]:
             other = discrete_laplace(shift, decay)
             law = [(p * r, q * s) for p, q in law for r, s in other]
-        found, one, less = (
+        vector, one, less = (
             deltas(each, decay, whole)
             for each in (law, *(discrete_laplace(n, decay) for n in (whole, whole - 1)))
         )
-        assert all(a <= b for a, b in zip(found, one, strict=True))
-        assert any(a > b for a, b in zip(found, less, strict=True))
+        assert all(a <= b for a, b in zip(vector, one, strict=True))
+        assert any(a > b for a, b in zip(vector, less, strict=True))
 
 
 #: Within which 120 digits compare two numbers.

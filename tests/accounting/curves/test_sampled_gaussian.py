@@ -93,10 +93,10 @@ def truth(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
             if (high - low) / s > 2 * reach:
                 spans.append((high, (-reach, reach)))
         moment = sum((window(rate, noise, order, *span) for span in spans), arb(0))
-        found = (moment.log() / to_arb(order - 1)).lower()
-        if not found.is_finite():
+        bound = (moment.log() / to_arb(order - 1)).lower()
+        if not bound.is_finite():
             return Fraction(0)
-        mantissa, exponent = found.mid().man_exp()
+        mantissa, exponent = bound.mid().man_exp()
         return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
 
 
@@ -114,10 +114,10 @@ orders = st.one_of(powers(-4, 6).map(lambda x: 1 + x), st.just(Fraction("1.0001"
 @example(rate=Fraction("0.99"), noise=Fraction("0.2413"), order=Fraction("1.2354"))
 def test_the_rule_holds_wherever_it_applies(rate, noise, order):
     """Rates near 0 and 1, orders near 1 and far: never below, within 1e-14."""
-    found = fractional_log_moment(order, rate, noise)
-    assume(found is not None)
+    moment = fractional_log_moment(order, rate, noise)
+    assume(moment is not None)
     exact = truth(rate, noise, order)
-    assert exact <= found / (order - 1) <= exact * (1 + GAP)
+    assert exact <= moment / (order - 1) <= exact * (1 + GAP)
 
 
 def corner_truth(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
@@ -146,9 +146,9 @@ def test_no_price_is_below_the_truth(rate, noise, order):
     # The exact sums at whole orders take seconds there.
     assume(order < 500 or noise > 1000 or noise < 2)
     cost = PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=noise)
-    found = renyi(cost, order)
+    price = renyi(cost, order)
     plain = Gaussian(sensitivity=1, noise_multiplier=noise)
-    assert corner_truth(rate, noise, order) <= found <= renyi(plain, order)
+    assert corner_truth(rate, noise, order) <= price <= renyi(plain, order)
 
 
 def _coarse(monkeypatch, factor: int, *, honest: bool) -> None:
@@ -189,5 +189,5 @@ def test_negative_control_no_error_bound(monkeypatch, factor, rate, noise, order
     for honest in (False, True):
         with monkeypatch.context() as patch:
             _coarse(patch, factor, honest=honest)
-            found = compute(order, rate, noise) / (order - 1)
-            assert (found >= truth(rate, noise, order)) == honest
+            price = compute(order, rate, noise) / (order - 1)
+            assert (price >= truth(rate, noise, order)) == honest

@@ -68,9 +68,9 @@ def test_kov_theorem(epsilon, count, data, own):
         lattice = MP.fsum(terms) / (1 + MP.exp(eps)) ** count
         true = 1 - (1 - real(own)) ** count * (1 - lattice)
     parts = ((ApproxDP(epsilon=epsilon, delta=own), count),)
-    found = fixed_delta(parts, (count - 2 * i) * epsilon)
+    computed = fixed_delta(parts, (count - 2 * i) * epsilon)
     if true > MP.mpf(10) ** -300:
-        assert_just_above(found, true)
+        assert_just_above(computed, true)
 
 
 @settings(max_examples=scaled(8), deadline=None)
@@ -101,20 +101,20 @@ def test_unequal_steps_by_enumeration(steps, epsilon, sigma):
     parts = [(ApproxDP(epsilon=e, delta=d), 1) for e, d in steps]
     if sigma is not None:
         parts.append((Gaussian(sensitivity=1, sigma=sigma), 1))
-    found = fixed_delta(tuple(parts), epsilon)
+    computed = fixed_delta(tuple(parts), epsilon)
     if true > MP.mpf(10) ** -40:
-        assert_just_above(found, true)
+        assert_just_above(computed, true)
 
 
 @settings(max_examples=scaled(12), deadline=None)
 @given(decimals(1e-3, 1e6), st.integers(1, 1000), decimals(1e-30, 0.5))
 def test_gaussians_are_inverted_exactly(sigma, count, delta):
     """The epsilon of Gaussians is the root of their delta, from above."""
-    found = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
+    computed = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
     mu_squared = count / real(sigma) ** 2
-    assert gaussian_delta(real(found), mu_squared) <= real(delta)
-    if found:
-        less = real(found) * (1 - MP.mpf("1e-11"))
+    assert gaussian_delta(real(computed), mu_squared) <= real(delta)
+    if computed:
+        less = real(computed) * (1 - MP.mpf("1e-11"))
         assert gaussian_delta(less, mu_squared) > real(delta)
 
 
@@ -130,10 +130,10 @@ def test_epsilon_inverts_delta(epsilon, count, sigma, delta):
     parts: tuple[tuple[Cost, int], ...] = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:
         parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 1))
-    found = fixed_epsilon(parts, delta)
-    assert fixed_delta(parts, found) <= delta * (1 + Fraction(1, 10**25))
-    if found:
-        smaller = found * (1 - Fraction(1, 10**9))
+    computed = fixed_epsilon(parts, delta)
+    assert fixed_delta(parts, computed) <= delta * (1 + Fraction(1, 10**25))
+    if computed:
+        smaller = computed * (1 - Fraction(1, 10**9))
         assert fixed_delta(parts, smaller) > delta
 
 
@@ -183,12 +183,12 @@ def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     parts: Parts = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:
         parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 3))
-    true, found = (
+    true, computed = (
         fixed_epsilon(parts, Fraction(delta)),
         grid_epsilon(parts, Fraction(delta)),
     )
-    assert true <= found
-    assert found <= true * (1 + GAP) + Fraction(1, 10**6)
+    assert true <= computed
+    assert computed <= true * (1 + GAP) + Fraction(1, 10**6)
 
 
 #: Epsilons of one Laplace step and deltas, some of them found by search.
@@ -201,8 +201,8 @@ def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
     """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
     true = real(size) + 2 * MP.log1p(-real(delta))
     parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
-    found = composed_epsilon(parts, Fraction(delta), "pld")
-    assert_just_above(found, true, "3e-5")
+    computed = composed_epsilon(parts, Fraction(delta), "pld")
+    assert_just_above(computed, true, "3e-5")
 
 
 def test_response_masses_dominate() -> None:
@@ -249,10 +249,10 @@ def test_sampled_curves_are_just_above_the_truth(rate: str, noise: str) -> None:
     near = end * (1 - np.array([1e-3, 1e-6, 1e-9, 1e-12, 0, -1e-12, -1e-3]))
     losses = np.sort(np.concatenate([np.linspace(-4, 30, 18), near, -near]))
     for curve, more in zip(curves(cost), (False, True), strict=True):
-        for loss, found in zip(losses, curve(losses), strict=True):
+        for loss, computed in zip(losses, curve(losses), strict=True):
             numbers = MP.mpf(float(loss)), MP.mpf(rate), 1 / MP.mpf(noise)
             true = sampled_delta(*numbers, more=more)
-            assert true <= MP.mpf(float(found)) <= true * 1.001 + MP.mpf("3e-12")
+            assert true <= MP.mpf(float(computed)) <= true * 1.001 + MP.mpf("3e-12")
 
 
 def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:

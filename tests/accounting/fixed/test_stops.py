@@ -94,8 +94,8 @@ def test_theorem_15_in_60_digits(data: st.DataObject) -> None:
     shares = st.floats(0, 1).map(lambda x: Fraction(f"{x:.4g}"))
     epsilons = [data.draw(shares) * step[0] * k for k in stops]
     true = exact_theorem_15([step] * count, stops, epsilons)
-    found = theorem_15(step, stops, epsilons)
-    assert_just_above(found, true, unit=Fraction(1, 10**299))
+    computed = theorem_15(step, stops, epsilons)
+    assert_just_above(computed, true, unit=Fraction(1, 10**299))
 
 
 def test_accountants_by_hand() -> None:
@@ -133,12 +133,12 @@ def test_solving_theorem_15_spends_what_lemma_11_leaves(epsilon, own, stops, del
         own = Fraction(0)
     step = (epsilon, own)
     shares = (delta / len(stops),) * len(stops)
-    found = best_epsilons(step, tuple(stops), shares)
+    solved = best_epsilons(step, tuple(stops), shares)
     parts = [((ApproxDP(epsilon=epsilon, delta=own), k),) for k in stops]
     lemma = lemma_11(parts, shares, "kov")
     # A single stop is Lemma 11 itself, and the recursion rounds up.
-    assert theorem_15(step, stops, list(found)) <= delta * (1 + Fraction(1, 10**9))
-    assert all(a <= b for a, b in zip(found, lemma, strict=True))
+    assert theorem_15(step, stops, list(solved)) <= delta * (1 + Fraction(1, 10**9))
+    assert all(a <= b for a, b in zip(solved, lemma, strict=True))
 
 
 def sequence(*steps: Any, epsilon: int = 3, **options: Any) -> SequenceFilter:

@@ -89,10 +89,10 @@ def test_a_charge_holds_at_all_epsilons(kind, size, rest):
     charge = residue_charge(kind, size, rest)
     points = 5 if kind == LAPLACE else 41
     for window in WINDOWS if kind == RANGE else ("0.5",):
-        found = margins(kind, size, rest, charge, points, window=window)
-        assert min(found) > -1e-30
+        rests = margins(kind, size, rest, charge, points, window=window)
+        assert min(rests) > -1e-30
     if kind != RANGE:
-        assert 0 <= found[points // 2] < 1e-12
+        assert 0 <= rests[points // 2] < 1e-12
         less = charge - charge // 10**9
         assert margins(kind, size, rest, less, 3)[1] < 0
     if (kind, size) != (RANGE, 3):

@@ -59,9 +59,9 @@ def test_a_shared_ledger_is_made_shown_and_never_replaced(shared, empty):
 
 def test_roles_are_explained_and_printed_as_a_script() -> None:
     """The script is SQL and nothing else, so that it can be piped."""
-    told = run_fine("ledger", "roles")
+    text = run_fine("ledger", "roles")
     script = run_fine("ledger", "roles", "--sql")
     assert script == roles_script()
     for role in ("owner", "operator", "worker", "reader"):
-        assert f"dpflow_{role} " in told
+        assert f"dpflow_{role} " in text
         assert f"'dpflow_{role}'" in script

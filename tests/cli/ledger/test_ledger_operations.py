@@ -52,8 +52,8 @@ def kept(number: int) -> list[str]:
     for week in range(number):
         count(week)
     forget_projects()
-    found = run_json("releases", "list")["releases"]
-    return [each["digest"] for each in sorted(found, key=lambda each: each["key"])]
+    releases = run_json("releases", "list")["releases"]
+    return [each["digest"] for each in sorted(releases, key=lambda each: each["key"])]
 
 
 @pytest.mark.parametrize("witness", ["witness", "none"])
@@ -144,13 +144,13 @@ with reserve_run(costs={"cdnow": [cost] * 2}, flow="weekly-report"):
 def dataset_account() -> Any:
     """Return the dataset's own account, as `status --json` has it."""
     every = run_json("status")["datasets"]
-    (found,) = [
+    (account,) = [
         a
         for each in every
         for a in each["standing"]["accounts"]
         if a["id"] == "cdnow#1"
     ]
-    return found
+    return account
 
 
 def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
@@ -167,8 +167,8 @@ def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> 
     before = dataset_account()
     assert before["forfeited"] == whole
     correction = ("--charge", row["reservation"], "--cost", "PureDP(epsilon=1)")
-    told = failed("ledger", "charge", "cdnow", *correction, *WHY)
-    assert "no body runs" in told
+    result = failed("ledger", "charge", "cdnow", *correction, *WHY)
+    assert "no body runs" in result
     run_fine("ledger", "reservations", "--close", row["reservation"], *WHY)
     after = dataset_account()
     assert (after["forfeited"], after["left"]) == (whole, before["left"])

@@ -125,7 +125,7 @@ class Disk:
 
     def image(self, chance: Random) -> dict[str, bytes]:
         """Return the files that a machine might find if the power failed now."""
-        found: dict[str, bytes] = {}
+        result: dict[str, bytes] = {}
         for file in sorted({*self.safe, *self.loose}):
             content: bytearray | None = None
             if file in self.safe:
@@ -139,8 +139,8 @@ class Disk:
                     # The old file came back; what was written since went elsewhere.
                     break
             if content is not None:
-                found[file] = bytes(content)
-        return found
+                result[file] = bytes(content)
+        return result
 
 
 def apply(content: bytearray, note: Note) -> bytearray | None:

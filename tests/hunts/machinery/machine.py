@@ -23,7 +23,7 @@ from tests.hunts.machinery.support import (
     MemoryStorage,
     Nth,
     SimulatedOwners,
-    asked,
+    ask_by,
     nothing,
     tables_in_memory,
 )
@@ -75,7 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.open()
         self.model, self.living = Model(), set[str]()
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         self.workers = [self.worker() for _ in range(3)]
 
     def open(self) -> None:
@@ -101,7 +101,7 @@ class LedgerMachine(RuleBasedStateMachine):
         large = {0: max(left, 1), 1: left + 1, 2: 21 * size}
         cost = PureDP(epsilon=(large.get(kind) or size + 1) * QUANTUM)
         made = request(self.workers[worker], cost, policies=[POLICY], key=key)
-        self.asked.append(made)
+        self.requests.append(made)
         return made
 
     def expected(self, made: Request, model: Model | None = None) -> str:
@@ -116,7 +116,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def any_name(self, pick: int) -> str:
         """Choose a reservation that was requested, or one that never was."""
-        names = ["unknown", *(made.reservation for made in self.asked)]
+        names = ["unknown", *(made.reservation for made in self.requests)]
         return names[-1 - pick % len(names)]
 
     def check_reserve(self, worker: int, made: Request) -> None:
@@ -152,14 +152,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(worker=WORKER, pick=PICK)
     def repeat(self, worker: int, pick: int) -> None:
         """Send a request again, whatever became of it."""
-        if self.asked:
-            self.check_reserve(worker, self.asked[pick % len(self.asked)])
+        if self.requests:
+            self.check_reserve(worker, self.requests[pick % len(self.requests)])
 
     @rule(worker=WORKER, cost=COST, key=KEY)
     def wonder(self, worker: int, cost: int, key: str | None) -> None:
         """Ask what the answer would be; nothing is kept of it."""
         made, before = self.make(worker, cost, key), list(self.raw.iterdump())
-        self.asked.pop()
+        self.requests.pop()
         answer = self.workers[worker].would_answer(made)
         assert name_of(answer) == self.expected(made, deepcopy(self.model))
         assert before == list(self.raw.iterdump())
@@ -169,7 +169,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def reuse(self, worker: int, pick: int, cost: int) -> None:
         """Use an id for another request."""
         made = self.make(worker, cost, None)
-        self.asked.pop()
+        self.requests.pop()
         name = self.any_name(pick)
         if name in self.model.charges:
             self.check_reserve(worker, replace(made, reservation=name))
@@ -181,9 +181,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def check_end(self, worker: int, how: str, name: str) -> None:
         """End a charge with both and compare."""
-        told, answer = outcome(self.end(worker, how, name))
-        assert self.expected_end(worker, how, name) == told, answer
-        self.counts[f"{how} {told}"] += 1
+        ending, answer = outcome(self.end(worker, how, name))
+        assert self.expected_end(worker, how, name) == ending, answer
+        self.counts[f"{how} {ending}"] += 1
 
     @rule(worker=WORKER, cost=COST, key=st.sampled_from(["k1", "k2"]))
     def release(self, worker: int, cost: int, key: str) -> None:
@@ -192,7 +192,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.check_reserve(worker, made)
         self.check_end(worker, "settle", made.reservation)
         again = self.make(worker, cost, key)
-        self.asked[-1] = again = replace(again, cost=made.cost)
+        self.requests[-1] = again = replace(again, cost=made.cost)
         self.check_reserve(worker, again)
 
     @rule(worker=WORKER, key=KEY)
@@ -216,11 +216,11 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         """Let a reservation end at any statement, before or after it ran."""
         made = self.make(worker, cost, key)
-        told = self.broken(worker, lambda: self.workers[worker].reserve(made), fault)
+        ending = self.broken(worker, lambda: self.workers[worker].reserve(made), fault)
         kept = self.state(made.reservation) is not None
-        if kept or told not in BROKEN:
-            assert self.expected(made) == ("Granted" if kept else told)
-        if told == "Crash":
+        if kept or ending not in BROKEN:
+            assert self.expected(made) == ("Granted" if kept else ending)
+        if ending == "Crash":
             self.kill(worker)
 
     @rule(worker=WORKER, act=END, pick=PICK, fault=FAULT)
@@ -230,15 +230,15 @@ class LedgerMachine(RuleBasedStateMachine):
         """Let the end of a charge break at any statement."""
         name = self.any_name(pick)
         old = self.state(name)
-        told = self.broken(worker, self.end(worker, act, name), fault)
-        if (act, old, told) == ("void", "void", "none"):
+        ending = self.broken(worker, self.end(worker, act, name), fault)
+        if (act, old, ending) == ("void", "void", "none"):
             # Sent again after a failure, it cannot know that it was void before.
             assert fault[2] == "fails once"
             assert self.model.charges[name].owner == self.mine(worker)
-        elif self.state(name) != old or told not in BROKEN:
+        elif self.state(name) != old or ending not in BROKEN:
             expected = self.expected_end(worker, act, name)
-            assert expected == ("none" if self.state(name) != old else told)
-        if told == "Crash":
+            assert expected == ("none" if self.state(name) != old else ending)
+        if ending == "Crash":
             self.kill(worker)
 
     def broken(
@@ -250,12 +250,12 @@ class LedgerMachine(RuleBasedStateMachine):
         storage: Any = self.workers[worker].storage
         setattr(storage, when, Nth(at, error, once=how != "fails for ever"))
         try:
-            told, _ = outcome(call)
+            ending, _ = outcome(call)
         except Crash:
-            told = "Crash"
+            ending = "Crash"
         storage.before = storage.after = nothing
-        self.counts[told if told in BROKEN else how] += 1
-        return told
+        self.counts[ending if ending in BROKEN else how] += 1
+        return ending
 
     @invariant()
     def sums_agree(self) -> None:
@@ -270,5 +270,5 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Audit the journal."""
         assert verify(self.workers[0]).bad == []
-        states = audit(asked(self.raw), LIMIT * QUANTUM).states
+        states = audit(ask_by(self.raw), LIMIT * QUANTUM).states
         assert {n: c.state for n, c in self.model.charges.items()} == states

@@ -26,7 +26,7 @@ from tests.hunts.machinery.support import (
     Crash,
     MemoryStorage,
     SimulatedOwners,
-    asked,
+    ask_by,
     tables_in_memory,
 )
 from tests.ledger.auditor import audit, first
@@ -48,10 +48,10 @@ MOST_POINTS = 20_000
 
 
 @dataclass
-class Told:
+class Notes:
     """What the workers know for sure, whatever the ledger says."""
 
-    asked: dict[str, Request] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
     granted: set[str] = field(default_factory=set)
     settled: set[str] = field(default_factory=set)
     void_sent: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class Told:
 
     def start(self, name: str) -> None:
         """Note that a body has started: what it costs must be charged by now."""
-        made = self.asked[name]
+        made = self.requests[name]
         self.spent.update({p.dataset: units(made) for p in made.policies})
 
 
@@ -122,7 +122,7 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.told, self.living = Told(), set[str]()
+        self.notes, self.living = Notes(), set[str]()
         self.counts: Counter[str] = Counter()
         self.names = count()
         self.hub = getcurrent()
@@ -193,10 +193,10 @@ class Simulation:
         for made, answer in zip(batch, self.send(ledger, batch), strict=True):
             self.counts[type(answer).__name__] += 1
             if isinstance(answer, Granted):
-                self.told.granted.add(made.reservation)
+                self.notes.granted.add(made.reservation)
                 self.run_body(ledger, made)
             elif isinstance(answer, Replayed):
-                known = self.told.values[made.key_text]
+                known = self.notes.values[made.key_text]
                 assert answer.value in known, "replayed what nobody made"
             else:
                 refusals = BudgetRefused, Busy, LedgerUnavailable, ReservationConflict
@@ -216,7 +216,7 @@ class Simulation:
             # Counted before any statement lets another worker go on.
             reservation=f"r{next(self.names)}",
         )
-        self.told.asked[made.reservation] = made
+        self.notes.requests[made.reservation] = made
         return made
 
     def send(self, ledger: Ledger, batch: list[Request]) -> list[Any]:
@@ -233,18 +233,18 @@ class Simulation:
 
     def run_body(self, ledger: Ledger, made: Request) -> None:
         """Void, or run the body and settle."""
-        name, told = made.reservation, self.told
+        name, notes = made.reservation, self.notes
         if self.random.random() < 0.1:
-            told.void_sent.add(name)
+            notes.void_sent.add(name)
             self.try_to(lambda: ledger.void(name, reason="test"))
             return
-        told.start(name)
+        notes.start(name)
         self.look()
         self.point()
         value = f'"{name}"'
-        told.values.setdefault(made.key_text, set()).add(value)
+        notes.values.setdefault(made.key_text, set()).add(value)
         if self.try_to(lambda: ledger.settle(name, value=value)):
-            told.settled.add(name)
+            notes.settled.add(name)
 
     def try_to(self, call: Callable[[], None]) -> bool:
         """Try twice; what was done at the first time may not be done again."""
@@ -281,25 +281,25 @@ class Simulation:
             dataset = account.removesuffix("#1")
             used = first(settled) + first(held)
             assert used <= CAP * UNIT, "overspent"
-            assert used >= self.told.spent[dataset], "a step runs uncharged"
+            assert used >= self.notes.spent[dataset], "a step runs uncharged"
 
     def check(self) -> None:
         """At the end: the ledger holds what was acknowledged, and nothing else."""
-        facts = audit(asked(self.storage.connection), CAP)
-        told, states = self.told, facts.states
-        assert told.granted <= set(states), "an acknowledged reservation is lost"
-        assert set(states) <= set(told.asked)
-        for name in told.settled:
+        facts = audit(ask_by(self.storage.connection), CAP)
+        notes, states = self.notes, facts.states
+        assert notes.granted <= set(states), "an acknowledged reservation is lost"
+        assert set(states) <= set(notes.requests)
+        for name in notes.settled:
             assert states[name] == "settled", "an acknowledged settlement is lost"
         for name, state in states.items():
-            assert state != "void" or name in told.void_sent, "given back unasked"
+            assert state != "void" or name in notes.void_sent, "given back unasked"
         # By the clients' own sums: whatever was not given back is charged in full.
         for dataset, used in facts.used.items():
             kept = sum(
-                units(told.asked[name])
+                units(notes.requests[name])
                 for name, state in states.items()
                 if state != "void"
-                and dataset in {p.dataset for p in told.asked[name].policies}
+                and dataset in {p.dataset for p in notes.requests[name].policies}
             )
             assert kept == used, "not charged in full"
         self.counts["unsettled"] += sum(s == "open" for s in states.values())

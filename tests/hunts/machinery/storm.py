@@ -23,7 +23,7 @@ COST = PureDP(epsilon="0.001")
 POLICY = make_policy(budget="{epsilon: 0.3}")
 
 
-class Told:
+class Notes:
     """What all workers have said."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Told:
         """Compare what was said with what is in the ledger."""
         said, states = self.words, facts.states
         assert said["granted"] <= set(states), "an acknowledged reservation is lost"
-        assert set(states) <= said["begins"], "charged for what nobody asked"
+        assert set(states) <= said["begins"], "charged without a request"
         assert {states[name] for name in said["settled"]} <= {"settled"}
         assert {states[name] for name in said["void"]} <= {"void"}
         voids = {name for name, state in states.items() if state == "void"}
@@ -68,29 +68,29 @@ def work(url: str, policy: Policy, say: Callable[[str], None]) -> None:
             say(f"settled {name}")
 
 
-def storm(url: str, policy: Policy, *, kills: int, seed: int) -> tuple[Told, int]:
+def storm(url: str, policy: Policy, *, kills: int, seed: int) -> tuple[Notes, int]:
     """Keep workers running, kill one every few milliseconds, then let all finish."""
 
     def start() -> Child:
         return Child(lambda say: work(url, policy, say))
 
-    chance, told = Random(seed), Told()
+    chance, notes = Random(seed), Notes()
     workers = [start() for _ in range(WORKERS)]
     killed = 0
     for _ in range(kills):
         time.sleep(chance.random() * 0.1)
         number = chance.randrange(WORKERS)
         os.kill(workers[number].pid, signal.SIGKILL)
-        killed += ended(workers[number], told) == -signal.SIGKILL
+        killed += ended(workers[number], notes) == -signal.SIGKILL
         workers[number] = start()
     for worker in workers:
-        assert ended(worker, told) == 0
-    return told, killed
+        assert ended(worker, notes) == 0
+    return notes, killed
 
 
-def ended(child: Child, told: Told) -> int:
+def ended(child: Child, notes: Notes) -> int:
     """Hear a worker to its end; an error of its own is a failure."""
     code, lines = child.end()
     assert code in {-signal.SIGKILL, 0}, "\n".join(lines)
-    told.hear(lines)
+    notes.hear(lines)
     return code

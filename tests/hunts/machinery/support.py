@@ -38,8 +38,8 @@ def first_seed() -> int:
 
 def figure(hunt: str, **counts: object) -> None:
     """Note what a hunt did, for the end of the run and for a failure's output."""
-    told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counts.items())
-    line = f"{hunt}: {told}"
+    text = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counts.items())
+    line = f"{hunt}: {text}"
     print(line)
     FIGURES.append(line)
 
@@ -53,8 +53,8 @@ def memory_folder() -> Path:
 # The ledger's own tables
 
 
-def asked(connection: Any) -> Ask:
-    """Return what asks a connection's database in plain SQL."""
+def ask_by(connection: Any) -> Ask:
+    """Return a function that runs plain SQL on a connection."""
     return lambda sql: connection.execute(sql).fetchall()
 
 
@@ -63,7 +63,7 @@ def audited(place: Place, cap: Fraction | None = None) -> Facts:
     if isinstance(place, str):
         return audit(lambda sql: read(place, sql), cap)
     with closing(sqlite3.connect(place)) as connection:
-        return audit(asked(connection), cap)
+        return audit(ask_by(connection), cap)
 
 
 # Owners without files

@@ -26,13 +26,13 @@ class Trial:
 
     Attributes:
         ledger: The ledger whose driver fails.
-        asked: Every request that was ever made.
+        requests: Every request that was ever made.
         sure: The states that were acknowledged.
         runs: Which charge holds what a run may cost.
     """
 
     ledger: Ledger
-    asked: dict[str, Request] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
     sure: dict[str, str] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
 
@@ -48,7 +48,7 @@ class Trial:
         """Make a request and remember it."""
         values = {"cost": PureDP(epsilon=Fraction(1, 1000)), **fields}
         made = request(self.ledger, policies=[POLICY], **values)
-        self.asked[made.reservation] = made
+        self.requests[made.reservation] = made
         return made
 
     def held(self, *, dead: bool = False) -> str:
@@ -64,7 +64,7 @@ class Trial:
         do()
         self.sure |= aims
         (name,) = aims
-        run = self.asked[name].covers
+        run = self.requests[name].covers
         assert run is not None
         self.runs[run] = name
         return run
@@ -108,7 +108,7 @@ def forfeit(trial: Trial) -> Action:
 def hold_run(trial: Trial) -> Action:
     """Reserve what a whole run may cost."""
     made = whole(trial.ledger, ["0.001"] * 2, run=uuid.uuid4().hex, policies=[POLICY])
-    trial.asked[made.reservation] = made
+    trial.requests[made.reservation] = made
     return lambda: trial.ledger.reserve(made), {made.reservation: "open"}
 
 
@@ -123,7 +123,7 @@ def seal(trial: Trial) -> Action:
     do, aims = draw(trial)
     do()
     trial.sure |= aims
-    (run,) = trial.asked[next(iter(aims))].preflights
+    (run,) = trial.requests[next(iter(aims))].preflights
     held = trial.runs[run]
     return lambda: trial.ledger.seal(run, outcome="completed"), {held: "sealed"}
 
@@ -149,7 +149,7 @@ def attempt(do: Callable[[], Any]) -> DpflowError | None:
 
 def check(trial: Trial, facts: Facts, aims: dict[str, str]) -> None:
     """Compare what is in the ledger with what was acknowledged."""
-    assert set(facts.states) <= set(trial.asked), "charged for what nobody asked"
+    assert set(facts.states) <= set(trial.requests), "charged without a request"
     for name, state in trial.sure.items():
         allowed = {state, aims.get(name, state)}
         assert facts.states.get(name) in allowed, "an acknowledgement is lost"

@@ -83,9 +83,9 @@ def rewrite(path: Place, change: Callable[[dict[str, Any]], object]) -> None:
         for name in ("rows", "body"):
             row[name] = row.get(f"text of {name}") or canonical(row[name])
         previous = entry_hash(previous, [row[name] for name in NAMES])
-        told = ", ".join(f"{name} = {quoted(row[name])}" for name in NAMES)
+        columns = ", ".join(f"{name} = {quoted(row[name])}" for name in NAMES)
         where = f"hash = '{previous}' WHERE number = {values[0]}"
-        statements.append(f"UPDATE entry SET {told}, {where}")
+        statements.append(f"UPDATE entry SET {columns}, {where}")
         statements += [
             f"INSERT INTO tag VALUES ({quoted(k)}, {values[0]})" for k in keys
         ]
@@ -118,8 +118,8 @@ def signed_thrice(ledger, path):
 def points(path):
     """Return what the checkpoints say."""
     sql = "SELECT body FROM entry WHERE kind = 'checkpoint'"
-    found = read(path, f"{sql} ORDER BY number")
-    return [json.loads(body)["signed"] for (body,) in found]
+    rows = read(path, f"{sql} ORDER BY number")
+    return [json.loads(body)["signed"] for (body,) in rows]
 
 
 POLICIES = {name: make_policy(name, budget="{epsilon: 100}") for name in ("a", "b")}
@@ -130,7 +130,7 @@ def settle_for(
     charge: str,
     monkeypatch: pytest.MonkeyPatch,
     share: int,
-    **told: Any,
+    **facts: Any,
 ) -> None:
     """Settle a charge at a part of what it holds, as a changed program could.
 
@@ -146,4 +146,4 @@ def settle_for(
     with monkeypatch.context() as patch:
         patch.setattr(journal, "may_return", lambda *_: True)
         patch.setattr(Decision, "write", forging)
-        ledger.settle(charge, **told)
+        ledger.settle(charge, **facts)

@@ -80,7 +80,7 @@ def test_a_backup_is_one_whole_file_for_its_owner(host: Host) -> None:
 def test_a_backup_that_cannot_be_right_is_not_made(host: Host) -> None:
     """It never overwrites, says where it cannot write, and verifies what it copied."""
     copy = back_up(host)
-    told = copy.read_bytes()
+    content = copy.read_bytes()
     with pytest.raises(ConfigurationError, match="never overwrites"):
         backup(host.open(), copy)
     with pytest.raises(LedgerUnavailable, match="nowhere"):
@@ -89,7 +89,7 @@ def test_a_backup_that_cannot_be_right_is_not_made(host: Host) -> None:
     with pytest.raises(LedgerCorrupt, match="does not verify"):
         backup(host.open(), host.folder / "kept-2.db")
     assert [p for p in host.folder.iterdir() if "kept" in p.name] == [copy]
-    assert told == copy.read_bytes()
+    assert content == copy.read_bytes()
 
 
 def test_a_ledger_of_an_environment_has_backups(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_a_restore_leaves_no_old_log(host: Host) -> None:
     assert Path(f"{host.path}-wal").exists()
     (file,) = Path(host.witness).iterdir()
     lines = FileWitness(file, file.stem).all_lines()
-    told = [line.used["a#1"] for line in lines if "a#1" in line.used]
-    most = Fraction(told[-1][0], UNITS)
+    amounts = [line.used["a#1"] for line in lines if "a#1" in line.used]
+    most = Fraction(amounts[-1][0], UNITS)
     put_back(host, copy)
     assert read(host.path, "PRAGMA integrity_check") == [("ok",)]
     assert used(host) >= most

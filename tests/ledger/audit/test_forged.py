@@ -113,7 +113,7 @@ UNSTEADY = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="residue")
 
 
 @pytest.mark.parametrize(
-    ("policy", "cost", "share", "told"),
+    ("policy", "cost", "share", "facts"),
     [
         (STEADY, PLAIN, 0, {}),
         (STEADY, PLAIN, 0, {"reported": 0}),
@@ -134,7 +134,7 @@ def test_a_settlement_for_less_than_its_outcome_costs_is_found(
     policy: Policy,
     cost: Cost,
     share: int,
-    told: dict[str, Any],
+    facts: dict[str, Any],
 ) -> None:
     """By `verify`, and by the first step of each process."""
     ledger = make_ledger(path)
@@ -144,22 +144,22 @@ def test_a_settlement_for_less_than_its_outcome_costs_is_found(
     if policy is UNSTEADY:
         granted(ledger, PLAIN, **given)
     assert verify(ledger).fine
-    settle_for(ledger, charge, monkeypatch, share, **told)
+    settle_for(ledger, charge, monkeypatch, share, **facts)
     assert not verify(ledger).fine
     with pytest.raises(LedgerCorrupt, match=r"settled for less|do not follow"):
         granted(open_ledger(url(path)), PLAIN, **given)
     ledger.close()
 
 
-@pytest.mark.parametrize("told", [{"reported": 5}, {"outcome": "void"}])
+@pytest.mark.parametrize("facts", [{"reported": 5}, {"outcome": "void"}])
 def test_an_allowed_settlement_for_less_is_not_found(
-    path: Place, monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]
+    path: Place, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]
 ) -> None:
     """A quarter of the sub-steps ran, or the step was void (negative control)."""
     ledger = make_ledger(path)
     granted(ledger, PLAIN, policies=(STEADY,))
     charge = granted(ledger, STOPPING, policies=(STEADY,))
-    settle_for(ledger, charge, monkeypatch, 5 if "reported" in told else 0, **told)
+    settle_for(ledger, charge, monkeypatch, 5 if "reported" in facts else 0, **facts)
     assert verify(ledger).fine
     granted(open_ledger(url(path)), PLAIN, policies=(STEADY,))
     ledger.close()

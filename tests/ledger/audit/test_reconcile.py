@@ -45,8 +45,8 @@ from tests.ledger.witness.accidents import (
     ACCIDENTS,
     Host,
     copy_database,
-    gone_another_way,
     keep,
+    went_another_way,
 )
 from tests.sizes import scaled
 
@@ -91,16 +91,16 @@ def test_every_accident_is_made_good(tmp_path, accident):
         accident(host)
         before = used(host.path)
         ledger = host.open()
-        found = reconcile(ledger, POLICIES, reason=WHY)
-        assert not found.agrees
+        result = reconcile(ledger, POLICIES, reason=WHY)
+        assert not result.agrees
         after = used(host.path)
         for name, most in host.most.items():
             assert after[name] >= max(most, before[name]), (seed, name)
-        if accident is gone_another_way:
+        if accident is went_another_way:
             # Both ways were gone: what was charged on either counts.
             lost = sum(
                 Fraction(line.amounts["a#1"][0], UNITS)
-                for loss in found.losses
+                for loss in result.losses
                 for line in loss.missing
                 if loss.account == "a#1"
             )
@@ -124,7 +124,7 @@ def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
     for _ in range(4):
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["a"]]))
     file = Path(ledger.watch.witness.place)
-    told = file.read_text()
+    content = file.read_text()
     ledger.close()
     most = used(host.path)["a"]
     host.replace_by(copy)
@@ -134,7 +134,7 @@ def test_a_restored_backup_is_raised_to_exactly_what_was_used(tmp_path):
     ((body,),) = read(host.path, "SELECT body FROM entry WHERE kind = 'repair'")
     assert all(text in body for text in (WHY, *(line.hash for line in loss.missing)))
     # The old witness is the only proof of what was charged.
-    assert file.with_name(f"{file.name}.1").read_text().startswith(told)
+    assert file.with_name(f"{file.name}.1").read_text().startswith(content)
 
 
 def test_a_forged_ledger_is_not_made_good(host: Host) -> None:
@@ -154,8 +154,8 @@ def test_comparing_changes_nothing(host: Host) -> None:
     before = read(host.path, every)
     assert reconcile(host.open(), POLICIES, reason=WHY).agrees
     assert (read(host.path, every), repairs(host.path)) == (before, 0)
-    found = compare(forgetful(host).open())
-    assert {loss.account for loss in found.losses} >= {"a#1"}
+    comparison = compare(forgetful(host).open())
+    assert {loss.account for loss in comparison.losses} >= {"a#1"}
     assert before == read(host.path, every)
 
 
@@ -174,8 +174,8 @@ def test_a_crash_before_the_witness_begins_anew_charges_nothing_twice(
     ledger = host.open()
     with pytest.raises(LedgerRolledBack):
         granted(ledger, "0.25", policies=[POLICIES["a"]])
-    found = reconcile(ledger, POLICIES, reason=WHY)
-    assert (found.agrees, found.losses, found.again > 0) == (False, (), True)
+    result = reconcile(ledger, POLICIES, reason=WHY)
+    assert (result.agrees, result.losses, result.again > 0) == (False, (), True)
     assert used(host.path) == first
     granted(ledger, "0.25", policies=[POLICIES["a"]])
 
@@ -224,8 +224,8 @@ def test_a_compacted_witness_of_another_way_counts_both(
         ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
     keep(3, monkeypatch)
     ledger.settle(granted(ledger, "0.25", policies=[POLICIES["b"]]))
-    told = [line for line in witness.all_lines() if "a" in line.books]
-    assert [line.decides for line in told] == [True] * decided + [False]
+    lines = [line for line in witness.all_lines() if "a" in line.books]
+    assert [line.decides for line in lines] == [True] * decided + [False]
     ledger.close()
     host.replace_by(copy)
     elsewhere = open_ledger(url(host.path), witness="none")

@@ -47,10 +47,10 @@ pytestmark = [pytest.mark.quick, pytest.mark.storages("sqlite")]
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:
     """Return a ledger to which everything has happened."""
-    found = make_ledger(path)
-    fill(found)
-    yield found
-    found.close()
+    result = make_ledger(path)
+    fill(result)
+    yield result
+    result.close()
 
 
 def test_a_whole_ledger_is_fine(ledger: Ledger, path: Place) -> None:
@@ -76,10 +76,10 @@ def test_a_ledger_in_which_nothing_went_beyond_is_fine(tmp_path: Path) -> None:
 
 def test_progress_counts_every_entry(ledger: Ledger) -> None:
     """A bar that is driven by it ends where it should."""
-    told = []
-    report = verify(ledger, progress=lambda done, total: told.append((done, total)))
-    assert sum(done for done, _ in told) == report.entries
-    assert {total for _, total in told} == {report.entries}
+    counts = []
+    report = verify(ledger, progress=lambda done, total: counts.append((done, total)))
+    assert sum(done for done, _ in counts) == report.entries
+    assert {total for _, total in counts} == {report.entries}
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_grant_above_its_gate_is_named(ledger, path):
     def dearer(row):
         for posting in postings(row):
             posting[:3] = [[n * 5 for n in amounts] for amounts in posting[:3]]
-        for key, told in row["rows"].items():
+        for key, value in row["rows"].items():
             if key.startswith("granted/"):
-                row["rows"][key] = [n * 5 for n in told]
-            for amounts in told.get("added", {}).values() if "owner" in told else ():
+                row["rows"][key] = [n * 5 for n in value]
+            for amounts in value.get("added", {}).values() if "owner" in value else ():
                 amounts[:] = [n * 5 for n in amounts]
 
     rewrite(path, dearer)
-    found = verify(ledger).bad
-    (beyond,) = [e for e in found if "'a#1': a grant is beyond its gate" in e.problem]
+    bad = verify(ledger).bad
+    (beyond,) = [e for e in bad if "'a#1': a grant is beyond its gate" in e.problem]
     row = read(path, "SELECT kind FROM entry WHERE number = ?", beyond.entry)
     assert row == [("reserve",)]
     with pytest.raises(LedgerCorrupt, match="above its gate"):
@@ -200,9 +200,9 @@ def test_a_grant_while_frozen_is_named(ledger, path):
 
     def frozen(row):
         if row["number"] == 3:
-            told = {"who": "ann", "reason": "x", "at": row["at"]}
-            body = {"book": "a", "frozen": told, "who": "ann"}
-            key = {"book/a": {"term": 1, "frozen": told, "flows": []}}
+            freeze = {"who": "ann", "reason": "x", "at": row["at"]}
+            body = {"book": "a", "frozen": freeze, "who": "ann"}
+            key = {"book/a": {"term": 1, "frozen": freeze, "flows": []}}
             row |= {"kind": "freeze", "charge": None, "rows": key, "body": body}
 
     rewrite(path, frozen)
@@ -309,18 +309,18 @@ def test_an_overdraft_that_no_entry_names_is_noticed(plain, path):
             del posting[3:]
 
     rewrite(path, hidden)
-    (found, *_) = verify(plain).bad
-    assert "is overdrawn, and the entry does not say so" in found.problem
+    (problem, *_) = verify(plain).bad
+    assert "is overdrawn, and the entry does not say so" in problem.problem
 
 
 def test_a_pinned_copy_that_was_edited_is_not_the_one_that_was_applied(plain, path):
     """The policy's hash differs, and with a fitting hash its gates."""
     raised(path, hashed=False)
-    (found, *_) = verify(plain).bad
-    assert "the pinned policy of term 1 was edited" in found.problem
+    (problem, *_) = verify(plain).bad
+    assert "the pinned policy of term 1 was edited" in problem.problem
     raised(path)
-    (found, *_) = verify(plain).bad
-    assert "a gate is not the one that term 1 pinned" in found.problem
+    (problem, *_) = verify(plain).bad
+    assert "a gate is not the one that term 1 pinned" in problem.problem
 
 
 def test_a_gate_that_was_loosened_in_place_is_noticed(plain, path):
@@ -328,8 +328,8 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(plain, path):
     low = make_policy(
         "b", flows="{f: {epsilon: 0.5}}", other_flows="allow", budget="{epsilon: 0.5}"
     )
-    found = apply_policy(plain, low)
-    assert found.action == "tighten"
+    applied = apply_policy(plain, low)
+    assert applied.action == "tighten"
     assert verify(plain).fine
     ((opened,),) = read(path, "SELECT body FROM entry WHERE number = 1")
 
@@ -343,8 +343,8 @@ def test_a_gate_that_was_loosened_in_place_is_noticed(plain, path):
                 rule = json.loads(gates[place]["rule"])
                 rule["epsilon"], rule["thresholds"] = "2", [2 * UNITS, 0]
                 gates[place]["rule"] = canonical(rule)
-            told = {"pinned": high, "policy_hash": digest(canonical(high))}
-            body["term"] = {**body["term"], **told, "gates": gates}
+            facts = {"pinned": high, "policy_hash": digest(canonical(high))}
+            body["term"] = {**body["term"], **facts, "gates": gates}
 
     rewrite(path, swapped)
     (bad, *_) = verify(plain).bad

@@ -32,11 +32,11 @@ def reached(ledger: Ledger, cost: object = "0.1", **fields: object) -> list[str]
 def test_each_threshold_alerts_once(ledger: Ledger) -> None:
     """When it is reached, equality included; a void does not tell it again."""
     assert [reached(ledger) for _ in range(4)] == [[]] * 4
-    asked = request(ledger, "0.1", policies=(POLICY,))
-    answer = ledger.reserve(asked)
+    step = request(ledger, "0.1", policies=(POLICY,))
+    answer = ledger.reserve(step)
     assert isinstance(answer, Granted)
     assert [alert.threshold for alert in answer.alerts] == ["0.5"]
-    ledger.void(asked.reservation, reason="not started")
+    ledger.void(step.reservation, reason="not started")
     assert [reached(ledger) for _ in range(6)] == [
         [], [], [], ["0.8"], [], ["0.95"],
     ]  # fmt: skip
@@ -50,16 +50,16 @@ def test_every_filter_alerts_when_half_is_used(ledger: Ledger, theorem: str) -> 
     )
     cost = "0.2" if theorem in ("basic", "output-dp", "rogers") else None
     step = Gaussian(sensitivity=1, sigma=10)
-    told = []
+    fractions = []
     for _ in range(200):
         try:
             answer = ledger.reserve(request(ledger, cost or step, policies=(policy,)))
         except Exception:
             break
         assert isinstance(answer, Granted)
-        told += [alert.used_fraction for alert in answer.alerts]
-    assert len(told) == 1
-    assert 0.5 <= told[0] < 0.75
+        fractions += [alert.used_fraction for alert in answer.alerts]
+    assert len(fractions) == 1
+    assert 0.5 <= fractions[0] < 0.75
 
 
 def test_a_guarded_step_logs_its_alert(
@@ -96,8 +96,8 @@ def test_a_term_is_announced_with_its_first_charge(ledger: Ledger) -> None:
     first = request(ledger, "0.1", policies=(POLICY,))
     answer = ledger.reserve(first)
     assert isinstance(answer, Granted)
-    (told,) = answer.opened
-    assert (told.book, told.number, told.facts["reason"]) == ("a", 1, FIRST)
+    (term,) = answer.opened
+    assert (term.book, term.number, term.facts["reason"]) == ("a", 1, FIRST)
     ledger.void(first.reservation, reason="not started")
     assert [opened(ledger) for _ in range(2)] == [[], []]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
@@ -118,7 +118,7 @@ def gates(flow: str, alerts: str = "[0.5, 0.8]") -> Policy:
 
 
 @pytest.mark.parametrize(
-    ("flow", "gate", "told"),
+    ("flow", "gate", "name"),
     [
         (
             "{epsilon: 1, delta: 1e-6, halt_at_epsilon: 3}",
@@ -133,24 +133,24 @@ def gates(flow: str, alerts: str = "[0.5, 0.8]") -> Policy:
     ],
 )
 def test_the_gate_that_stops_a_flow_warns_before(
-    ledger: Ledger, flow: str, gate: str, told: str
+    ledger: Ledger, flow: str, gate: str, name: str
 ) -> None:
     """A share and an odometer's halt reach thresholds, whatever the dataset has."""
     cost, policy = Gaussian(sensitivity=1, sigma=20), gates(flow)
-    found = list[str]()
+    thresholds = list[str]()
 
     def run() -> None:
         for _ in range(200):
-            asked = request(ledger, cost, policies=(policy,), flow="weekly")
-            answer = ledger.reserve(asked)
+            step = request(ledger, cost, policies=(policy,), flow="weekly")
+            answer = ledger.reserve(step)
             assert isinstance(answer, Granted)
-            found.extend(alert_text(a.account, a.threshold) for a in answer.alerts)
+            thresholds.extend(alert_text(a.account, a.threshold) for a in answer.alerts)
 
     with pytest.raises(BudgetRefused, match=gate):
         run()
-    assert found == [told.format(part) for part in (50, 80)]
+    assert thresholds == [name.format(part) for part in (50, 80)]
     alerts = views.alerts(ledger, "a")
-    assert [alert_text(a.account, a.threshold) for a in alerts] == found[::-1]
+    assert [alert_text(a.account, a.threshold) for a in alerts] == thresholds[::-1]
 
 
 def test_an_odometer_that_only_idles_reaches_no_threshold(ledger: Ledger) -> None:

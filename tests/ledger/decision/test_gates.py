@@ -108,10 +108,10 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
     assert before == sums(path)
     ((text, rows),) = read(path, "SELECT body, rows FROM entry WHERE kind = 'refuse'")
     body = json.loads(text)
-    told = (body["asked"], body["left"], body["fits"], body["message"])
-    assert (error.asked, error.left, error.fits, error.message) == told
-    found = body["refusal"], body["step"], body["flow_run"]
-    assert found == ("BudgetRefused", "big", "r")
+    facts = (body["asked"], body["left"], body["fits"], body["message"])
+    assert (error.asked, error.left, error.fits, error.message) == facts
+    names = body["refusal"], body["step"], body["flow_run"]
+    assert names == ("BudgetRefused", "big", "r")
     assert json.loads(rows).keys() == {"book/a", "run/r"}
     audit(path)
 
@@ -235,11 +235,11 @@ def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
     gate = gate_at(state, ODOMETER)
     assert gate is not None
     assert isinstance(gate.rule, Odometer)
-    asked = gate.price(STEP)
-    reading_at = Fraction(gate.rule.read(gate.used + asked))
-    assert gate._replace(halt=reading_at).admits(asked)
-    assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(asked)
-    assert not gate._replace(used=Tally((0, 1))).admits(asked)
+    price = gate.price(STEP)
+    reading_at = Fraction(gate.rule.read(gate.used + price))
+    assert gate._replace(halt=reading_at).admits(price)
+    assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(price)
+    assert not gate._replace(used=Tally((0, 1))).admits(price)
 
 
 def test_another_run_is_not_halted(ledger: Ledger) -> None:

@@ -112,8 +112,8 @@ def test_the_same_id_for_another_request_is_an_error(
     ledger: Ledger, path: Place
 ) -> None:
     """Also from another process: an id belongs to one execution of a body."""
-    asked = request(ledger, flow="f", flow_run="r")
-    ledger.reserve(asked)
+    step = request(ledger, flow="f", flow_run="r")
+    ledger.reserve(step)
     before = everything(path)
     changes: list[dict[str, Any]] = [
         {"cost": PureDP(epsilon="0.2")},
@@ -128,7 +128,7 @@ def test_the_same_id_for_another_request_is_an_error(
     ]
     for change in changes:
         with pytest.raises(ReservationConflict, match="id of its own"):
-            ledger.reserve(replace(asked, **change))
+            ledger.reserve(replace(step, **change))
     assert before == everything(path)
 
 
@@ -139,7 +139,7 @@ def test_an_ended_id_is_not_granted_again(
 ) -> None:
     """Each charge ends once and pays for one execution; settling again is no error."""
     reservation = end(ledger, path, how)
-    asked = replace(request(ledger), reservation=reservation)
+    step = replace(request(ledger), reservation=reservation)
     before = everything(path)
     calls: dict[str, Callable[[], Any]] = {
         "settle": lambda: ledger.settle(reservation, value="1"),
@@ -151,7 +151,7 @@ def test_an_ended_id_is_not_granted_again(
     for call in calls.values():
         assert error_of(call) is ReservationConflict
     with pytest.raises(ReservationConflict, match="id of its own"):
-        ledger.reserve(asked)
+        ledger.reserve(step)
     assert before == everything(path)
     audit(path)
 
@@ -214,22 +214,22 @@ def any_command(ledger: Ledger, random: Random, charges: list[str]) -> Command:
         return End(kind="seal", run=RUN, owner=mine, body=body)
     if deed == "run":
         plans = (["0.1"] * 2, ["0.1"] * 2, ["0.2"], ["0.9"], [UNPRICED])
-        asked = whole(ledger, random.choice(plans), **here)
-        return Reserve(request=asked, applies=True)
+        step = whole(ledger, random.choice(plans), **here)
+        return Reserve(request=step, applies=True)
     if deed == "draw":
         here["preflights"] = (RUN,)
-    asked = request(
+    step = request(
         ledger,
         random.choice(("0.1", "0.1", "0.3")),
         key=random.choice((None, "x", "x", "y")),
         fresh=random.random() < 0.1,
         **here,
     )
-    charges.append(asked.reservation)
-    return Reserve(request=asked, applies=True)
+    charges.append(step.reservation)
+    return Reserve(request=step, applies=True)
 
 
-def told(answers: list[Any]) -> list[tuple[Any, ...]]:
+def contents(answers: list[Any]) -> list[tuple[Any, ...]]:
     """Return what answers say, whatever ids they name."""
     names = ("value", "beyond", "accounts")
     return [
@@ -247,7 +247,7 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
     """Whatever steps and runs share keys and a budget, in any order of ends."""
     met = set()
     for seed in range(scaled(60, push=30)):
-        found = []
+        outcomes = []
         for together in (True, False):
             folder = tmp_path / f"{seed}-{together}"
             folder.mkdir()
@@ -260,11 +260,11 @@ def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> N
                 else:
                     answers = [ledger.ask_all([each])[0] for each in commands]
             place = folder / "ledger.db"
-            found.append((told(answers), kinds(place), sums(place)))
+            outcomes.append((contents(answers), kinds(place), sums(place)))
             audit(place)
-        assert found[0] == found[1], f"seed {seed}"
-        met |= {each[0] for each in found[0][0]}
-        met |= {f"beyond {each[2]}" for each in found[0][0]}
+        assert outcomes[0] == outcomes[1], f"seed {seed}"
+        met |= {each[0] for each in outcomes[0][0]}
+        met |= {f"beyond {each[2]}" for each in outcomes[0][0]}
     assert met >= {"Granted", "Replayed", "Busy", "BudgetExhausted", "BudgetRefused"}
     assert met >= {"UnsupportedCost", "beyond False", "beyond True", "True"}
 
@@ -311,5 +311,5 @@ def test_a_group_of_units_gives_nothing_back(ledger: Ledger) -> None:
     cells = OutputDP({"none": "0.1", "answer": "0.2"})
     charge = granted(ledger, cells, policies=(capped,), partitions=weeks)
     ledger.settle(charge, reported="none")
-    found = {view.kind: view.spent["epsilon"] for view in accounts(ledger)}
-    assert found == {"dataset": "0.4", "partition": "0.1"}
+    spent = {view.kind: view.spent["epsilon"] for view in accounts(ledger)}
+    assert spent == {"dataset": "0.4", "partition": "0.1"}

@@ -44,9 +44,9 @@ REGIONS = make_policy(partition="{by: region}")
 
 def charge(ledger: Ledger, policy: Policy, *weeks: str, cost: str = "0.5") -> str:
     """Reserve a step that touches some partitions, and settle it."""
-    found = granted(ledger, cost, policies=(policy,), partitions=weeks)
-    ledger.settle(found)
-    return found
+    reservation = granted(ledger, cost, policies=(policy,), partitions=weeks)
+    ledger.settle(reservation)
+    return reservation
 
 
 def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
@@ -143,8 +143,8 @@ def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
     """Counting the step once for each week would undercount the cap."""
     step = Gaussian(sensitivity=1, sigma=50)
     weeks = ("2026-W01", "2026-W02", "2026-W03")
-    found = granted(ledger, step, policies=(five("gdp"),), partitions=weeks)
-    ledger.settle(found)
+    reservation = granted(ledger, step, policies=(five("gdp"),), partitions=weeks)
+    ledger.settle(reservation)
     rule = make_filter("gdp", epsilon=5, delta="1e-6")
     (whole,) = [view for view in accounts(ledger) if view.kind == "dataset"]
     assert whole.spent == rule.named(rule.price(Gaussian(sensitivity=3, sigma=50)))
@@ -307,13 +307,13 @@ filter: basic
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Give a folder with two datasets of one population."""
-    found = tmp_path / "policies"
-    found.mkdir()
-    (found / "people.yaml").write_text(PEOPLE)
+    result = tmp_path / "policies"
+    result.mkdir()
+    (result / "people.yaml").write_text(PEOPLE)
     for name in ("shop", "web"):
         text = PEOPLE.replace("population: people", f"dataset: {name}")
-        (found / f"{name}.yaml").write_text(f"{text}population: people\n")
-    return found
+        (result / f"{name}.yaml").write_text(f"{text}population: people\n")
+    return result
 
 
 def step_on(folder: Path, *names: str) -> dict[str, Any]:

@@ -116,8 +116,8 @@ def test_another_question_under_the_same_key_is_an_error(
     ledger: Ledger, path: Place
 ) -> None:
     """It says what differs, changes nothing and charges nothing."""
-    asked: dict[str, Any] = {"arguments": {"day": "1", "top": "1"}, "key": "week/1"}
-    ledger.settle(granted(ledger, "0.1", **asked), value=VALUE)
+    fields: dict[str, Any] = {"arguments": {"day": "1", "top": "1"}, "key": "week/1"}
+    ledger.settle(granted(ledger, "0.1", **fields), value=VALUE)
     alike = {"arguments": {"day": "1", "top": None}, "key": "week/1"}
     assert isinstance(ledger.reserve(request(ledger, "0.1", **alike)), Replayed)
     others: list[tuple[dict[str, Any], str]] = [
@@ -129,7 +129,7 @@ def test_another_question_under_the_same_key_is_an_error(
     ]
     for other, why in others:
         with pytest.raises(ReservationConflict, match=why) as caught:
-            ledger.reserve(request(ledger, **{**asked, **other}))
+            ledger.reserve(request(ledger, **{**fields, **other}))
         assert caught.value.release_key == "week/1"
     assert sums(path) == (TENTH, 0)
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]

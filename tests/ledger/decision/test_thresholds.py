@@ -141,7 +141,7 @@ SOLVERS: dict[str, list[tuple[Any, str]]] = {
 
 def solved(ledger: Ledger, theorem: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that says of each solved number whether a transaction was open."""
-    found: list[bool] = []
+    flags: list[bool] = []
     inside = [False]
 
     def watched(open_one: Any) -> Any:
@@ -158,7 +158,7 @@ def solved(ledger: Ledger, theorem: str, monkeypatch: pytest.MonkeyPatch) -> lis
 
     def recording(solver: Any) -> Any:
         def recorded(*arguments: Any, **options: Any) -> Any:
-            found.append(inside[0])
+            flags.append(inside[0])
             return solver(*arguments, **options)
 
         return recorded
@@ -169,7 +169,7 @@ def solved(ledger: Ledger, theorem: str, monkeypatch: pytest.MonkeyPatch) -> lis
         )
     for owner, name in [*SOLVERS[theorem], (model, "make_filter")]:
         monkeypatch.setattr(owner, name, recording(getattr(owner, name)))
-    return found
+    return flags
 
 
 def use(ledger: Ledger, theorem: str) -> None:
@@ -190,10 +190,10 @@ def test_nothing_is_solved_inside_a_transaction(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, theorem: str
 ) -> None:
     """Thresholds, prices of steady and unsteady rules, outcomes and suggestions."""
-    found = solved(ledger, theorem, monkeypatch)
+    flags = solved(ledger, theorem, monkeypatch)
     use(ledger, theorem)
-    assert len(found) > len(SOLVERS[theorem])
-    assert not any(found)
+    assert len(flags) > len(SOLVERS[theorem])
+    assert not any(flags)
 
 
 def test_what_changes_all_the_time_is_solved_inside_at_last(
@@ -211,7 +211,7 @@ def test_what_changes_all_the_time_is_solved_inside_at_last(
         return load()
 
     monkeypatch.setattr(ledger.storage, "write", forgetting)
-    found = solved(ledger, "residue", monkeypatch)
+    flags = solved(ledger, "residue", monkeypatch)
     granted(ledger, SMALL, policies=(policy,))
     assert len(begun) == 4
-    assert found.count(True) == 1
+    assert flags.count(True) == 1

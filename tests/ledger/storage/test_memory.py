@@ -55,6 +55,6 @@ def test_a_forked_child_is_refused(place: str) -> None:
     """Its copy would spend the same budget again."""
     ledger = create_ledger(place)
     granted(ledger)
-    told = Child(lambda say: say(refusal(lambda: granted(ledger)))).end()
-    assert told == (0, ["LedgerMissing"])
+    text = Child(lambda say: say(refusal(lambda: granted(ledger)))).end()
+    assert text == (0, ["LedgerMissing"])
     granted(ledger)

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from dpflow.ledger.storage.owners import Owners
-from tests.ledger.processes import Child, Gate, told_by_child
+from tests.ledger.processes import Child, Gate, answer_of_child
 
 
 @pytest.fixture
 def owners(tmp_path: Path) -> Iterator[Owners]:
     """Give the owners of a ledger in a folder."""
-    found = Owners(tmp_path / "owners")
-    yield found
-    found.close()
+    result = Owners(tmp_path / "owners")
+    yield result
+    result.close()
 
 
 def seen_from_outside(owners: Owners, name: str) -> bool:
     """Ask another process whether an owner lives."""
-    return told_by_child(lambda: Owners(owners._path).alive(name)) == "True"
+    return answer_of_child(lambda: Owners(owners._path).alive(name)) == "True"
 
 
 class Worker:
@@ -76,11 +76,11 @@ def test_a_forked_child_is_another_owner(owners: Owners) -> None:
     worker = Worker(owners)
     assert worker.name != mine
     assert owners.alive(worker.name)
-    assert told_by_child(lambda: owners.alive(mine)) == "True"
+    assert answer_of_child(lambda: owners.alive(mine)) == "True"
     worker.finish()
     assert not owners.alive(worker.name)
     # The name that a child inherited is not its own to give up.
-    told_by_child(owners.close)
+    answer_of_child(owners.close)
     assert mine == owners.mine()
     assert seen_from_outside(owners, mine)
 
@@ -117,7 +117,7 @@ def test_a_name_that_cannot_be_checked_lives(
     owners: Owners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user's file, say: the answer that frees nothing."""
-    told_by_child(owners.mine)
+    answer_of_child(owners.mine)
     assert not owners.alive("f" * 32)
 
     def refused(*_: object) -> int:

@@ -69,18 +69,18 @@ def test_spent_reserved_and_forfeited_are_apart(ledger: Ledger, path: Place) -> 
     ledger.settle(granted(ledger, "0.1"))
     live = granted(ledger, "0.2", body={"task_run": "t"})
     dead = killed(path, "0.4")
-    told = {"spent": "0.1", "reserved": "0.2", "forfeited": "0.4", "left": "0.3"}
-    assert told == amounts(only(ledger))
-    found = {each.reservation: each for each in views.open_reservations(ledger)}
-    assert {live: True, dead: False} == {k: each.alive for k, each in found.items()}
-    assert found[live].body["task_run"] == "t"
+    expected = {"spent": "0.1", "reserved": "0.2", "forfeited": "0.4", "left": "0.3"}
+    assert expected == amounts(only(ledger))
+    by_id = {each.reservation: each for each in views.open_reservations(ledger)}
+    assert {live: True, dead: False} == {k: each.alive for k, each in by_id.items()}
+    assert by_id[live].body["task_run"] == "t"
     ledger.forfeit(dead, reason="closed by an operator")
-    assert told == amounts(only(ledger))
+    assert expected == amounts(only(ledger))
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.31")
     # Another object of the process counts its work as such; a closed one is dead.
     other = open_ledger(url(path))
-    assert told == amounts(only(other))
+    assert expected == amounts(only(other))
     ledger.close()
     full = {"spent": "0.1", "reserved": "0", "forfeited": "0.6", "left": "0.3"}
     assert full == amounts(only(other))
@@ -96,8 +96,8 @@ def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.95")
     entries = views.history(ledger)
-    told = ["refuse", "void", "reserve", "settle", "reserve", "open"]
-    assert told == [entry.kind for entry in entries]
+    expected = ["refuse", "void", "reserve", "settle", "reserve", "open"]
+    assert expected == [entry.kind for entry in entries]
     assert [entry.seq for entry in entries] == [6, 5, 4, 3, 2, 1]
     settle = entries[3]
     assert settle.reservation == first
@@ -127,8 +127,8 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
     ledger.settle(granted(ledger, "0.25", key="week/1"), value="1")
     ledger.void(granted(ledger, "0.5", step="other"), reason="cancelled")
     points = views.usage(ledger, "a", most=9)["a#1"]
-    told = [(p.kind, p.used_fraction, p.release_key) for p in points]
-    assert told == [
+    curve = [(p.kind, p.used_fraction, p.release_key) for p in points]
+    assert curve == [
         ("reserve", 0.25, "week/1"),
         ("settle", 0.25, "week/1"),
         ("reserve", 0.75, None),
@@ -145,17 +145,17 @@ def test_a_refusal_is_found_by_every_run_around_it(ledger: Ledger) -> None:
             ledger, "5", flow="f", flow_run="outer", enclosing_runs=runs, step="typo"
         )
     for run in runs:
-        found = views.refusal_of_run(ledger, run)
-        assert found is not None
-        assert type(found) is BudgetRefused
-        assert found.message == caught.value.message
-        assert {**caught.value.details, "flow_run": run} == found.details
+        refusal = views.refusal_of_run(ledger, run)
+        assert refusal is not None
+        assert type(refusal) is BudgetRefused
+        assert refusal.message == caught.value.message
+        assert {**caught.value.details, "flow_run": run} == refusal.details
     assert views.refusal_of_run(ledger, "another") is None
     with pytest.raises(BudgetExhausted):
         granted(ledger, "0.6", flow="f", flow_run="outer")
-    found = views.refusal_of_run(ledger, "outer")
-    assert type(found) is BudgetExhausted
-    assert found.step == "count"
+    refusal = views.refusal_of_run(ledger, "outer")
+    assert type(refusal) is BudgetExhausted
+    assert refusal.step == "count"
 
 
 def test_what_is_read_often_reads_no_whole_journal(
@@ -197,8 +197,8 @@ def test_a_clock_that_jumps_hides_no_entry(
     label = ledger.label()
 
     def at(text: str) -> None:
-        told = {**label, "at": text}
-        monkeypatch.setattr(Ledger, "label", lambda _: told)
+        facts = {**label, "at": text}
+        monkeypatch.setattr(Ledger, "label", lambda _: facts)
 
     made = []
     for time in ("2999-01-01", "1970-01-01", "2026-01-01"):
@@ -213,8 +213,8 @@ def test_a_clock_that_jumps_hides_no_entry(
         at(time)
         with pytest.raises(BudgetRefused):
             granted(ledger, cost)
-    asked = [each.body["asked"]["epsilon"] for each in views.refusals(ledger)]
-    assert asked == ["6", "5"]
+    epsilons = [each.body["asked"]["epsilon"] for each in views.refusals(ledger)]
+    assert epsilons == ["6", "5"]
 
 
 def unusual(ledger: Ledger) -> dict[str, int]:
@@ -269,22 +269,22 @@ def test_one_release_is_found_without_the_charges_of_others(
     for key, policies in (("one", both[:1]), ("two", both[:1]), ('th"ree', both)):
         name = granted(ledger, policies=policies, key=key)
         ledger.settle(name, value='"x"')
-    asked: list[str] = []
+    queries: list[str] = []
     read = views.releases._kept
 
     def noted(state: State, row: Release, sizes: Any) -> Any:
-        asked.append(row.charge)
+        queries.append(row.charge)
         return read(state, row, sizes)
 
     monkeypatch.setattr(views.releases, "_kept", noted)
-    found = [each.key for each in views.releases.releases(ledger, "b")]
-    assert (found, len(set(asked))) == (['th"ree'], 1)
+    keys = [each.key for each in views.releases.releases(ledger, "b")]
+    assert (keys, len(set(queries))) == (['th"ree'], 1)
     for key in ("one", 'th"ree'):
         kept, value = release_value(ledger, key)
         assert (kept.key, value) == (key, '"x"')
-        asked.clear()
+        queries.clear()
         assert release_value(ledger, kept.id)[0] == kept
-        assert asked == [kept.row.charge]
+        assert queries == [kept.row.charge]
     assert {each.key for each in views.releases.releases(ledger, "a")} == {
         "one",
         "two",

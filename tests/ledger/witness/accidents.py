@@ -171,7 +171,7 @@ def charges_taken_back(host: Host) -> None:
     edit(host.path, *(f"DELETE FROM {t} WHERE number >= {number}" for t in tables))
 
 
-def gone_another_way(host: Host) -> None:
+def went_another_way(host: Host) -> None:
     """A backup is used on a machine without the witness, and then brought here."""
     copy = host.copy()
     host.work()
@@ -201,7 +201,7 @@ ACCIDENTS = [
     snapshot_of_the_disk,
     restored_into_the_open_file,
     charges_taken_back,
-    gone_another_way,
+    went_another_way,
     project_moved_with_an_old_copy,
 ]
 
@@ -238,7 +238,7 @@ def after(
 # What only looks like an accident
 
 
-def died_before_telling(host: Host) -> None:
+def died_before_writing(host: Host) -> None:
     """A process commits and dies before it writes to the witness."""
 
     def crash(say: Callable[[str], None]) -> None:
@@ -249,7 +249,7 @@ def died_before_telling(host: Host) -> None:
     assert Child(crash).end()[0] < 0
 
 
-def died_while_telling(host: Host) -> None:
+def died_while_writing(host: Host) -> None:
     """Part of a line is written; its step never started."""
     (file,) = Path(host.witness).iterdir()
     with file.open("ab") as opened:
@@ -316,8 +316,8 @@ def witness_moved(host: Host) -> None:
 
 
 HARMLESS = [
-    died_before_telling,
-    died_while_telling,
+    died_before_writing,
+    died_while_writing,
     died_with_a_log,
     moved_whole,
     vacuumed,
@@ -329,4 +329,4 @@ HARMLESS = [
 
 
 #: What happens to files only.
-OF_FILES = (died_while_telling, compacted, witness_moved)
+OF_FILES = (died_while_writing, compacted, witness_moved)

@@ -33,9 +33,9 @@ TOLD = "SELECT count(*) FROM dpflow_witness.line WHERE epoch IS NULL"
 @pytest.fixture
 def database() -> Iterator[str]:
     """Give the URL of an empty database."""
-    found = server().new_database()
-    yield found
-    server().drop(found)
+    result = server().new_database()
+    yield result
+    server().drop(result)
 
 
 def name_of(database: str) -> str:
@@ -136,9 +136,9 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match="step did not run") as refused:
         granted(open_ledger(url(path), witness=setting))
     assert kinds(path) == []
-    for told in (error.value, refused.value):
-        assert PASSWORD not in f"{told}{told.details}"
-        assert "me@127.0.0.1:9/x" in told.message
+    for failure in (error.value, refused.value):
+        assert PASSWORD not in f"{failure}{failure.details}"
+        assert "me@127.0.0.1:9/x" in failure.message
 
 
 def test_what_a_database_sets_for_transactions_loses_no_line(

@@ -55,8 +55,8 @@ def kept(request: pytest.FixtureRequest) -> str | None:
     """Give the place of the witness; None: a folder of each host's own."""
     if request.param == "file":
         return None
-    found: str = request.getfixturevalue("database")
-    return found
+    result: str = request.getfixturevalue("database")
+    return result
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)

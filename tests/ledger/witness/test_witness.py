@@ -61,9 +61,9 @@ def file_of(witness: Witness | None) -> Path:
 @pytest.fixture
 def witness(tmp_path: Path) -> Witness:
     """Return a witness that has seen nothing."""
-    found = FileWitness(tmp_path / "state" / f"{ID}.witness", ID)
-    found.enrol(0, [])
-    return found
+    result = FileWitness(tmp_path / "state" / f"{ID}.witness", ID)
+    result.enrol(0, [])
+    return result
 
 
 # The file
@@ -130,14 +130,14 @@ def test_part_of_a_line_is_ignored_and_cut(witness):
 def test_beginning_twice_is_refused_and_beginning_anew_keeps_the_old(witness):
     """What was witnessed is never lost."""
     witness.append([line(1)])
-    told = file_of(witness).read_text()
+    content = file_of(witness).read_text()
     with pytest.raises(ConfigurationError):
         witness.enrol(0, [])
     witness.enrol(1, [line(2)], anew=True)
     other = fresh(witness)
     assert other.unseen().lines == (line(2),)
     assert other.epoch == 1
-    assert file_of(witness).with_name(f"{ID}.witness.1").read_text() == told
+    assert file_of(witness).with_name(f"{ID}.witness.1").read_text() == content
 
 
 def test_beginning_anew_waits_for_a_writer(witness, monkeypatch):
@@ -195,8 +195,8 @@ def test_a_file_that_grew_large_is_rewritten_at_a_line(witness, monkeypatch):
         witness.append([line(number) for number in range(9, 30)])
     assert len(fresh(witness).unseen().lines) == 29
     witness.append([line(30)])
-    found = fresh(witness)
-    assert [each.number for each in found.unseen().lines] == [*range(26, 31)]
+    reader = fresh(witness)
+    assert [each.number for each in reader.unseen().lines] == [*range(26, 31)]
     witness.append([line(31)])
     assert [each.number for each in witness.unseen().lines] == [*range(26, 32)]
 
@@ -324,16 +324,16 @@ def test_an_account_whose_newest_tag_was_taken_away_is_noticed(
 def test_a_repeated_grant_is_witnessed_again(tmp_path: Path) -> None:
     """After a lost answer a process cannot know whether the line was written."""
     ledger = new_ledger(tmp_path)
-    asked = request(ledger)
+    step = request(ledger)
     witness = ledger.watch.witness
     assert isinstance(witness, Witness)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(witness, "append", lambda _: None)
-        assert isinstance(ledger.reserve(asked), Granted)
+        assert isinstance(ledger.reserve(step), Granted)
     assert witness.all_lines() == ()
-    assert isinstance(ledger.reserve(asked), Granted)
-    (told,) = witness.all_lines()
-    assert told.charge == asked.reservation
+    assert isinstance(ledger.reserve(step), Granted)
+    (line,) = witness.all_lines()
+    assert line.charge == step.reservation
 
 
 # Where it is

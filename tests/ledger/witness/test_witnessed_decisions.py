@@ -148,14 +148,14 @@ def test_a_lost_gate_is_frozen_again(
     before = sums(path)
     assert all(line.decides for line in compare(ledger).lacking)
     assert kinds(path) == ["open", "reserve", "settle"]
-    found = reconcile(ledger, {"a": BASIC}, reason="restored")
+    result = reconcile(ledger, {"a": BASIC}, reason="restored")
     assert sums(path) == before
-    assert [(lost.dataset, lost.gates, lost.terms) for lost in found.lost] == [
+    assert [(lost.dataset, lost.gates, lost.terms) for lost in result.lost] == [
         ("a", True, ())
     ]
     assert kinds(path)[3:] == ["repair", "freeze"]
-    told = freeze_of(ledger, "a") or {}
-    assert str(told["reason"]).startswith("repaired: a freeze was lost")
+    freeze = freeze_of(ledger, "a") or {}
+    assert str(freeze["reason"]).startswith("repaired: a freeze was lost")
     with pytest.raises(BudgetRefused, match=r"frozen .*repaired: a freeze was lost"):
         granted(ledger)
     assert compare(ledger).agrees
@@ -211,8 +211,8 @@ def test_a_lost_term_freezes_the_one_before(path: Place, tmp_path: Path) -> None
     """A worker with the old file does not go on under the old term."""
     ledger = forget(path, str(tmp_path / "witness"), opens)
     before = sums(path)
-    found = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
-    assert [(lost.gates, lost.terms) for lost in found.lost] == [(False, (2,))]
+    result = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
+    assert [(lost.gates, lost.terms) for lost in result.lost] == [(False, (2,))]
     assert sums(path) == before
     assert (freeze_of(ledger, "a") or {})["reason"] == "repaired: term 2 was lost"
     with pytest.raises(BudgetRefused, match="term 2 was lost"):
@@ -256,8 +256,8 @@ def test_a_lost_term_that_was_charged_has_to_be_applied_again(
     with pytest.raises(ConfigurationError, match="dpflow policy apply a --new-term"):
         reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
     opens(ledger)
-    found = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
-    assert found.lost == ()
+    result = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
+    assert result.lost == ()
     assert sum(sums(path, "a#2")) * 10 == 3
     # What ran under it is in the file that was lost.
     ledger.close()
@@ -417,8 +417,8 @@ def test_restore_learns_of_a_lost_gate_from_the_file_it_replaces(
     backup(ledger, tmp_path / "copy")
     decide(ledger)
     ledger.close()
-    found = put_back(path, ledger, BASIC)
-    assert [lost.gates for lost in found.lost] == [True]
+    result = put_back(path, ledger, BASIC)
+    assert [lost.gates for lost in result.lost] == [True]
     ledger = open_ledger(url(path), witness="none")
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(ledger)
@@ -435,8 +435,8 @@ def test_a_restored_freeze_is_not_taken_for_a_lost_one(tmp_path: Path) -> None:
     backup(ledger, tmp_path / "copy")
     granted(ledger, "0.2", policies=[LOWER])
     ledger.close()
-    found = put_back(path, ledger, LOWER)
-    assert (found.agrees, found.lost) == (False, ())
+    result = put_back(path, ledger, LOWER)
+    assert (result.agrees, result.lost) == (False, ())
     ledger = open_ledger(url(path), witness="none")
     with ledger.storage.read() as reading:
         assert reading.load(lambda s: all_terms(s, "a")).terms("a")

@@ -43,15 +43,15 @@ def made_at(setting: str, folder: Path) -> Ledger:
     return create_ledger(url(folder / "ledger.db"), witness=setting)
 
 
-def tells_before_the_body_starts(setting: str, folder: Path) -> None:
+def writes_before_the_body_starts(setting: str, folder: Path) -> None:
     """A reader of the place then sees the charge, and no settlement."""
     ledger = made_at(setting, folder)
     name = granted(ledger)
-    (told,) = fresh_witness(setting, ledger.id).unseen().lines
+    (line,) = fresh_witness(setting, ledger.id).unseen().lines
     sql = "SELECT number, hash, charge FROM entry WHERE kind = 'reserve'"
-    assert read(Path(ledger.place), sql) == [(told.number, told.hash, told.charge)]
+    assert read(Path(ledger.place), sql) == [(line.number, line.hash, line.charge)]
     ledger.settle(name)
-    assert fresh_witness(setting, ledger.id).all_lines() == (told,)
+    assert fresh_witness(setting, ledger.id).all_lines() == (line,)
 
 
 def refuses_a_ledger_that_was_never_enrolled(setting: str, folder: Path) -> None:
@@ -68,7 +68,7 @@ def refuses_a_ledger_that_was_never_enrolled(setting: str, folder: Path) -> None
         trust(ledger)
 
 
-def gives_back_what_it_could_not_be_told(setting: str, folder: Path) -> None:
+def gives_back_what_it_could_not_write(setting: str, folder: Path) -> None:
     """No body started; the step after it runs."""
     ledger = made_at(setting, folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -144,15 +144,15 @@ def loses_no_line_of_many_writers(setting: str, folder: Path) -> None:
 
     children = [teller(number) for number in range(3)]
     gate.open()
-    reader, found = fresh_witness(setting, ledger.id), list[Line]()
-    while len(found) < 48:
+    reader, lines = fresh_witness(setting, ledger.id), list[Line]()
+    while len(lines) < 48:
         new = reader.unseen()
         reader.accept(new)
-        found += new.lines
+        lines += new.lines
     assert [child.end() for child in children] == [(0, [])] * 3
     assert reader.unseen().lines == ()
     for name in ("a0", "b0", "a1", "b1", "a2", "b2"):
-        mine = [line.number for line in found if name in line.books]
+        mine = [line.number for line in lines if name in line.books]
         assert sorted(mine) == list(range(1, 9))
 
 
@@ -185,21 +185,21 @@ def compacts_and_keeps_what_counts(setting: str, folder: Path) -> None:
         for number in range(60):
             granted(ledger, "1e-6")
             fresh = fresh_witness(setting, ledger.id)
-            told = fresh.unseen().lines
-            assert len(told) <= 25
-            assert [line.kind for line in told][: number + 2][:2] == [
+            lines = fresh.unseen().lines
+            assert len(lines) <= 25
+            assert [line.kind for line in lines][: number + 2][:2] == [
                 "reserve",
                 "freeze",
             ]
-            assert {name for line in told for name in line.used} == {"first#1", "a#1"}
+            assert {name for line in lines for name in line.used} == {"first#1", "a#1"}
         granted(open_ledger(url(folder / "ledger.db"), witness=setting))
         assert compare(ledger).agrees
 
 
 CONTRACT = [
-    tells_before_the_body_starts,
+    writes_before_the_body_starts,
     refuses_a_ledger_that_was_never_enrolled,
-    gives_back_what_it_could_not_be_told,
+    gives_back_what_it_could_not_write,
     refuses_when_it_cannot_be_read,
     goes_on_after_a_repair,
     serves_processes_that_fork,

@@ -106,13 +106,13 @@ def aged(people, monkeypatch):
 )
 def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, charged):
     """Whichever discretization answers."""
-    asked = []
+    calls = []
 
     def ranged(values, *, shift):
         """Take the draw of the running step, and report the cell of an answer."""
         assert values is aged
-        answer = answers[len(asked)]
-        asked.append(shift)
+        answer = answers[len(calls)]
+        calls.append(shift)
         execution = current_execution("a test")
         execution.claim_draw("a test")
         execution.report("none" if answer is None else "answer")
@@ -121,14 +121,14 @@ def test_the_median_is_paid_by_what_the_range_left(aged, monkeypatch, answers, c
     first = 0.0 if answers[0] is None else 0.5
     monkeypatch.setattr(typical_age, "coin", lambda: first)
     monkeypatch.setattr(typical_age, "interquartile_range", ranged)
-    found = typical_age.typical_age()
-    assert found.range == (answers[0] or answers[1])
-    assert found.tries == len(asked) == len(set(asked)) == 1 + (answers[0] is None)
-    assert asked[0] == first
-    assert found.epsilon == 1 - Fraction(charged)
-    assert found.median == pytest.approx(38, abs=80)
+    result = typical_age.typical_age()
+    assert result.range == (answers[0] or answers[1])
+    assert result.tries == len(calls) == len(set(calls)) == 1 + (answers[0] is None)
+    assert calls[0] == first
+    assert result.epsilon == 1 - Fraction(charged)
+    assert result.median == pytest.approx(38, abs=80)
     assert spent() == 1
-    assert spent("delta") == (found.tries + 1) * Fraction("1e-6")
+    assert spent("delta") == (result.tries + 1) * Fraction("1e-6")
 
 
 def test_either_discretization_comes_first(people, monkeypatch):

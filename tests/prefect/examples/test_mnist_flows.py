@@ -74,14 +74,14 @@ def test_a_strategy_follows_significant_progress_only():
 @pytest.mark.slow
 def test_the_study_compares_all_strategies_and_draws(digits):
     """A run of each, the same for the same seed."""
-    found = adaptive_noise.study(PEOPLE, runs=2)
-    assert list(found) == [each.name for each in adaptive_noise.STRATEGIES]
+    results = adaptive_noise.study(PEOPLE, runs=2)
+    assert list(results) == [each.name for each in adaptive_noise.STRATEGIES]
     again = adaptive_noise.simulated(FIXED, PEOPLE, 1)
-    assert again == found["fixed"][1] != found["fixed"][0]
+    assert again == results["fixed"][1] != results["fixed"][0]
     assert len(again) * STEPS == 50
-    lines = adaptive_noise.table(found)
-    assert len(lines) == 1 + len(found)
-    path = adaptive_noise.draw({name: runs[0] for name, runs in found.items()})
+    lines = adaptive_noise.table(results)
+    assert len(lines) == 1 + len(results)
+    path = adaptive_noise.draw({name: runs[0] for name, runs in results.items()})
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -113,11 +113,11 @@ def test_the_papers_table_has_a_line_for_each_budget(digits, monkeypatch, capsys
         lines = capsys.readouterr().out.splitlines()
         assert [line.split(" | ")[0] for line in lines[2:5]] == ["0.3", "0.5", "1.2"]
         for line in lines[2:5]:
-            epsilon, *found = line.split(" | ")
-            assert found[3:] == list(
+            epsilon, *scores = line.split(" | ")
+            assert scores[3:] == list(
                 individual_table.PUBLISHED[name.partition("-")[0], epsilon]
             )
-            for each in found[:3]:
+            for each in scores[:3]:
                 mean, spread = map(float, each.split(" +- "))
                 assert 0 < mean <= 100
                 assert spread >= 0

@@ -77,11 +77,11 @@ def test_the_demo_shows_everything_and_again_spends_nothing(small, forked):
     assert (small / "reports" / "burn-down.png").is_file()
     before = len(journal("cdnow"))
     forget_projects()
-    told = json.loads(demo("--json"))
-    assert told["published"] == ["1997-W01", "1997-W02", "1997-W03"]
-    assert told["halted"] == "1997-W04"
-    assert "It needs mu_squared" in told["refusal"]
-    assert told["forfeited"] == "mu_squared 0.002268"
+    record = json.loads(demo("--json"))
+    assert record["published"] == ["1997-W01", "1997-W02", "1997-W03"]
+    assert record["halted"] == "1997-W04"
+    assert "It needs mu_squared" in record["refusal"]
+    assert record["forfeited"] == "mu_squared 0.002268"
     assert {entry.kind for entry in journal("cdnow")[before:]} <= {"refuse"}
 
 

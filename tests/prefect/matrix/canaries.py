@@ -217,13 +217,13 @@ def pool() -> None:
 
 def pass_by() -> dict[str, Any]:
     """Run all of them; return the errors that they saw."""
-    told: dict[str, Any] = {"fail": fail(), "later": asyncio.run(fail_later())}
+    results: dict[str, Any] = {"fail": fail(), "later": asyncio.run(fail_later())}
     for kind in ("exit", "interrupt", "stopping"):
         with suppress(BaseException):
             crash(kind)
-    told["refused"] = refuse(return_state=True).name
+    results["refused"] = refuse(return_state=True).name
     # It warns of steps without a key when it is made.
-    told["deployed"] = run_deployed(succeed)[1].name
+    results["deployed"] = run_deployed(succeed)[1].name
     runner: Any = ProcessPoolTaskRunner(max_workers=1)
-    told["pool"] = pool.with_options(task_runner=runner)(return_state=True).name
-    return told
+    results["pool"] = pool.with_options(task_runner=runner)(return_state=True).name
+    return results

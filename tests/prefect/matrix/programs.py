@@ -228,8 +228,8 @@ def main() -> None:
     # The heartbeat thread adds a second to every sync flow run
     # (PrefectHQ/prefect#19641, #21276).
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        told = globals()[name](*arguments)
-    Path(f"{name}.json").write_text(json.dumps(told), "utf-8")
+        result = globals()[name](*arguments)
+    Path(f"{name}.json").write_text(json.dumps(result), "utf-8")
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def wait_until(
     """Wait until a question is answered with something true, and return that."""
     end, pause = time.monotonic() + seconds, 0.02
     while time.monotonic() < end:
-        found = ready()
-        if found:
-            return found
+        result = ready()
+        if result:
+            return result
         time.sleep(pause)
         pause = min(2 * pause, pause_at_most)
     msg = f"waited {seconds} s for {what}"
@@ -109,8 +109,8 @@ def books(folder: Path | None = None, run: object = None) -> Books:
         folder: The project; default: the working directory's.
         run: Only the charges of this flow run.
     """
-    found = settings(folder)
-    ledger = open_ledger(found.ledger_url, policies=found.policies)
+    setup = settings(folder)
+    ledger = open_ledger(setup.ledger_url, policies=setup.policies)
     try:
         # A charge may end in between, or its process, which all three tell.
         held, before = _held(ledger), None
@@ -128,7 +128,7 @@ def books(folder: Path | None = None, run: object = None) -> Books:
     settlements = [entry for entry in entries if entry.kind == "settle"]
     made = [e for e in entries if e.kind == "reserve" and e.reservation in held]
     orphans = [entry for entry in made if not held[entry.reservation]]
-    told = Books(
+    result = Books(
         reserved=kinds["reserve"],
         outcomes=tuple(entry.body["outcome"] for entry in settlements),
         refused=kinds["refuse"],
@@ -140,8 +140,8 @@ def books(folder: Path | None = None, run: object = None) -> Books:
     for view in views if run is None else []:
         # The account's own tallies say the same as its journal.
         tallies = view.spent["epsilon"], view.forfeited["epsilon"]
-        assert tallies == (told.spent, told.forfeited)
-    return told
+        assert tallies == (result.spent, result.forfeited)
+    return result
 
 
 def _held(ledger: Ledger) -> dict[str, bool]:
@@ -214,11 +214,11 @@ def task_runs(flow_run_id: Any, ended: int) -> list[Any]:
     """Return a flow run's task runs, oldest first, after a number of them ended."""
     only = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
 
-    def found() -> list[Any]:
+    def finished() -> list[Any]:
         with get_client(sync_client=True) as client:
             runs = client.read_task_runs(flow_run_filter=only)
         done = [run for run in runs if run.state and run.state.is_final()]
         return runs if len(done) >= ended else []
 
-    runs = wait_until(found, f"{ended} ended task runs")
+    runs = wait_until(finished, f"{ended} ended task runs")
     return sorted(runs, key=lambda run: str(run.start_time))

@@ -48,10 +48,10 @@ def _tables(database):
     """Return all rows of each table of Prefect's database, as text."""
     uri = f"{database.as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
-        found = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
         return {
             name: repr(connection.execute(f'SELECT * FROM "{name}"').fetchall())
-            for (name,) in found.fetchall()
+            for (name,) in names.fetchall()
         }
 
 
@@ -80,9 +80,9 @@ def test_nothing_private_is_kept(laboratory):
     """
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 9}")
     folder = laboratory.project("canaries", policy)
-    told = laboratory.run(folder, "canaries", **VARIABLES)
+    result = laboratory.run(folder, "canaries", **VARIABLES)
     failed = "DPStepFailed"
-    assert told["fail"] == [
+    assert result["fail"] == [
         *[failed] * 6,
         "TaskRunTimeoutError",
         "ParameterBindError",
@@ -90,9 +90,9 @@ def test_nothing_private_is_kept(laboratory):
         "ConfigurationError",
         "ConfigurationError",
     ]
-    assert told["later"] == [failed, failed]
-    assert (told["refused"], told["pool"]) == ("BudgetRefused", "Completed")
-    assert told["deployed"] == "Completed"
+    assert result["later"] == [failed, failed]
+    assert (result["refused"], result["pool"]) == ("BudgetRefused", "Completed")
+    assert result["deployed"] == "Completed"
 
     url = PREFECT_SERVER_DATABASE_CONNECTION_URL.value()
     database = Path(url.removeprefix("sqlite+aiosqlite:///"))

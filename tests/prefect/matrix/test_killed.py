@@ -91,12 +91,12 @@ def test_a_submitted_step_runs_to_its_end_behind_the_crash(laboratory):
 def test_a_process_pool_is_charged_and_refused_as_a_thread_is(laboratory):
     """The refusal crosses processes with its numbers; nothing behind it runs."""
     folder = laboratory.project("process-pool")
-    told = laboratory.run(folder, "process_pool")
-    assert told["ended"] == "BudgetExhausted"
+    result = laboratory.run(folder, "process_pool")
+    assert result["ended"] == "BudgetExhausted"
     seen = marked(folder)
     bodies = [process for text, process in seen if text == "third"]
     assert len(bodies) == 3
-    assert told["pid"] not in bodies
+    assert result["pid"] not in bodies
     assert [text for text, _ in seen].count("after") == 3
     assert "left 0.1" in dict(seen)
     assert books(folder) == settled(3, "0.9", refused=1)

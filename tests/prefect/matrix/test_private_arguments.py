@@ -79,8 +79,8 @@ def test_a_private_argument_is_found_in_the_flows_parameters(monkeypatch):
     """By identity, and if it is plain data by its value, wherever it is inside."""
     for given, argument in GIVEN:
         context = SimpleNamespace(parameters={"data": given})
-        found = SimpleNamespace(get=lambda context=context: context)
-        monkeypatch.setattr(privacy, "FlowRunContext", found)
+        variable = SimpleNamespace(get=lambda context=context: context)
+        monkeypatch.setattr(privacy, "FlowRunContext", variable)
         for frame in (argument, allow_failure(argument)):
             with pytest.raises(ConfigurationError, match=KEPT) as caught:
                 privacy.check_flow_parameters(count.step, {"frame": frame})

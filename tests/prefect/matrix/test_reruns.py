@@ -125,13 +125,13 @@ def time_out_in_body(run):
         OVER.clear()
         name = run(seconds)
         wait_until(lambda: books().open == 0, "the settlement")
-        found = books()
+        record = books()
         if marks():
             break
-        earlier = found.outcomes
-    count = len(found.outcomes)
-    assert (found.orphans, found.spent) == (0, f"0.{count}")
-    return name, found.outcomes[len(earlier) :]
+        earlier = record.outcomes
+    count = len(record.outcomes)
+    assert (record.orphans, record.spent) == (0, f"0.{count}")
+    return name, record.outcomes[len(earlier) :]
 
 
 @pytest.mark.parametrize("how", ["called", "submitted"])

@@ -87,15 +87,15 @@ def report(way: str, before: int) -> object:
 )
 def test_a_refusal_ends_the_flow_whatever_the_way(make_project, how, way):
     """Cancelled, once, in spite of all retries; nothing behind it runs."""
-    kind, asked, before = BudgetExhausted, "0.5", 2
+    kind, cost, before = BudgetExhausted, "0.5", 2
     if how == "refused":
-        kind, asked, before = BudgetRefused, "2", 1
+        kind, cost, before = BudgetRefused, "2", 1
     make_project(EXHAUSTED)
-    ASKED[:] = [(asked, 99)]
+    ASKED[:] = [(cost, 99)]
     state = report(way, before, return_state=True)
     stored = flow_run(state.state_details.flow_run_id)
     assert (stored.state.type.value, stored.state.name) == ("CANCELLED", kind.__name__)
-    assert f"It needs epsilon {asked}" in stored.state.message
+    assert f"It needs epsilon {cost}" in stored.state.message
     assert stored.run_count == 1
     with pytest.raises(kind) as caught:
         state.result()
@@ -107,18 +107,18 @@ def test_a_refusal_ends_the_flow_whatever_the_way(make_project, how, way):
 
 
 @pytest.mark.parametrize(
-    ("asked", "before", "name", "paused"),
+    ("cost", "before", "name", "paused"),
     [("0.5", 2, "BudgetExhausted", True), ("2", 1, "BudgetRefused", False)],
 )
 def test_only_an_exhausted_budget_pauses_the_schedule(
-    make_project, asked, before, name, paused
+    make_project, cost, before, name, paused
 ):
     """A mistyped cost leaves the schedule alone; an undone pause is repeated.
 
     A redeploy undoes it, too (PrefectHQ/prefect#19302).
     """
     make_project(EXHAUSTED)
-    ASKED[:] = [(asked, 99)]
+    ASKED[:] = [(cost, 99)]
     parameters = {"way": "called", "before": before}
     with get_client(sync_client=True) as client:
         for _ in range(2):

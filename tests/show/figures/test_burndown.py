@@ -81,11 +81,11 @@ def test_the_burn_down_falls_with_every_charge(shop):
     heights = [100, 90, 90, 80, 80, 70, 70, 70]
     assert list(line.get_ydata()) == pytest.approx(heights)
     assert list(line.get_xdata()) == [0, 1, 2, 3, 4, 5, 6, 6]
-    found = texts(figure)
-    assert "shop: epsilon 1 at delta 0, basic filter" in found
+    labels = texts(figure)
+    assert "shop: epsilon 1 at delta 0, basic filter" in labels
     alerts = {"alert at 25 % used", "alert at 75 % used"}
-    assert {*alerts, "2026-W0", "remaining budget, %"} <= set(found)
-    assert not any("canary" in text for text in found)
+    assert {*alerts, "2026-W0", "remaining budget, %"} <= set(labels)
+    assert not any("canary" in text for text in labels)
 
 
 def test_what_is_left_is_rounded_down():

@@ -82,8 +82,8 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
     """The tally is kept, the limit falls, the chain goes on."""
     ledger.settle(granted(ledger, "0.3"))
     held = granted(ledger, "0.1")
-    found = propose(ledger, budget("0.5"))
-    assert (found.action, found.verdict) == ("tighten", "tighter")
+    proposal = propose(ledger, budget("0.5"))
+    assert (proposal.action, proposal.verdict) == ("tighten", "tighter")
     result = apply_policy(ledger, budget("0.5"), reason="less is enough")
     assert (result.action, result.term, result.closed) == ("tighten", 1, ())
     entry = body(ledger, "tighten")

@@ -166,8 +166,8 @@ def test_terms_of_another_unit_do_not_count_within_the_lifetime(ledger: Ledger) 
     visits = policy("1", unit="visit")
     granted(ledger, policies=[visits])
     after = policy("1", "2")
-    found = apply_policy(ledger, after, **NEW)
-    words = term_guarantee(after.declared(), found.terms)
+    applied = apply_policy(ledger, after, **NEW)
+    words = term_guarantee(after.declared(), applied.terms)
     assert "together stay within" not in words
     assert "together may exceed the lifetime (epsilon = 2, delta" in words
 

@@ -128,8 +128,8 @@ def test_prior_spending_is_charged_before_the_first_step(ledger):
     assert sums(ledger) == (Fraction(2, 5), 0)
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.7")
-    told = body(ledger, "adjust")
-    assert (told["evidence"], told["reason"]) == ("e" * 64, "2025")
+    facts = body(ledger, "adjust")
+    assert (facts["evidence"], facts["reason"]) == ("e" * 64, "2025")
     audit(ledger)
 
 

@@ -208,9 +208,9 @@ OTHER = make_policy("b", source=SOURCE, budget="{epsilon: 1}", lifetime="{epsilo
 @pytest.fixture
 def first(tmp_path: Path) -> Ledger:
     """Return the ledger that governs the source, with a charge of 0.1."""
-    found = create_ledger(url(tmp_path / "first.db"), witness=str(tmp_path / "w"))
-    granted(found, policies=[POLICY])
-    return found
+    result = create_ledger(url(tmp_path / "first.db"), witness=str(tmp_path / "w"))
+    granted(result, policies=[POLICY])
+    return result
 
 
 @pytest.fixture
@@ -225,9 +225,9 @@ def second(tmp_path: Path, first: Ledger) -> Ledger:
 @pytest.fixture
 def witnessed(path: Place, tmp_path: Path) -> Iterator[Ledger]:
     """Return a ledger with a witness."""
-    found = create_ledger(url(path), witness=str(tmp_path / "w"))
-    yield found
-    found.close()
+    result = create_ledger(url(path), witness=str(tmp_path / "w"))
+    yield result
+    result.close()
 
 
 def apply(ledger: Ledger, policy: Policy) -> None:

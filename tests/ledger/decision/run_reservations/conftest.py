@@ -10,7 +10,7 @@ from tests.ledger.support import Place, audit, make_ledger
 @pytest.fixture
 def ledger(path: Place) -> Any:
     """Give a new, open ledger, and audit it at the end."""
-    found = make_ledger(path)
-    yield found
-    audit(found)
-    found.close()
+    result = make_ledger(path)
+    yield result
+    audit(result)
+    result.close()

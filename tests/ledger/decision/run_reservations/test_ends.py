@@ -158,9 +158,9 @@ def test_a_repaired_ledger_returns_nothing_of_an_old_run(ledger: Any) -> None:
 @pytest.fixture
 def broken(path: Place) -> Any:
     """Give a ledger that a test breaks, and so is not audited."""
-    found = make_ledger(path)
-    yield found
-    found.close()
+    result = make_ledger(path)
+    yield result
+    result.close()
 
 
 def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
@@ -196,8 +196,8 @@ def test_a_seal_that_returns_more_than_undrawn_is_caught(broken: Any) -> None:
 def draw_anything(monkeypatch: pytest.MonkeyPatch, preflight: str) -> None:
     """Let steps draw from a run reservation whatever its state is."""
 
-    def always(_: Any, __: Any, asked: Any) -> Cover:
-        return Cover(preflight, ended=False, drawn=charges_of(asked))
+    def always(_: Any, __: Any, requests: Any) -> Cover:
+        return Cover(preflight, ended=False, drawn=charges_of(requests))
 
     monkeypatch.setattr("dpflow.ledger.decision.admit.cover_of", always)
 

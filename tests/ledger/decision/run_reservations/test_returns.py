@@ -88,7 +88,7 @@ def late_returns(place: str) -> list[str]:
     From the journal alone: no entry may post to the account in between.
     """
     made: dict[str, tuple[int, list[int]]] = {}
-    newest, found = 0, []
+    newest, results = 0, []
     sql = "SELECT number, kind, charge, rows FROM entry ORDER BY number"
     for number, kind, charge, text in read(place, sql):
         posting = json.loads(text).get("account/a#1")
@@ -100,9 +100,9 @@ def late_returns(place: str) -> list[str]:
             since, amount = made[charge]
             posted = [0] * len(amount) if kind == "void" else posting[0]
             if posted != amount and newest != since:
-                found.append(charge)
+                results.append(charge)
         newest = number
-    return found
+    return results
 
 
 # A step that ends last
@@ -346,10 +346,10 @@ def declared_late(policy: Any) -> tuple[bool, bool, Fraction]:
         small = granted(opened, GaussianDP(mu="1e-9"), **here)
         opened.settle(small)
         opened.settle(granted(opened, choice, **here))
-        (told,) = opened.ask(
+        (amendment,) = opened.ask(
             Amend(charge=small, cost=GaussianDP(mu=rest), reason="as drawn")
         )
-        fits.append(not told.overdrawn)
+        fits.append(not amendment.overdrawn)
         opened.close()
         audit(place)
         forget_memory(place)
@@ -418,9 +418,9 @@ def test_members_of_auto_are_charged_late_by_their_own_rules(ledger: Ledger) -> 
     ledger.settle(first)
     rule = AUTO.dataset_filter()
     alone = rule.price(STEP) + rule.price(PureDP(epsilon="0.11"))
-    found = sums(ledger)[0].amounts
-    assert found[0] > 3 * alone.amounts[0] > 0
-    assert found[-3] == alone.amounts[-3] > 0
+    amounts = sums(ledger)[0].amounts
+    assert amounts[0] > 3 * alone.amounts[0] > 0
+    assert amounts[-3] == alone.amounts[-3] > 0
 
 
 def test_what_was_spent_before_is_late_where_something_is_charged(
@@ -456,9 +456,9 @@ def test_what_a_ledger_forgot_is_late_where_it_went_on(
     here = open_ledger(url(path), witness=witness)
     reconcile(here, {"a": RESIDUE}, reason="restored")
     here.close()
-    found = sums(path)[0].amounts[0]
+    amount = sums(path)[0].amounts[0]
     first = RULE.price(STEP)
     # Each was priced beside the first alone: the lost one, and what came instead.
     second = RULE.price(STEP, first).amounts[0]
     first_and_lost = first.amounts[0] + second
-    assert found == (3 * (first_and_lost + second) if went_on else first_and_lost)
+    assert amount == (3 * (first_and_lost + second) if went_on else first_and_lost)

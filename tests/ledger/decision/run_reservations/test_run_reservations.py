@@ -141,15 +141,15 @@ def test_a_run_that_was_refused_replays_and_draws_nothing(
     """What is kept costs nothing; a step that would draw is refused, if cheap, too."""
     kept = {"key": "week", "preflights": (RUN,)}
     ledger.settle(granted(ledger, "0.9", key="week"), value="7")
-    told = refused(ledger, ["0.9", "0.1"])
+    error = refused(ledger, ["0.9", "0.1"])
     assert isinstance(ledger.reserve(request(ledger, "0.9", **kept)), Replayed)
     with pytest.raises(BudgetRefused, match="of its run was refused") as step:
         drawn(ledger, "0.01")
-    assert type(step.value) is type(told)
+    assert type(step.value) is type(error)
     names = ("asked", "left", "fits", "gate", "theorem", "dataset")
     for name in names:
-        assert getattr(step.value, name) == getattr(told, name)
-    assert told.message in step.value.message
+        assert getattr(step.value, name) == getattr(error, name)
+    assert error.message in step.value.message
     # Another process knows it from the ledger.
     with pytest.raises(BudgetRefused, match="of its run was refused"):
         drawn(open_ledger(url(path)), "0.01")
@@ -175,8 +175,8 @@ def test_a_refused_run_that_fits_later_draws(ledger: Any) -> None:
 def test_a_run_within_a_refused_run_draws_nothing_either(ledger: Any) -> None:
     """Its own reservation is refused with that of the run around it."""
     refused(ledger, ["0.9", "0.9"])
-    told = refused(ledger, ["0.1"], run="run/2", preflights=(RUN,))
-    assert "reservation of its run was refused" in told.message
+    error = refused(ledger, ["0.1"], run="run/2", preflights=(RUN,))
+    assert "reservation of its run was refused" in error.message
     with pytest.raises(BudgetRefused):
         drawn(ledger, "0.01", preflights=("run/2", RUN))
     drawn(ledger, "0.01", preflights=("run/3",))
@@ -192,9 +192,9 @@ def test_the_run_reservation_itself_ends_no_run(ledger: Any) -> None:
     assert refusal_of_run(ledger, RUN) is None
     with pytest.raises(BudgetRefused):
         drawn(ledger, "0.01", **flow)
-    found = refusal_of_run(ledger, RUN)
-    assert found is not None
-    assert "draws nothing" in found.message
+    refusal = refusal_of_run(ledger, RUN)
+    assert refusal is not None
+    assert "draws nothing" in refusal.message
 
 
 def test_a_retry_goes_on_with_what_is_left(ledger: Any) -> None:
@@ -350,14 +350,14 @@ def test_a_sequence_is_held(ledger: Any) -> None:
 def test_spending_and_usage_count_a_run_once(ledger: Any) -> None:
     """What was drawn belongs to the step, the rest to the run reservation."""
 
-    def told() -> dict[Any, str]:
-        found, _ = spending(ledger, "a", ("step",), term=1)
-        return {each.group[0]: each.amount["epsilon"] for each in found}
+    def by_step() -> dict[Any, str]:
+        spent, _ = spending(ledger, "a", ("step",), term=1)
+        return {each.group[0]: each.amount["epsilon"] for each in spent}
 
     held_run(ledger, ["0.1"] * 3)
     ledger.settle(drawn(ledger).reservation)
-    assert told() == {"preflight": "0.2", "count": "0.1"}
+    assert by_step() == {"preflight": "0.2", "count": "0.1"}
     used = [point.used_fraction for point in usage(ledger, "a", most=99)["a#1"]]
     assert used == pytest.approx([0.3] * 3)
     ledger.seal(RUN, outcome="completed")
-    assert told() == {"count": "0.1"}
+    assert by_step() == {"count": "0.1"}

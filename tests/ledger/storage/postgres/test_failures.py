@@ -200,9 +200,9 @@ def test_commits_that_do_not_wait_are_refused(
 ) -> None:
     """Whether the URL or the database says so; a session asks once more at a write."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
-    asked = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
+    address = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
     with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
-        open_ledger(asked)
+        open_ledger(address)
     edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = {value}")
     with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
         open_ledger(postgres_url)

@@ -188,8 +188,8 @@ def test_a_worker_that_settles_anothers_charge_at_zero_is_found(
     charge = granted(worker, "0.1")
     assert verify(worker).fine
     settle_for(worker, charge, monkeypatch, 0, reported=0)
-    (found,) = verify(worker).bad
-    assert "settled for less than its outcome costs" in found.problem
+    (problem,) = verify(worker).bad
+    assert "settled for less than its outcome costs" in problem.problem
     with pytest.raises(LedgerCorrupt, match="settled for less"):
         granted(other, "0.1")
     for opened in (worker, other):

@@ -51,14 +51,14 @@ def test_another_process_that_holds_the_lock_is_waited_for_not_long(
 ) -> None:
     """The deadline is one deadline: nothing was sent, so nothing is sent again."""
     ledger = impatient(path)
-    asked = request(ledger)
+    step = request(ledger)
     with (
         holding(path),
         pytest.raises(LedgerUnavailable, match="another process") as caught,
     ):
-        ledger.reserve(asked)
+        ledger.reserve(step)
     assert caught.value.waited == SHORT
-    ledger.reserve(asked)
+    ledger.reserve(step)
     assert kinds(path) == ["open", "reserve"]
     ledger.close()
 
@@ -197,10 +197,10 @@ def test_another_version_is_refused_inside_each_write(
     ledger: Ledger, path: Path
 ) -> None:
     """A ledger may be migrated while this process has it open."""
-    reservation, asked = granted(ledger), request(ledger)
+    reservation, step = granted(ledger), request(ledger)
     edit(path, "UPDATE ledger SET version = 99")
     calls: tuple[Callable[[], object], ...] = (
-        lambda: ledger.reserve(asked),
+        lambda: ledger.reserve(step),
         lambda: ledger.settle(reservation),
         lambda: open_ledger(url(path)),
         lambda: apply_policy(ledger, BASIC),
@@ -268,9 +268,9 @@ def test_another_program_may_remove_the_log_meanwhile(
     log.write_bytes(b"x")
 
     def removed(place: Path, **options: bool) -> object:
-        found = look(place, **options)
+        result = look(place, **options)
         log.unlink()
-        return found
+        return result
 
     monkeypatch.setattr(Path, "stat", removed)
     sqlite_files.sync_log(tmp_path / "ledger.db")

@@ -181,7 +181,7 @@ def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
     Returns:
         How much was acknowledged and refused.
     """
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     try:
         ledger = Ledger(SqliteStorage(path), sample.owners)
     except DpflowError:
@@ -208,9 +208,9 @@ def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
         try:
             answer = call()
         except DpflowError:
-            told["refused"] += 1
+            counts["refused"] += 1
             continue
-        told["acknowledged"] += 1
+        counts["acknowledged"] += 1
         if isinstance(answer, Replayed):
             assert answer.value == '"the value"'
         # A charge in place of a replay is counted.
@@ -222,7 +222,7 @@ def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
     with pytest.raises(DpflowError):
         ask(1 - settled - held + SMALL, policies=POLICIES[:1])()
     ledger.storage.close()
-    return told
+    return counts
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -233,17 +233,17 @@ def test_damage_never_lowers_usage_in_silence(
     seed = first_seed()
     print(f"DPFLOW_SEED={seed}")
     chance = random.Random(seed)
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number in range(ROUNDS):
         data = bytearray(sample.content)
         damage(chance, data, sample)
         path = tmp_path / f"{number}.db"
         path.write_bytes(data)
-        told += trial(sample, path, chance)
-    print(dict(told))
-    assert sum(told.values()) >= ROUNDS
+        counts += trial(sample, path, chance)
+    print(dict(counts))
+    assert sum(counts.values()) >= ROUNDS
     # Most of what one bit hits is read by no operation.
-    assert told["refused"] > 0 or damage is one_bit
+    assert counts["refused"] > 0 or damage is one_bit
 
 
 def test_without_damage_everything_is_acknowledged(
@@ -252,6 +252,6 @@ def test_without_damage_everything_is_acknowledged(
     """So the trials above can fail."""
     path = tmp_path / "ledger.db"
     path.write_bytes(sample.content)
-    told = trial(sample, path, random.Random(1))
-    assert told == {"acknowledged": 6}
+    counts = trial(sample, path, random.Random(1))
+    assert counts == {"acknowledged": 6}
     audit(path)

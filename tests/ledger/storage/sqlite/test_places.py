@@ -15,12 +15,12 @@ from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.storage import sqlite_files
 from dpflow.ledger.storage.sqlite_files import mount_of
 from tests.hunts.machinery.support import memory_folder
-from tests.ledger.processes import told_by_child
+from tests.ledger.processes import answer_of_child
 from tests.ledger.support import granted, new_ledger, url
 
 
 @pytest.fixture(autouse=True)
-def _nothing_told() -> None:
+def _no_warning_yet() -> None:
     """Let each test be the first that warns."""
     sqlite_files._warn_once.cache_clear()
 
@@ -41,17 +41,17 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+def messages(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     """Give the warnings of dpflow, as they come."""
-    found: list[str] = []
+    lines: list[str] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            found.append(record.getMessage())
+            lines.append(record.getMessage())
 
     handler = Keep(logging.WARNING)
     logging.getLogger("dpflow").addHandler(handler)
-    yield found
+    yield lines
     logging.getLogger("dpflow").removeHandler(handler)
 
 
@@ -117,7 +117,7 @@ def test_a_local_disk_is_fine(
     path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: list[str],
+    messages: list[str],
     kind: str,
 ) -> None:
     """Without a word."""
@@ -125,7 +125,7 @@ def test_a_local_disk_is_fine(
     opened = open_ledger(url(path))
     granted(opened)
     opened.close()
-    assert told == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("kind", ["overlay", "fuse.fuse-overlayfs", "tmpfs", "ramfs"])
@@ -133,7 +133,7 @@ def test_a_passing_file_system_is_reported_once(
     path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    told: list[str],
+    messages: list[str],
     kind: str,
 ) -> None:
     """In one line for each place, and the ledger works."""
@@ -143,22 +143,22 @@ def test_a_passing_file_system_is_reported_once(
         granted(opened, "0.01")
         opened.close()
     create_ledger(url(tmp_path / "new.db")).close()
-    assert len(told) == 2
-    assert str(path) in told[0]
-    assert str(tmp_path / "new.db") in told[1]
-    assert f"of type {kind}, lost with" in told[0]
-    assert all("\n" not in line for line in told)
-    # A forked worker has been told by its parent.
-    told_by_child(lambda: open_ledger(url(path)).close())
+    assert len(messages) == 2
+    assert str(path) in messages[0]
+    assert str(tmp_path / "new.db") in messages[1]
+    assert f"of type {kind}, lost with" in messages[0]
+    assert all("\n" not in line for line in messages)
+    # A forked worker knows its parent's warnings.
+    answer_of_child(lambda: open_ledger(url(path)).close())
 
 
 def test_a_system_that_hides_its_mounts_is_reported(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[str]
 ) -> None:
     """A sandbox may hide the list, or not say which mount a file is on."""
     monkeypatch.setattr(sqlite_files, "_MOUNTINFO", tmp_path / "none")
     open_ledger(url(path)).close()
-    (line,) = told
+    (line,) = messages
     assert "of type unknown" in line
     monkeypatch.setattr(sqlite_files, "_FDINFO", tmp_path)
     assert mount_of(tmp_path) == ("", "unknown")

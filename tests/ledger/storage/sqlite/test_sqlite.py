@@ -31,7 +31,7 @@ from dpflow.ledger.storage import sqlite
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from tests.ledger.faults import FaultySqlite
-from tests.ledger.processes import Child, die, told_by_child
+from tests.ledger.processes import Child, answer_of_child, die
 from tests.ledger.support import (
     edit,
     granted,
@@ -243,7 +243,7 @@ def test_a_relative_ledger_stays_where_it_was(
     monkeypatch.chdir("/")
     granted(ledger)
     assert sums(path) == (0, 2 * TENTH)
-    assert told_by_child(lambda: owners_of(path).alive(owner)) == "True"
+    assert answer_of_child(lambda: owners_of(path).alive(owner)) == "True"
     assert ledger.owners.alive(owner)
     ledger.settle(reservation)
     assert sums(path) == (TENTH, TENTH)
@@ -271,19 +271,19 @@ def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
 
 def failing_at(number: int, patch: pytest.MonkeyPatch) -> list[int]:
     """Let the n-th call of `flock`, unlocking included, fail; return all calls."""
-    real, asked = fcntl.flock, list[int]()
+    real, calls = fcntl.flock, list[int]()
 
     def flock(descriptor: int, what: int) -> None:
-        asked.append(what)
-        if len(asked) == number:
+        calls.append(what)
+        if len(calls) == number:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         real(descriptor, what)
 
     patch.setattr(fcntl, "flock", flock)
-    return asked
+    return calls
 
 
-def told(call: Callable[[], object]) -> list[LedgerUnavailable]:
+def ledger_errors(call: Callable[[], object]) -> list[LedgerUnavailable]:
     """Return what a call says of the ledger, if it says anything."""
     try:
         call()
@@ -303,9 +303,9 @@ def test_every_lock_of_a_step_may_fail(
     errors: list[LedgerUnavailable] = []
     for number in range(1, 100):
         with monkeypatch.context() as patch:
-            asked = failing_at(number, patch)
-            errors += told(lambda number=number: step(number))
-        if len(asked) < number:
+            calls = failing_at(number, patch)
+            errors += ledger_errors(lambda number=number: step(number))
+        if len(calls) < number:
             break
     assert number > 6
     assert errors
@@ -329,7 +329,7 @@ def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(
     database = FaultySqlite(path)
     ledger = ledger_on(database)
     granted(ledger)
-    asked, begun = request(ledger), list[str]()
+    step, begun = request(ledger), list[str]()
 
     def hold(say: Callable[[str], None]) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
@@ -341,11 +341,11 @@ def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(
     assert child.line() == "held"
     database.before = begun.append
     with pytest.raises(LedgerUnavailable, match=r"try again .*fuser") as error:
-        ledger.reserve(asked)
+        ledger.reserve(step)
     assert begun.count("BEGIN IMMEDIATE") == 1
     assert error.value.details["waited"] >= 0.8
     child.kill()
-    assert isinstance(ledger.reserve(asked), Granted)
+    assert isinstance(ledger.reserve(step), Granted)
     ledger.close()
 
 
@@ -370,15 +370,15 @@ def test_an_owner_that_the_system_does_not_show_is_not_waited_for(
         die()
 
     ledger = open_ledger(url(path))
-    asked = request(ledger, key="x")
+    step = request(ledger, key="x")
     child = Child(claim)
     assert child.line() == "claimed"
     child.end()
     with monkeypatch.context() as patch:
         without_record_locks(patch)
         with pytest.raises(LedgerUnavailable, match=r"No locks available.*try again"):
-            ledger.reserve(asked)
-    assert isinstance(ledger.reserve(asked), Granted)
+            ledger.reserve(step)
+    assert isinstance(ledger.reserve(step), Granted)
     ledger.close()
 
 

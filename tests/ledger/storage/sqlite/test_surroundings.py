@@ -26,7 +26,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from tests.ledger.processes import Child, Gate, die, told_by_child
+from tests.ledger.processes import Child, Gate, answer_of_child, die
 from tests.ledger.support import (
     audit,
     check_acknowledged,
@@ -78,9 +78,9 @@ def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
     assert code == 0, lines
     errors = [line for line in lines if line.startswith("error")]
     assert errors == ["error LedgerUnavailable"]
-    told = [line for line in lines if not line.startswith("error")]
-    assert len(told) >= 4
-    check_acknowledged(path, told)
+    acknowledged = [line for line in lines if not line.startswith("error")]
+    assert len(acknowledged) >= 4
+    check_acknowledged(path, acknowledged)
 
 
 def test_a_new_ledger_without_space_leaves_nothing(
@@ -125,7 +125,7 @@ def test_a_read_only_folder_grants_nothing(public: Path) -> None:
     """An error, nothing written, and the ledger works where it can be written."""
     ledger, path = new_ledger(public), public / "ledger.db"
     granted(ledger)
-    asked = request(ledger)
+    step = request(ledger)
     ledger.storage.close()
     before, names = path.read_bytes(), sorted(public.iterdir())
     modes = {item: item.stat().st_mode for item in (public, *public.rglob("*"))}
@@ -134,13 +134,13 @@ def test_a_read_only_folder_grants_nothing(public: Path) -> None:
 
     def attempt() -> str:
         become_nobody()
-        return refusal(lambda: open_ledger(url(path)).reserve(asked))
+        return refusal(lambda: open_ledger(url(path)).reserve(step))
 
-    assert told_by_child(attempt) == "LedgerUnavailable"
+    assert answer_of_child(attempt) == "LedgerUnavailable"
     assert (path.read_bytes(), sorted(public.iterdir())) == (before, names)
     for item, mode in modes.items():
         item.chmod(mode)
-    ledger.reserve(asked)
+    ledger.reserve(step)
     ledger.close()
 
 
@@ -160,7 +160,7 @@ def test_another_users_ledger_is_out_of_reach_and_not_missing(public: Path) -> N
         return f"{opened} {made}"
 
     names = sorted(public.iterdir())
-    assert told_by_child(attempt) == "LedgerUnavailable ConfigurationError"
+    assert answer_of_child(attempt) == "LedgerUnavailable ConfigurationError"
     assert sorted(public.iterdir()) == names
 
 
@@ -173,7 +173,7 @@ def test_a_renamed_ledger_is_noticed_until_it_is_back(
     """Also between BEGIN and COMMIT: what is not at its place is not acknowledged."""
     granted(ledger)
     away = path.with_name("away.db")
-    asked = request(ledger)
+    step = request(ledger)
 
     def move() -> None:
         with ledger.storage.write():
@@ -182,10 +182,10 @@ def test_a_renamed_ledger_is_noticed_until_it_is_back(
     with pytest.raises(LedgerMissing, match="removed while in use"):
         move()
     with pytest.raises(LedgerMissing):
-        ledger.reserve(asked)
+        ledger.reserve(step)
     assert not path.exists()
     away.rename(path)
-    ledger.reserve(asked)
+    ledger.reserve(step)
     assert sums(path) == (0, 2 * TENTH)
     audit(path)
 
@@ -246,7 +246,7 @@ def test_a_forked_child_opens_a_connection_of_its_own(
 ) -> None:
     """Both go on; each charge is there."""
     granted(ledger)
-    reservation = told_by_child(lambda: granted(ledger))
+    reservation = answer_of_child(lambda: granted(ledger))
     mine = granted(ledger)
     ledger.settle(mine)
     ledger.settle(reservation)
@@ -286,7 +286,7 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
 ) -> None:
     """The child cannot know its locks and is refused; the parent goes on."""
     monkeypatch.setattr("dpflow.ledger.storage.sqlite._CLOSE_SECONDS", 0.1)
-    asked = request(ledger)
+    step = request(ledger)
     inside, leave = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -297,7 +297,7 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
     def attempt(say: Callable[[str], None]) -> None:
         for opened in (lambda: ledger, lambda: open_ledger(url(path))):
             try:
-                opened().reserve(asked)
+                opened().reserve(step)
             except LedgerUnavailable as error:
                 say(str("its parent was using it" in error.message))
 
@@ -308,18 +308,18 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(
     leave.set()
     thread.join()
     assert child.end() == (0, ["True", "True"])
-    ledger.reserve(asked)
+    ledger.reserve(step)
     assert sums(path) == (0, TENTH)
 
 
 def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
     """The parent commits what it began; the child is refused."""
     ledger = impatient(path)
-    asked = request(ledger)
+    step = request(ledger)
     with ledger.storage.write() as session:
         write_a_row(session)
-        told = told_by_child(lambda: refusal(lambda: ledger.reserve(asked)))
-    assert told == "LedgerUnavailable"
+        text = answer_of_child(lambda: refusal(lambda: ledger.reserve(step)))
+    assert text == "LedgerUnavailable"
     assert read(path, "SELECT key FROM kept") == [("x",)]
     granted(ledger)
     ledger.close()
@@ -330,19 +330,19 @@ def test_a_fork_that_python_does_not_know_of_is_noticed(
 ) -> None:
     """A server written in C may fork without Python: the child is refused."""
     granted(ledger)
-    asked = request(ledger)
+    step = request(ledger)
     reading, writing = os.pipe()
     pid = ctypes.PyDLL(None).fork()
     if pid == 0:
         try:
-            os.write(writing, refusal(lambda: ledger.reserve(asked)).encode())
+            os.write(writing, refusal(lambda: ledger.reserve(step)).encode())
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         assert pipe.read() == "LedgerUnavailable"
     os.waitpid(pid, 0)
-    ledger.reserve(asked)
+    ledger.reserve(step)
     assert sums(path) == (0, 2 * TENTH)
 
 
