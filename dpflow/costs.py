@@ -4,6 +4,7 @@ from dpflow.accounting.costs.notions import (
     ApproxZCDP,
     GaussianDP,
     ProbabilisticDP,
+    RenyiCurve,
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
@@ -15,6 +16,7 @@ __all__ = [
     "GaussianDP",
     "ProbabilisticDP",
     "ProposeTestRelease",
+    "RenyiCurve",
     "RenyiDP",
     "RunCosts",
     "TopK",

@@ -15,7 +15,5 @@ def comes_from(value: object, library: str) -> bool:
         value: Anything.
         library: Name of a top-level package, such as "numpy".
     """
-    if sys.modules.get(library) is None:
-        return False
-    kinds = type(value).__mro__
+    kinds = type(value).__mro__ if sys.modules.get(library) else ()
     return any(str(kind.__module__).partition(".")[0] == library for kind in kinds)

@@ -31,6 +31,7 @@ from dpflow.accounting.costs.notions import (
     GaussianDP,
     ProbabilisticDP,
     PureDP,
+    RenyiCurve,
     RenyiDP,
 )
 from dpflow.accounting.costs.outcomes import OutputDP, ProposeTestRelease
@@ -67,6 +68,7 @@ EXAMPLES: tuple[Cost, ...] = (
     ZCDP(rho="0.001"),
     ApproxZCDP(rho="0.001", delta="1e-9"),
     RenyiDP(order=32, epsilon="0.01"),
+    RenyiCurve({7: "0.004", 8: "0.005", 32: "0.02"}),
     GaussianDP(mu="0.05"),
     OutputDP({"none": 0, "answer": "0.1"}),
     EarlyStopping(Gaussian(sensitivity=1, sigma=40), stops=(5, 10)),
@@ -148,6 +150,7 @@ _SOURCES: dict[tuple[Callable[..., Any], str], str] = {
         renyi_divergence,
         "PureDP",
     ): "Worst such step is randomized response: Mironov 2017.",
+    (renyi_divergence, "RenyiCurve"): "By definition, for its orders.",
     (renyi_divergence, "RenyiDP"): _ONE_ORDER,
     (renyi_divergence, "IndividualBound"): _ONE_ORDER,
 }

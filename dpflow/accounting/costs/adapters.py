@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, whole_number
 from dpflow.accounting.costs.composed import Composed, Repeated
+from dpflow.accounting.costs.library_curves import batch_divergence, library_curve
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -24,11 +26,18 @@ from dpflow.accounting.costs.noise import (
     PoissonSampledGaussian,
     RandomizedResponse,
 )
-from dpflow.accounting.costs.notions import ZCDP, ApproxDP, ApproxZCDP, PureDP
+from dpflow.accounting.costs.notions import (
+    ZCDP,
+    ApproxDP,
+    ApproxZCDP,
+    PureDP,
+    exact_order,
+)
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     RATIO_HIGH,
     RATIO_LOW,
+    Number,
     bound_below,
     exact,
     number_from_text,
@@ -40,21 +49,34 @@ _DIGITS = 12  # of a noise that is rounded down
 _WRITTEN = ("module_name", "class_name", "_fields")
 
 
-def from_dp_event(event: Any) -> Cost:
+#: Makes the library's curve of an event; None if only exact costs are wanted.
+_Curve = Callable[..., Cost] | None
+
+
+def from_dp_event(
+    event: Any, orders: Iterable[Number] | None = None, *, zero_out: bool = False
+) -> Cost:
     """Translate an event of dp-accounting into a cost.
 
-    Numbers of the event mean the shortest decimal that names them, as everywhere.
+    Numbers of the event mean the shortest decimal that names them, as everywhere. With
+    `orders`, an event without a cost of its own becomes a `RenyiCurve` that the
+    library's RDP accountant computes: fixed-size batches without replacement, tree
+    aggregation, the best of a random number of runs, and others that it knows.
 
     Args:
         event: A `dp_accounting.DpEvent`: Gaussian, Laplace, discrete Laplace,
             discrete Gaussian, exponential mechanism, (epsilon, delta)-DP, zCDP,
             randomized response, Gaussians on one Poisson sample, and compositions of
             these. A mapping with `class_name` and the fields is read as that event.
+        orders: Orders of computed curves: those of the filter `rdp`.
+        zero_out: Promise that removing a record has the effect of zeroing it, with all
+            other records in their places. Curves are then those of the library's
+            zero-out neighbours (REPLACE_SPECIAL), for add-or-remove.
 
     Returns:
         The cost of the event. A Poisson-sampled event holds for add-or-remove
-        neighbours only, a randomized response for replace-one
-        (`mechanism_costs.relations_of`).
+        neighbours only, a randomized response and batches of fixed size for
+        replace-one (`mechanism_costs.relations_of`).
 
     Raises:
         UnsupportedCost: If the event has no exact translation.
@@ -68,8 +90,11 @@ def from_dp_event(event: Any) -> Cost:
         >>> from_dp_event(dp_accounting.SelfComposedDpEvent(step, 100))
         Repeated(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.1), 100)
     """
-    events = import_module("dp_accounting.dp_event")
-    translated = _without_nothing(event, events)
+    curve = None
+    if orders is not None:
+        chosen = [exact_order(order) for order in orders]
+        curve = partial(library_curve, orders=chosen, zero_out=zero_out)
+    translated = _without_nothing(event, curve)
     if translated is None:
         msg = (
             "an event that does nothing costs nothing: there is no step to charge. "
@@ -79,51 +104,74 @@ def from_dp_event(event: Any) -> Cost:
     return translated
 
 
-def _without_nothing(event: Any, events: Any) -> Cost | None:
+def _without_nothing(event: Any, curve: _Curve) -> Cost | None:
     """Translate an event; None if it does nothing."""
-    name, event = _read_event(event, events)
+    name, event = _read_event(event)
     if name == "NoOpDpEvent":
         return None
     if name == "SelfComposedDpEvent":
-        return _repeated(event, events)
+        return _repeated(event, curve)
     if name == "ComposedDpEvent":
-        parts = [_without_nothing(part, events) for part in _parts(event)]
+        parts = [_without_nothing(part, curve) for part in _parts(event)]
         costs = [cost for cost in parts if cost is not None]
         return Composed(*costs) if costs else None
     if name == "PoissonSampledDpEvent":
-        return _sampled(event, events)
+        return _sampled(event)
     translate = _EVENTS.get(name)
-    if translate is None:
+    if translate is not None and not getattr(event, "xi", 0):
+        return translate(event)
+    if curve is None:
         raise _unknown_event(event)
-    return translate(event)
+    if name == "SampledWithoutReplacementDpEvent":
+        return _batch(event, curve)
+    # The library believes the numbers and classes of the parts.
+    if hasattr(event, "event") and _without_nothing(event.event, curve) is None:
+        return None
+    return curve(event)
 
 
-def _repeated(event: Any, events: Any) -> Cost | None:
-    cost = _without_nothing(event.event, events)
+def _repeated(event: Any, curve: _Curve) -> Cost | None:
+    cost = _without_nothing(event.event, curve)
     if cost is None or event.count == 0:
         return None
     return Repeated(cost, event.count)
 
 
-def _sampled(event: Any, events: Any) -> Cost | None:
+def _sampled(event: Any) -> Cost | None:
     """Translate one Gaussian over one sample; several share their sample."""
-    noises = _noises(event.event, events, event)
-    if not noises or event.sampling_probability == 0:
+    noise = _noise(event)
+    if noise is None or event.sampling_probability == 0:
         return None
-    noise = next(iter(noises))
-    if noises.total() > 1:
-        # On each sample they are one Gaussian of mu squared sum 1 / z^2.
-        precision = sum(count / each**2 for each, count in noises.items())
-        root = bound_below(lambda mp: 1 / mp.sqrt(to_real(mp, precision)))
-        noise = number_from_text(short_down(root, _DIGITS))
     return PoissonSampledGaussian(
         sampling_rate=event.sampling_probability, noise_multiplier=noise
     )
 
 
-def _noises(event: Any, events: Any, whole: Any) -> Counter[Fraction]:
+def _batch(event: Any, curve: Callable[..., Cost]) -> Cost | None:
+    """Return the curve of Gaussians over a batch of fixed size."""
+    noise = _noise(event)
+    size = whole_number(event.source_dataset_size, name="size", low=1, high=10**12)
+    batch = whole_number(event.sample_size, name="sample_size", low=0, high=size)
+    if noise is None or batch == 0:
+        return None
+    least = partial(batch_divergence, rate=Fraction(batch, size), noise=noise)
+    return curve(event, least=least)
+
+
+def _noise(event: Any) -> Fraction | None:
+    """Return the noise multiplier of all Gaussians on one sample; None without any."""
+    noises = _noises(event.event, event)
+    if noises.total() <= 1:
+        return next(iter(noises), None)
+    # On each sample they are one Gaussian of mu squared sum 1 / z^2.
+    precision = sum(count / each**2 for each, count in noises.items())
+    root = bound_below(lambda mp: 1 / mp.sqrt(to_real(mp, precision)))
+    return number_from_text(short_down(root, _DIGITS))
+
+
+def _noises(event: Any, whole: Any) -> Counter[Fraction]:
     """Return the noise multipliers of some Gaussians, and how often each occurs."""
-    name, event = _read_event(event, events)
+    name, event = _read_event(event)
     if name == "GaussianDpEvent":
         noise = exact(
             event.noise_multiplier,
@@ -134,25 +182,28 @@ def _noises(event: Any, events: Any, whole: Any) -> Counter[Fraction]:
         return Counter([noise])
     if name == "SelfComposedDpEvent":
         times = whole_number(event.count, name="count", low=0, high=10**9)
-        inner = _noises(event.event, events, whole)
+        inner = _noises(event.event, whole)
         return Counter(
             {noise: count * times for noise, count in inner.items() if times}
         )
     if name == "ComposedDpEvent":
-        parts = [_noises(part, events, whole) for part in _parts(event)]
+        parts = [_noises(part, whole) for part in _parts(event)]
         return sum(parts, Counter())
     if name != "NoOpDpEvent":
         raise _unknown_event(whole)
     return Counter()
 
 
-def _read_event(event: Any, events: Any) -> tuple[str, Any]:
+def _read_event(event: Any) -> tuple[str, Any]:
     """Return an event and its name; a mapping becomes an event."""
     written = isinstance(event, Mapping)
     name = str(event.get("class_name")) if written else type(event).__name__
+    events = import_module("dp_accounting.dp_event")
     kind = getattr(events, name, None) if name.endswith("DpEvent") else None
     if written and kind is not None:
         fields = {key: event[key] for key in event if key not in _WRITTEN}
+        if "event" in fields:
+            fields["event"] = _read_event(fields["event"])[1]
         try:
             event = kind(**fields)
         except TypeError:
@@ -167,12 +218,6 @@ def _parts(event: Any) -> Sequence[Any]:
     if isinstance(event.events, str) or not isinstance(event.events, Sequence):
         raise _unknown_event(event)
     return event.events
-
-
-def _from_zcdp(event: Any) -> Cost:
-    if event.xi != 0:
-        raise _unknown_event(event)
-    return ZCDP(rho=event.rho)
 
 
 def _from_randomized_response(event: Any) -> Cost:
@@ -207,28 +252,17 @@ _EVENTS: dict[str, Callable[[Any], Cost]] = {
         sensitivity=1, scale=event.noise_multiplier
     ),
     "RandomizedResponseDpEvent": _from_randomized_response,
-    "ZCDpEvent": _from_zcdp,
-}
-
-
-#: What to declare in place of an event that has no cost of its own.
-_INSTEAD = {
-    "SingleEpochTreeAggregationDpEvent": (
-        "A record is in at most k = step_counts.bit_length() nodes of a tree: where "
-        "neighbours keep the places of all other records, declare "
-        "Gaussian(sensitivity=S, sigma=noise_multiplier) with S at least sqrt(k)."
-    ),
+    "ZCDpEvent": lambda event: ZCDP(rho=event.rho),
 }
 
 
 def _unknown_event(event: Any) -> UnsupportedCost:
-    name = type(event).__name__
-    instead = (
-        "Declare a guarantee that you can prove: PureDP, ApproxDP, ZCDP, RenyiDP or "
-        "GaussianDP."
+    msg = (
+        f"no cost is exactly the event {event!r}. Pass orders=[...] to take the Renyi "
+        "curve of dp-accounting's RDP accountant where it has one, or declare a "
+        "guarantee that you can prove: PureDP, ApproxDP, ZCDP, RenyiDP or GaussianDP."
     )
-    msg = f"no cost is exactly the event {event!r}. {_INSTEAD.get(name, instead)}"
-    return UnsupportedCost(msg, theorem="any", mechanism=name)
+    return UnsupportedCost(msg, theorem="any", mechanism=type(event).__name__)
 
 
 def from_opendp(measurement: Any, d_in: Any = None) -> Cost:

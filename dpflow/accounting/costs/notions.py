@@ -6,15 +6,32 @@ notion implies: a pair without a sound price is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
-from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.base import RELATIONS, Cost
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import Number, exact, exact_delta, exact_epsilon, exact_rho
+from dpflow.rounding import (
+    Number,
+    exact,
+    exact_delta,
+    exact_epsilon,
+    exact_rho,
+    number_text,
+    short_down,
+)
 
-_ORDER_LOW, _ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
+ORDER_LOW, ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
+#: As many as a filter takes.
+_MOST_ORDERS = 256
 _MU_LOW, _MU_HIGH = Fraction(1, 10**12), Fraction(10**6)
+
+
+def exact_order(value: object) -> Fraction:
+    """Read an order: from 1.0001 to a million."""
+    return exact(value, name="order", low=ORDER_LOW, high=ORDER_HIGH)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -152,9 +169,87 @@ class RenyiDP(Cost):
 
     def __init__(self, *, order: Number, epsilon: Number) -> None:
         self._set(
-            order=exact(order, name="order", low=_ORDER_LOW, high=_ORDER_HIGH),
+            order=exact_order(order),
             epsilon=exact_rho(epsilon, name="epsilon"),
         )
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class RenyiCurve(Cost):
+    """Any step with bounds on its Renyi divergence of several orders.
+
+    It has a price at exactly these orders: name the orders of the filter, which are
+    fixed before the first charge. `dpflow.interop.from_dp_event` makes such curves.
+
+    Args:
+        curve: Order -> bound on the divergence of that order, both ways round; at most
+            256 orders, each in [1.0001, 1e6].
+        relation: The neighbouring relation that the bounds hold for. Default: the
+            policy's, whichever it is.
+        source: Origin of the numbers, such as a library and its version. The journal
+            stores 300 characters; two curves that differ in it alone are equal.
+
+    Raises:
+        InvalidCost: If a number is out of range, two orders are equal, or there is no
+            such relation.
+
+    Examples:
+        >>> RenyiCurve({8: "0.02", 16: "0.05"})
+        RenyiCurve({8: 0.02, 16: 0.05})
+    """
+
+    curve: tuple[tuple[Fraction, Fraction], ...]
+    relation: str | None
+    source: str | None = field(compare=False)
+
+    def __init__(
+        self,
+        curve: Mapping[Any, Number],
+        *,
+        relation: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        bounds: dict[Fraction, Fraction] = {}
+        if isinstance(curve, Mapping) and relation in (None, *RELATIONS):
+            for order, bound in curve.items():
+                name = f"epsilon of order {order}"
+                bounds[exact_order(order)] = exact_rho(bound, name=name)
+        if not 0 < len(bounds) == len(curve) <= _MOST_ORDERS:
+            msg = (
+                f"a RenyiCurve maps 1 to {_MOST_ORDERS} different orders to bounds, "
+                f"and its relation is one of {', '.join(RELATIONS)}; got "
+                f"{curve!r:.60} and {relation!r:.60}."
+            )
+            raise InvalidCost(msg, name="curve", value=repr(curve)[:60])
+        object.__setattr__(self, "curve", tuple(sorted(bounds.items())))
+        object.__setattr__(self, "relation", relation)
+        object.__setattr__(self, "source", source and str(source)[:300])
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The neighbouring relations that the bounds hold for."""
+        return RELATIONS if self.relation is None else (self.relation,)
+
+    def noisier(self, factor: Fraction) -> RenyiCurve:
+        """Return the step with all bounds divided by the square of `factor`."""
+        curve = {order: bound / factor**2 for order, bound in self.curve}
+        return self.but(curve=curve, source=None)
+
+    def rounded(self) -> RenyiCurve:
+        """Return the step with all bounds rounded down to four digits."""
+        curve = {order: short_down(bound) for order, bound in self.curve}
+        return self.but(curve=curve)
+
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield "curve", {number_text(order): bound for order, bound in self.curve}
+        yield "relation", self.relation
+        yield "source", self.source
+
+    def __repr__(self) -> str:
+        """Write the cost as it would be constructed, without its source."""
+        pairs = [f"{number_text(o)}: {number_text(bound)}" for o, bound in self.curve]
+        relation = self.relation and f", relation={self.relation!r}"
+        return f"RenyiCurve({{{', '.join(pairs)}}}{relation or ''})"
 
 
 @dataclass(frozen=True, init=False, repr=False)

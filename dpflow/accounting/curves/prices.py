@@ -26,6 +26,7 @@ from dpflow.accounting.costs.notions import (
     GaussianDP,
     ProbabilisticDP,
     PureDP,
+    RenyiCurve,
     RenyiDP,
 )
 from dpflow.exceptions import UnsupportedCost
@@ -308,6 +309,15 @@ def _(cost: RenyiDP, order: Fraction) -> Fraction:
         hint = f"Its bound is of order {float(cost.order):g}; use at most that order."
         raise refuse(cost, f"Renyi DP of order {float(order):g}", hint)
     return cost.epsilon
+
+
+@renyi_divergence.register
+def _(cost: RenyiCurve, order: Fraction) -> Fraction:
+    curve = dict(cost.curve)
+    if order not in curve:
+        hint = "Add this order to the curve, or name its orders in the filter rdp."
+        raise refuse(cost, f"Renyi DP of order {float(order):g}", hint)
+    return curve[order]
 
 
 @renyi_divergence.register

@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, GaussianDP, RenyiDP
+from dpflow.accounting.costs.notions import (
+    ApproxDP,
+    GaussianDP,
+    RenyiCurve,
+    RenyiDP,
+)
 from dpflow.accounting.curves.prices import approx_dp, renyi
 from dpflow.accounting.fixed.optimal import (
     FixedSequence,
@@ -158,6 +163,9 @@ def _bounded_orders(parts: Parts) -> list[Fraction]:
         UnsupportedCost: If there is no such order.
     """
     own = {cost.order for cost, _ in parts if isinstance(cost, RenyiDP)}
+    own |= {order for cost, _ in parts for order, _ in getattr(cost, "curve", ())}
+    curves = [cost.curve for cost, _ in parts if isinstance(cost, RenyiCurve)]
+    own.update(order for curve in curves for order, _ in curve)
     orders: list[Fraction] = []
     refused: UnsupportedCost | None = None
     for order in (*_ORDERS, *own):

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.notions import exact_order
 from dpflow.accounting.curves.conversions import gdp_budget, rdp_epsilon_allowed
 from dpflow.accounting.curves.prices import (
     approx_zcdp,
@@ -20,7 +21,7 @@ from dpflow.accounting.curves.prices import (
     renyi_divergence,
 )
 from dpflow.accounting.rules.groups import grouped
-from dpflow.accounting.rules.rdp import RdpOdometer, best_order, exact_order
+from dpflow.accounting.rules.rdp import RdpOdometer, best_order
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import one_of

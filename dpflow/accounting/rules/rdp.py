@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from dpflow.accounting.costs.base import Cost, Outcome, Settling
+from dpflow.accounting.costs.notions import ORDER_HIGH, ORDER_LOW, exact_order
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.curves.cells import cell_renyi
 from dpflow.accounting.curves.conversions import (
@@ -30,7 +31,6 @@ from dpflow.rounding import (
     Number,
     bound_above,
     evaluate,
-    exact,
     exact_delta,
     exact_epsilon,
     float_up,
@@ -39,7 +39,6 @@ from dpflow.rounding import (
     units_up,
 )
 
-ORDER_LOW, ORDER_HIGH = Fraction(10001, 10000), Fraction(10**6)
 _ORDER_DIGITS = 3
 _WHOLE_FROM = 4
 
@@ -211,11 +210,6 @@ class RdpOdometer(SettlesCells, Odometer):
         # The sum of both, in whole numbers: each step needs it.
         over = divergence * idle.denominator + idle.numerator * UNITS
         return float_up(Fraction(over, UNITS * idle.denominator))
-
-
-def exact_order(value: object) -> Fraction:
-    """Read an order: from 1.0001 to a million."""
-    return exact(value, name="order", low=ORDER_LOW, high=ORDER_HIGH)
 
 
 def idle_reading(delta: Fraction, order: Fraction) -> Fraction:

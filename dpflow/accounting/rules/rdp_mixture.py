@@ -25,12 +25,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from dpflow.accounting.costs.notions import exact_order
 from dpflow.accounting.rules.exponential_sums import ExponentialSum, log_of_inverse
 from dpflow.accounting.rules.rdp import (
     RdpFilter,
     RdpOdometer,
     SettlesCells,
-    exact_order,
     idle_reading,
 )
 from dpflow.accounting.rules.rule import Filter, Odometer
