@@ -31,7 +31,7 @@ def customers(cost: Cost, number: Any, **options: Any) -> Any:
     """Run a step that releases a number, kept under its key."""
 
     @guarded(
-        dataset="shop", cost=cost, release_key="customers", ignore=("asked", "number")
+        dataset="shop", cost=cost, release_key="customers", ignore=("options", "number")
     )
     def step() -> Any:
         return release(number, **options)
