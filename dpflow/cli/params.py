@@ -48,6 +48,7 @@ _PICTURE = _option(
     *("--out", "-o"),
     callback=_picture_path,
 )
+_FILE: Any = {"metavar": "FILE", "exists": True, "dir_okay": False}
 #: By the parameter's name; `COMMAND.NAME` holds for the function of one command. A
 #: text alone is the help of an option.
 PARAMS: dict[str, Any] = {
@@ -69,7 +70,7 @@ PARAMS: dict[str, Any] = {
     "dataset": _dataset("Only this dataset. Default: all."),
     **{
         f"{name}.dataset": _dataset("The dataset.")
-        for name in ("freeze", "unfreeze", "why", "charge", "burn_down")
+        for name in ("freeze", "unfreeze", "why", "charge", "burn_down", "registry")
     },
     "forecast.dataset": _dataset("The dataset, if there are several."),
     "init.dataset": "Name of the private data.",
@@ -81,6 +82,7 @@ PARAMS: dict[str, Any] = {
     "details": "Show every account, and the gate that limits each flow.",
     "epsilon": "Budget for all releases of one term.",
     "odometers.epsilon": "Epsilon of each step.",
+    "entry": _option("Compare this registry entry with the journal.", **_FILE),
     "every": _option("Interval: day, week, month, `2 weeks`, ...", metavar="INTERVAL"),
     "evidence": "File with the evidence; the ledger stores its SHA-256.",
     "export": Argument(
@@ -125,6 +127,7 @@ PARAMS: dict[str, Any] = {
     "runs": _option(
         "Compute the noise with which N runs fit.", metavar="N", min=1, max=10**6
     ),
+    "schema": _option("Validate the entry with this JSON schema.", **_FILE),
     "sql": "Print the script.",
     "start": _option(
         "Day of the first run. Default: today or the next.", "--from", metavar="DATE"

@@ -82,7 +82,8 @@ def judge(
         elif field == "source" and old is None:
             result.append(_change((field,), old, new, "neutral"))
         else:
-            result += [_change(*each, "other") for each in differing(old, new, field)]
+            verdict = "neutral" if field == "about" else "other"
+            result += [_change(*each, verdict) for each in differing(old, new, field)]
     return tuple(result)
 
 

@@ -26,6 +26,7 @@ from pydantic_core import CoreSchema, InitErrorDetails
 
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.exceptions import DpflowError, InvalidCost
+from dpflow.policy.about import TEXTS, About
 from dpflow.policy.types import (
     CostText,
     Delta,
@@ -354,6 +355,12 @@ class Governing(Record):
         default=Check(),
         description="Public facts for `dpflow policy check`; no part of the guarantee.",
         examples=[{"people": 23570}],
+    )
+    about: About = Field(
+        default_factory=dict,
+        description="Free texts for an entry of the registry of DP deployments.",
+        examples=[{"data_curators": "Example Shop", "data_product_region": "EU"}],
+        json_schema_extra={"propertyNames": {"enum": [*sorted(TEXTS)]}},
     )
 
 

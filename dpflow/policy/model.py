@@ -256,6 +256,10 @@ class Policy(Governing):
             "flows": self._declared_flows(),
         }
 
+    def described(self) -> dict[str, Any]:
+        """Return the declaration with the free texts, on which no step depends."""
+        return {**self.declared(), "about": dict(self.about)}
+
     def pinned(self) -> dict[str, Any]:
         """Return everything on which the guarantee rests, with derived numbers.
 

@@ -112,7 +112,7 @@ def _edits(
     """Yield one edit per dataset; every flow counts as charged."""
     for dataset in sorted(before.keys() | after.keys()):
         old, new = before.get(dataset), after.get(dataset)
-        changes = judge(old.declared(), new.declared()) if old and new else ()
+        changes = judge(old.described(), new.described()) if old and new else ()
         yield PolicyEdit(
             dataset=dataset,
             verdict="new" if old is None else overall(changes) if new else "removed",

@@ -181,10 +181,10 @@ def check_flow_name(value: str) -> tuple[str, str] | None:
     return message, f"{hint}, without spaces at the ends and none of {_NO_FLOW}."
 
 
-def _checked_text(value: str, info: ValidationInfo) -> str:
-    if not value.strip() or len(value) > _NAME_LENGTH or not value.isprintable():
+def _checked_text(value: str, info: ValidationInfo, most: int = _NAME_LENGTH) -> str:
+    if not value.strip() or len(value) > most or not value.isprintable():
         message = f"{info.field_name} must be printable text, got {shown(value)}."
-        raise problem(message, f"Write 1 to {_NAME_LENGTH} characters on one line.")
+        raise problem(message, f"Write 1 to {most} characters on one line.")
     return value
 
 
@@ -200,6 +200,8 @@ Text = Annotated[
     AfterValidator(_checked_text),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
 ]
+#: A text of several sentences.
+LongText = Annotated[str, AfterValidator(partial(_checked_text, most=2000))]
 
 
 def _checked_cost(value: str) -> str:

@@ -42,7 +42,7 @@ def term_guarantee(
     # What a divided dataset was opened with is the cap of all its parts together.
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
-    held = _lifetime_holds(copy, terms)
+    held = adds_up(copy, terms)
     pinned = {**copy, "budget": budget}
     text = guarantee_in_words(pinned, adds_up=held, shortly=shortly)
     if not whole or budget == terms[-1].budget:
@@ -53,7 +53,7 @@ def term_guarantee(
     )
 
 
-def _lifetime_holds(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
+def adds_up(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
     """Say whether the lifetime, if there is one, bounds what all terms lose.
 
     A term that was replaced uncharged may be amended later, past the lifetime.

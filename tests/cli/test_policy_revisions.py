@@ -72,6 +72,7 @@ CHANGES = [
     ("halt_at_epsilon: 3", "halt_at_epsilon: 4", "looser", True),
     ("epsilon: 1, delta: 1e-6", "epsilon: 0.9, delta: 1e-3", "other", True),
     ("add-or-remove", "add-or-remove # as before", "same", False),
+    ("filter: gdp", "filter: gdp\nabout: {name: Visits}", "neutral", False),
 ]
 
 

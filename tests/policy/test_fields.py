@@ -59,6 +59,14 @@ REFUSED = [
     (odometer("rdq"), 7, "there is no odometer 'rdq'", "Did you mean 'rdp'?"),
     (odometer("{theorem: rdp,\n order: 0.5}"), 8, "odometer.order must", "zeros"),
     (odometer("{theorem: rdp, halt_at_epsilon: 3}"), 7, "no option 'halt", "flows: {"),
+    (EXAMPLE + "about: {actor: x}\n", 14, "about has no text 'actor'", "'actors'?"),
+    (EXAMPLE + "about: {notes: x}\n", 14, "about has no text 'notes'", "Known: "),
+    (
+        EXAMPLE + 'about: {name: "a\\nb"}\n',
+        14,
+        "about must be print",
+        "2000 characters",
+    ),
 ]
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from dpflow.cli.ledger.losses import SHOWN, comparison_parts, release_parts
 from dpflow.cli.output import Answer, fail
 from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
@@ -20,20 +22,26 @@ if TYPE_CHECKING:
     from dpflow.ledger.audit.verify import Verification
     from dpflow.ledger.keys import LedgerKey
 
+_AGREES = "The registry entry agrees. Its free texts are those of the policy, unproven."
 
-def verify(export: Path | None = None) -> Answer:
+
+def verify(export: Path | None = None, *, entry: Path | None = None) -> Answer:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     The command checks every hash, tally, reservation, gate and release; with a key in
     DPFLOW_LEDGER_KEY, public or private, also the signed checkpoints. Steps may run
     meanwhile. With FILE, it checks the hash chain and checkpoints of an export, without
-    a project and a ledger.
+    a project and a ledger. With --entry, it also compares an entry of `dpflow policy
+    registry` with the journal, and exits with 1 where the entry differs.
 
     Example: `dpflow ledger verify`
     """
     from dpflow.ledger.audit.backup import verify_export
     from dpflow.ledger.keys import ledger_key
 
+    if export is not None and entry is not None:
+        msg = "an export holds no state to compare an entry with; leave FILE out"
+        raise typer.BadParameter(msg, param_hint="--entry")
     if export is not None:
         ledger_id, report = verify_export(export, ledger_key())
         entries = f"Export of ledger {ledger_id}: {report.entries:,} entries."
@@ -41,7 +49,23 @@ def verify(export: Path | None = None) -> Answer:
         return _answer({"ledger": ledger_id}, report, [entries, points])
     with project_ledger(quiet=True) as (_, ledger):
         report = _verified(ledger, key=ledger_key())
+        if entry is not None and report.fine:
+            return _compared(ledger, report, entry)
     return _answer(ledger_facts(ledger), report, _report_parts(report))
+
+
+def _compared(ledger: Ledger, report: Verification, entry: Path) -> Answer:
+    """Compare a registry entry with a journal that was verified."""
+    from dpflow.policy.strict_yaml import read_document
+    from dpflow.show.registry import entry_differences
+
+    differences = entry_differences(ledger, read_document(entry).data)
+    for line in differences:
+        fail(f"{entry} differs from the ledger: {line}")
+    fine = not differences
+    data = data_of(report) | {"differences": differences, "fine": fine}
+    lines = [*_report_parts(report), _AGREES] if fine else []
+    return ledger_facts(ledger) | data, lines, fine
 
 
 def sign(*, new_key: Path | None = None) -> Answer:

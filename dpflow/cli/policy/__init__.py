@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dpflow.cli.output import Answer, Part, fail, say_json, warn
-from dpflow.cli.policy import apply
+from dpflow.cli.policy import apply, registry
 from dpflow.config import short_path
 from dpflow.notebook import Sheet, data_of
 
@@ -28,6 +28,7 @@ app = typer.Typer(no_args_is_help=True, help="Check, compare and apply policies.
 
 app.command()(apply.diff)
 app.command()(apply.apply)
+app.command()(registry.registry)
 
 
 @app.command()

@@ -170,13 +170,15 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
     terms = term_views(state, policy.dataset, forgotten)
     changes: tuple[Change, ...] = ()
     action, why = "open", ""
-    if term is not None and agrees(term, policy):
-        action = "nothing"
-    elif term is not None:
+    if term is not None:
+        same = agrees(term, policy)
         action = "new term" if terms[-1].charged else "replace"
-        declared = term.facts["declared"]
-        changes = judge(declared, policy.declared(), charged_flows={*book.flows})
-        if action == "new term" and overall(changes) in ("tighter", "neutral"):
+        copy = policy.declared() if same else term.facts["declared"]
+        copy = {**copy, "about": term.facts.get("about", {})}
+        changes = judge(copy, policy.described(), charged_flows={*book.flows})
+        if same:
+            action = "tighten" if changes else "nothing"
+        elif action == "new term" and overall(changes) in ("tighter", "neutral"):
             try:
                 pins = tightened_pins(term.facts["pinned"], policy)
                 _check_reserved(state, term, pins)
@@ -242,9 +244,11 @@ def _tighten(pen: Decision, command: Apply, changes: list[str]) -> list[str]:
     policy, was = command.policy, pen.state.copy()
     before = was.newest(policy.dataset)
     assert before is not None
-    pins = tightened_pins(before.facts["pinned"], policy)
-    reason = command.reason or "a tighter policy was applied"
-    facts, body = {**before.facts, "pinned": pins}, {"reason": reason}
+    pins, reason = before.facts["pinned"], "free texts were changed"
+    if not agrees(before, policy):
+        pins, reason = tightened_pins(pins, policy), "a tighter policy was applied"
+    body = {"reason": command.reason or reason}
+    facts = {**before.facts, "pinned": pins}
     entry = pin(pen, "tighten", policy, facts, {**body, "changes": changes})
     check(was, entry)
     after = before._replace(facts=entry.body["term"])

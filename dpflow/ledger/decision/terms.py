@@ -153,6 +153,7 @@ def pin(
     facts = {
         **term,
         "declared": declared(policy),
+        "about": dict(policy.about),
         "policy_hash": digest(canonical(pins)),
         "gates": {**term.get("gates", {}), **gates_text(pins)},
     }

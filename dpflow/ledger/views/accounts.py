@@ -8,9 +8,10 @@ needs no policy file, so that a broken one hides nothing.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
+from itertools import takewhile
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
@@ -26,7 +27,7 @@ from dpflow.ledger.model import all_terms, newest_terms, terms_of_accounts
 from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
 from dpflow.ledger.rows import Charge, Term, account_key, added_up, term_of
 from dpflow.ledger.state import State, charge_keys, whole_book
-from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.storage.tables import ENDLESS, Reading
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.pinned import difference_lines
 from dpflow.policy.population import population_of
@@ -155,11 +156,42 @@ def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
 def terms(ledger: Ledger, dataset: str) -> list[TermView]:
     """Return the terms of a dataset, oldest first."""
     with ledger.storage.read() as reading:
-        # Of the accounts of parts, only overdrawn ones matter.
-        raised = (e.body.get("overdrawn", ()) for e in reading.rare("adjust", "repair"))
-        keys = [account_key(name) for names in raised for name in names]
-        state = reading.load(lambda state: (*all_terms(state, dataset), *keys))
-    return list(term_views(state, dataset))
+        return list(term_views(load_terms(reading, dataset), dataset))
+
+
+def load_terms(reading: Reading, dataset: str, before: int = ENDLESS) -> State:
+    """Read every term of a dataset, as it was before an entry."""
+    # Of the accounts of parts, only overdrawn ones matter.
+    raised = (e.body.get("overdrawn", ()) for e in reading.rare("adjust", "repair"))
+    keys = [account_key(name) for names in raised for name in names]
+    return reading.load(lambda s: (*all_terms(s, dataset), *keys), before=before)
+
+
+def promise(
+    ledger: Ledger, dataset: str, number: int = ENDLESS
+) -> tuple[tuple[int, str], list[Term], Sequence[TermView], str]:
+    """Return the promise of a dataset at an entry, or at the newest before it.
+
+    Returns:
+        Number and hash of the entry; the terms, oldest first, with their facts and as
+        people read them; the day of the first release in UTC.
+
+    Raises:
+        ConfigurationError: If the dataset had no release at that entry.
+    """
+    with ledger.storage.read() as reading:
+        number = min(number, reading.head()[0])
+        state = load_terms(reading, dataset, number + 1)
+        terms, views = state.terms(dataset), term_views(state, dataset)
+        entries = reading.naming_after([account_key(term.whole) for term in terms])
+        for entry in takewhile(lambda entry: entry.number <= number, entries):
+            if (entry.kind, entry.body.get("outcome")) == ("settle", "completed"):
+                return (number, reading.hash_of(number)), terms, views, entry.at[:10]
+    msg = (
+        f"the ledger has no release from dataset {dataset!r} up to entry {number}. So "
+        f"there is no promise to show. `dpflow history {dataset}` lists its steps."
+    )
+    raise ConfigurationError(msg)
 
 
 def newest_term(ledger: Ledger, dataset: str) -> Term | None:

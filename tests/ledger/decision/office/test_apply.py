@@ -114,6 +114,48 @@ def test_usage_above_the_new_limit_closes_the_account_without_alarm(
     audit(ledger)
 
 
+def about(text: str, **fields: str) -> Policy:
+    """Make the policy with a free text."""
+    return make_policy(about=f"{{data_curators: {text}}}", **fields)
+
+
+@pytest.mark.parametrize("charged", [True, False])
+def test_a_free_text_alone_tightens_nothing(ledger: Ledger, charged: bool) -> None:
+    """The entry has equal limits, and steps run before and after it."""
+    apply_policy(ledger, about("one"))
+    if charged:
+        ledger.settle(granted(ledger, policies=[about("two")]))
+    (before,) = terms_of(ledger)
+    result = apply_policy(ledger, about("two"))
+    assert (result.action, result.verdict, result.term) == ("tighten", "neutral", 1)
+    entry = body(ledger, "tighten")
+    assert entry["changes"] == ["about.data_curators: ledger one, file two"]
+    (after,) = terms_of(ledger)
+    assert after == {**before, "about": {"data_curators": "two"}}
+    assert before["about"] == {"data_curators": "one"}
+    granted(ledger, policies=[about("one")])
+    assert propose(ledger, about("two")).action == "nothing"
+    assert apply_policy(ledger, BASIC).action == "tighten"
+    assert terms_of(ledger)[0]["about"] == {}
+    audit(ledger)
+
+
+def test_a_free_text_hides_no_looser_field(ledger: Ledger) -> None:
+    """Both changes are listed, and only a new term holds them."""
+    granted(ledger)
+    looser = about("two", budget="{epsilon: 2}")
+    found = propose(ledger, looser)
+    assert (found.action, found.verdict) == ("new term", "looser")
+    fields = [change.field for change in found.changes]
+    assert fields == ["about.data_curators", "budget.epsilon"]
+    with pytest.raises(PolicyChanged):
+        apply_policy(ledger, looser)
+    lower = about("two", budget="{epsilon: 0.5}")
+    assert apply_policy(ledger, lower).verdict == "tighter"
+    assert terms_of(ledger)[0]["about"] == {"data_curators": "two"}
+    audit(ledger)
+
+
 def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
     """Each account with a changed gate has an entry; the dataset's has all changes."""
     odometer = "basic"
