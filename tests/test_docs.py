@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -21,6 +22,7 @@ from dpflow import ApproxDP, Gaussian, Laplace, PoissonSampledGaussian
 from dpflow.cli import app
 from dpflow.exceptions import PolicyError, UnsupportedCost, how_to_install
 from dpflow.policy import parse_policy
+from dpflow.show.gauges import _GAUGES
 
 pytestmark = pytest.mark.quick
 
@@ -189,3 +191,34 @@ def test_the_table_of_filters_agrees_with_prices_and_policies() -> None:
             except (PolicyError, UnsupportedCost):
                 answer = "no"
             assert cell == answer or cell not in {"yes", "no"}, (theorem, cell, tried)
+
+
+MONITORING = ROOT / "docs" / "monitoring"
+#: Labels of the gauges, in the order of their names.
+_LABELS = {"dataset", "flow", "account", "name", "term"}
+
+
+def wrong_names(text: str) -> set[str]:
+    """Return the gauges and labels of a dashboard or of rules that do not exist."""
+    labels = re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}|\{(\w+)=~", text)
+    named = {name for pair in labels for name in pair if name}
+    return (named - _LABELS) | (set(re.findall(r"\bdpflow_\w+", text)) - {*_GAUGES})
+
+
+def test_dashboard_and_alerts_read_gauges_that_exist() -> None:
+    """Each shows all five gauges; a renamed gauge or label is found."""
+    board = (MONITORING / "dashboard.json").read_text("utf-8")
+    rules = (MONITORING / "alerts.yml").read_text("utf-8")
+    for text in (board, rules):
+        assert wrong_names(text) == set()
+        assert [name for name in _GAUGES if name not in text] == []
+        assert wrong_names(text.replace("dpflow_stopped", "dpflow_halted"))
+        assert wrong_names(re.sub(r"dataset( ?\}\})", r"book\1", text))
+    panels = json.loads(board)["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == len(_GAUGES)
+    assert all(panel["targets"][0]["expr"] for panel in panels)
+    (group,) = yaml.safe_load(rules)["groups"]
+    for rule in group["rules"]:
+        words = rule["annotations"]["action"].split()
+        assert words[0] == "dpflow"
+        assert words[1] in get_command(app).commands  # type: ignore[attr-defined]

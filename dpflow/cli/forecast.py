@@ -29,6 +29,7 @@ def forecast(
     every: str | None = None,
     start: str | None = None,
     runs: int | None = None,
+    at_least: int | None = None,
     from_full_budget: bool = False,
     theorems: bool = False,
 ) -> Answer:
@@ -36,7 +37,7 @@ def forecast(
 
     Nothing is charged. The forecast starts from the ledger's charges, or from the whole
     budget if there is no ledger. Without --cost and --like, a run has the costs that
-    the policy plans for the flow.
+    the policy plans for the flow. Exit code 1 if fewer runs fit than --at-least.
 
     Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every
     week --from 2026-01-05`
@@ -63,7 +64,11 @@ def forecast(
         theorems=theorems,
         tell=warn,
     )
-    return result, _parts(result)
+    left, parts = result.outlook.runs_left, [*_parts(result)]
+    if at_least is None or left is None or left >= at_least:
+        return result, parts
+    parts += ["", (f"Fewer than {at_least} runs fit.", "bold red")]
+    return result, parts, False
 
 
 def _read(text: str | None, read: Callable[[str], Any], option: str) -> Any:

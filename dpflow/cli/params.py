@@ -56,6 +56,7 @@ PARAMS: dict[str, Any] = {
     "of the charges after the backup.",
     "all_accounts": "Show the amounts of each charge in shares and odometers.",
     "as_json": _option("Print JSON for programs instead of text.", "--json"),
+    "at_least": _option("Exit with 1 if fewer runs fit.", metavar="N", min=0),
     "base": _option(
         "Compare with this commit in git instead of the ledger.", metavar="COMMIT"
     ),

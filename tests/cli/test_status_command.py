@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dpflow.accounting import make_filter
@@ -126,6 +128,22 @@ def test_the_noise_for_a_number_of_runs_lets_them_fit_and_no_more(shop: Shop) ->
     assert counted(cost.sigma, "2", "5e-7") == 40
     assert counted(cost.sigma * 999 / 1000, "2", "5e-7") < 40
     assert "40 runs fit with" in run_fine(*command, "40")
+
+
+def test_a_shell_stops_if_too_few_runs_fit(shop: Shop) -> None:
+    """Exit code 1 only below the number; without end, all numbers fit."""
+    fit = counted(1000, "2", "5e-7")
+    command = ("forecast", "cdnow", "--cost", WEEKLY, "--at-least")
+    assert f"{fit} runs fit." in run_fine(*command, str(fit))
+    for more in ((), ("--json",)):
+        refused = run(*command, str(fit + 1), *more)
+        assert refused.exit_code == 1
+        assert (f"Fewer than {fit + 1} runs fit." in refused.stdout) == (not more)
+    assert json.loads(refused.stdout)["outlook"]["runs_left"] == fit
+    assert run(*command, "-1").exit_code == 2
+    free = ("forecast", "adult", "--cost", "PureDP(epsilon=0.1)", "--at-least")
+    assert run(*free, "10").exit_code == 0
+    assert run(*free, "11").exit_code == 1
 
 
 PLANNED = """\
