@@ -146,8 +146,6 @@ def test_a_cost_travels_and_hashes():
             copies.append(cost_from_text(repr(cost)))
         assert all(each == cost and repr(each) == repr(cost) for each in copies)
         assert len({cost, *copies}) == 1
-        assert json.loads(text) == again.describe()
-        assert again.describe()["mechanism"] == cost.mechanism
 
 
 def test_a_damaged_description_is_refused():
@@ -176,7 +174,6 @@ def test_a_cost_cannot_take_the_name_of_one_of_dpflows_own():
     """An old journal's PureDP must never be read back as another package's class."""
     with pytest.raises(TypeError, match="has a cost named 'PureDP' already"):
         type("PureDP", (Cost,), {"__module__": "another.package"})
-    assert cost_from_description(PureDP(epsilon=1).describe()) == PureDP(epsilon=1)
 
 
 # More noise

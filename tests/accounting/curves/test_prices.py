@@ -335,12 +335,9 @@ def test_discrete_gaussian_prices():
 
 def deltas(law: Law, decay: Fraction, reach: int) -> list[Fraction]:
     """Return delta exactly, at whole multiples of 1 / scale and in between."""
-    results = []
-    for double in range(-2 * reach - 2, 2 * reach + 3):
-        low = decay ** (-(double // 2))
-        grown = low if double % 2 == 0 else low * (1 + 1 / decay) / 2
-        results.append(sum(max(p - grown * q, 0) for p, q in law))
-    return results
+    parts, doubles = (1, (1 + 1 / decay) / 2), range(-2 * reach - 2, 2 * reach + 3)
+    growths = (decay ** (-(double // 2)) * parts[double % 2] for double in doubles)
+    return [sum(max(p - grown * q, 0) for p, q in law) for grown in growths]
 
 
 @pytest.mark.parametrize("shifts", [(1, 1), (2, 1), (3, 3), (5, 2), (2, 2, 1)])

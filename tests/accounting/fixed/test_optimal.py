@@ -21,7 +21,7 @@ from dpflow import (
     PoissonSampledGaussian,
     PureDP,
 )
-from dpflow.accounting.fixed.loss_distribution import curves, grid_epsilon
+from dpflow.accounting.fixed.loss_distribution import _prepared, curves, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import ComposedMasses, Masses, response_masses
 from dpflow.accounting.fixed.optimal import (
     MOST_LOSSES,
@@ -183,10 +183,8 @@ def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     parts: Parts = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:
         parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 3))
-    true, computed = (
-        fixed_epsilon(parts, Fraction(delta)),
-        grid_epsilon(parts, Fraction(delta)),
-    )
+    true = fixed_epsilon(parts, Fraction(delta))
+    computed = grid_epsilon(parts, Fraction(delta))
     assert true <= computed
     assert computed <= true * (1 + GAP) + Fraction(1, 10**6)
 
@@ -269,8 +267,16 @@ def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
     assert any(MP.mpf(float(a)) < b for a, b in zip(plain, true, strict=True))
 
 
+def test_one_sampled_step_needs_few_points() -> None:
+    """Both reaches of its losses limit the grid, in both directions."""
+    step = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier="0.7")
+    both = [_prepared(((step, 1),), 1e-5, direction)[0] for direction in (0, 1)]
+    assert all(len(masses.groups[0].masses) < 2**21 for masses in both)
+
+
 def test_what_delta_cannot_cover() -> None:
-    """A delta below that of the steps, or below 1e-32, is refused."""
+    """A delta below that of the steps is refused, an equal one is not."""
+    assert fixed_epsilon(((ApproxDP(epsilon=1, delta="0.1"), 1),), Fraction("0.1")) == 1
     laplace = (Laplace(sensitivity=1, scale=1), 1)
     with pytest.raises(InvalidCost, match="does not cover"):
         grid_epsilon((laplace, (ApproxDP(epsilon=1, delta="0.1"), 1)), Fraction(1, 20))

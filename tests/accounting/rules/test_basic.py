@@ -55,8 +55,8 @@ def test_the_odometer_is_undefined_once_its_delta_is_exceeded():
 
 
 def test_repeated_and_composed_cost_the_same():
-    """Of a part of one; equal steps are rounded once, as their sum is."""
-    for theorem in ("basic", "output-dp", "gdp", "zcdp", "rdp", "auto"):
+    """Equal steps are rounded once, as their sum is; 1/2 to 1/100 fill a budget."""
+    for theorem in ("auto", "output-dp", "gdp", "zcdp", "rdp", "basic"):
         rule = make_filter(theorem, epsilon=1, delta="1e-6")
         for parts in (3, 7, 101):
             part = PureDP(epsilon=Fraction(1, parts))
@@ -65,6 +65,9 @@ def test_repeated_and_composed_cost_the_same():
             assert rule.price(Composed(part, Repeated(part, parts - 1))) == repeated
             if theorem in ("basic", "output-dp", "auto"):
                 assert rule.admits(repeated)
+    for parts in range(1, 101):
+        part = rule.price(PureDP(epsilon=Fraction(1, parts)))
+        assert rule.admits(part.times(parts))
 
 
 def test_budgets_round_down_and_prices_round_up():

@@ -55,8 +55,7 @@ def kept(request: pytest.FixtureRequest) -> str | None:
     """Give the place of the witness; None: a folder of each host's own."""
     if request.param == "file":
         return None
-    result: str = request.getfixturevalue("database")
-    return result
+    return str(request.getfixturevalue("database"))
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
@@ -145,8 +144,9 @@ def test_a_missing_witness_fails_closed(host: Host) -> None:
     granted(ledger, "0.25", policies=[POLICY])
     witness_file(host).unlink()
     for opened in (ledger, host.open()):
-        with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
+        with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust") as caught:
             granted(opened, "0.25", policies=[POLICY])
+        assert caught.value.witness == ledger.watch.witness.place
 
 
 @pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])
