@@ -136,12 +136,25 @@ def entry_hash(previous: str, columns: Sequence[Any]) -> str:
 
 #: Where the rows of an entry say what it posts: the key of an account, and its amounts.
 _POSTED = re.compile(r'("account/[^"\\]*(?:\\.[^"\\]*)*"):\[(\[[^\]]*\])')
-_decode = json.JSONDecoder().decode
+#: Reads the value that begins at a place of a text; returns it with its end.
+_scan: Any = vars(json.JSONDecoder())["scan_once"]
+
+
+def _read(kind: type, text: str) -> Any:
+    """Read a JSON value of a kind, which is the whole of a text."""
+    try:
+        value, end = _scan(text, 0)
+    except (RecursionError, StopIteration, TypeError, ValueError):
+        value = end = None
+    if type(value) is not kind or end != len(text):
+        what = "its rows or its body are not as an entry has them"
+        raise JournalError(what)
+    return value
 
 
 @lru_cache(maxsize=1024)
 def _sums_of(*posted: tuple[str, str]) -> Sums:
-    return {_decode(key)[len(ACCOUNT) :]: tuple(_decode(row)) for key, row in posted}
+    return {_read(str, k)[len(ACCOUNT) :]: (*_read(list, v),) for k, v in posted}
 
 
 def draft_of(columns: tuple[Any, ...]) -> Entry:
@@ -153,18 +166,14 @@ def draft_of(columns: tuple[Any, ...]) -> Entry:
     Raises:
         JournalError: If it is not what was hashed when it was written.
     """
-    number, kind, charge, text, facts, at, writer, digest, previous = columns
+    number, _, _, text, facts, at, writer, digest, previous = columns
     if type(number) is not int or entry_hash(previous, columns) != digest:
         what = "its content, or an entry before it, is not what was hashed"
         raise JournalError(what)
-    try:
-        body, amounts = _decode(facts), _sums_of(*_POSTED.findall(text))
-        body.keys()
-    except (AttributeError, RecursionError, TypeError, ValueError) as bad:
-        what = "its rows or its body are not as an entry has them"
-        raise JournalError(what) from bad
-    place = number, kind, charge, body, at, writer, amounts
-    return Entry(*place, {}, digest, Columns(*columns[:8]))
+    body, amounts = _read(dict, facts), _sums_of(*_POSTED.findall(text))
+    row = tuple.__new__(Columns, columns[:8])
+    draft: Any = (*columns[:3], body, at, writer, amounts, {}, digest, row)
+    return tuple.__new__(Entry, draft)
 
 
 #: By its hash, an entry that was read or written, and the columns that proved it.
@@ -178,12 +187,7 @@ def entry_of(columns: tuple[Any, ...]) -> Entry:
     proved = _proved.get(columns[7])
     if proved is not None and proved[0] == columns:
         return proved[1]
-    draft = draft_of(columns)
-    try:
-        entry = draft._replace(rows={**_decode(draft.columns.rows)})
-    except (RecursionError, TypeError, ValueError) as bad:
-        what = "its rows are no JSON object"
-        raise JournalError(what) from bad
+    entry = draft_of(columns)._replace(rows=_read(dict, columns[3]))
     return _remembered(columns, entry)
 
 

@@ -35,8 +35,6 @@ from dpflow.ledger.rows import (
 from dpflow.ledger.state import State
 
 Rows = dict[str, Any]
-#: Facts that an account keeps besides its sums.
-_NOTES = frozenset({"overdrawn", "alerts"})
 
 
 def after(state: State, draft: Entry) -> Rows:
@@ -92,7 +90,7 @@ def follow(state: State, draft: Entry) -> Entry:
             f"before it give {canonical(rows.get(key)):.200}"
         )
         raise JournalError(what)
-    entry = Entry(*draft[:7], rows, *draft[8:])
+    entry: Entry = tuple.__new__(Entry, (*draft[:7], rows, *draft[8:]))
     state.add(entry)
     return entry
 
@@ -104,7 +102,7 @@ def _accounts(state: State, draft: Entry, kind: Kind, held: Sums) -> Rows:
     """Return the accounts that an entry moves, as they are after it."""
     # What a step draws from its run's reservation is held already.
     holds = kind.holds and "preflight" not in draft.body
-    notes = kind.facts & _NOTES & draft.body.keys()
+    notes = "alerts" in draft.body or "overdrawn" in draft.body
     rows: Rows = {}
     for name, amount in draft.amounts.items():
         key = ACCOUNT + name
@@ -173,7 +171,7 @@ def _reserve(state: State, draft: Entry, rows: Rows) -> None:
         before = state.row(place)
         if before is None and any(amount):
             rows[place] = amount
-        elif before is not None and any(map(gt, amount, before)):
+        elif before not in (None, amount) and any(map(gt, amount, before)):
             rows[place] = [*map(max, amount, before)]
     _note_flow(state, draft, rows)
 

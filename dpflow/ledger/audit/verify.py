@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnwitnessed
-from dpflow.ledger.decision.checks import check, check_grant, is_admitted
+from dpflow.ledger.decision.checks import check, check_grant, is_admitted, totals
 from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.entry import (
     ACCOUNT,
-    Amounts,
     Entry,
     JournalError,
     draft_of,
@@ -226,29 +226,28 @@ class _Journal:
         self, ledger: Ledger, report: Verification, progress: Progress | None
     ) -> None:
         self._storage, self._report, self._progress = ledger.storage, report, progress
-        self._state, self._tags = State(whole=True), 0
+        self._state = State(whole=True)
+        #: A sum over the keys that the entries name, and how each summand begins.
+        self._named, self._secret = 0, token_hex(8)
         #: Flows and accounts of grants, checked since the last entry of no step.
         self._checked = set[tuple[Any, ...]]()
 
     def follow(self) -> None:
-        """Follow every entry up to the newest."""
+        """Follow every entry up to the newest, and compare the tags with them."""
         report, limit, more = self._report, _PAGE, True
         while more:
             with self._storage.read() as reading:
-                start = report.head[0]
-                page = reading.page(start, limit)
+                page = reading.page(report.head[0], limit)
                 reader = partial(self._followed, reading)
                 more = report.read(page, reader, reading.hash_of) and bool(page)
                 if more:
                     limit = smaller(limit, page)
-                    span = {"after": start, "until": report.entries}
-                    for number, key in reading.ask("untagged", **span):
-                        report.add(f"its tag {key!r} was taken away", number)
                 elif report.fine:
                     self._check_end(reading)
                 if more and self._progress is not None:
                     total = max(reading.head()[0], report.entries)
                     self._progress(len(page), total)
+        self._check_tags()
 
     def _followed(self, reading: Reading, columns: tuple[Any, ...]) -> Entry:
         """Check an entry and add it to the state."""
@@ -262,7 +261,7 @@ class _Journal:
                 self._checked.add(grant)
         elif draft.kind != "settle" or made is None or made.amounts != draft.amounts:
             # Sums fall, or rise without a grant, or gates change.
-            book = draft.body["book"] if draft.kind in _TERMS else None
+            book = f"{draft.body['book']}#" if draft.kind in _TERMS else ""
             self._check_gates(reading, self._accounts(book) if book else draft.amounts)
             if draft.kind not in _STEPS:
                 self._checked.clear()
@@ -270,16 +269,16 @@ class _Journal:
                 self._recall(reading, draft)
             check(state, draft)
         entry = follow(state, draft)
-        self._tags += len(entry.rows)
+        start = f"{self._secret}{entry.number}/"
+        self._named += sum([hash(start + key) for key in entry.rows])
         report.reservations += entry.kind == "reserve"
         report.postings += len(entry.amounts)
         self._forget(entry)
         return entry
 
-    def _accounts(self, book: str | None = None) -> list[str]:
-        """Return the accounts of a book, or of all."""
-        prefix = ACCOUNT if book is None else f"{ACCOUNT}{book}#"
-        keys = (key for key in self._state.rows if key.startswith(prefix))
+    def _accounts(self, start: str = "") -> list[str]:
+        """Return the accounts whose ids begin so."""
+        keys = (key for key in self._state.rows if key.startswith(ACCOUNT + start))
         return [key.removeprefix(ACCOUNT) for key in keys]
 
     def _recall(self, reading: Reading, entry: Entry) -> None:
@@ -316,13 +315,13 @@ class _Journal:
             row, term = state.account(account), state.term(*split(account)[:2])
             if row is None or row.overdrawn:
                 continue
-            if is_admitted(term, account, _sum(row.settled, row.held)):
+            if is_admitted(term, account, tuple(map(add, row.settled, row.held))):
                 continue
             since = term.entry if term else 0
             for entry in reading.naming_after([ACCOUNT + account], since):
                 if entry.number > state.head[0]:
                     break
-                total = _sum(*entry.postings[account][1:])
+                total = dict(totals(entry))[account]
                 if entry.kind == "reserve" and not is_admitted(term, account, total):
                     what = f"account {account!r}: a grant is beyond its gate"
                     self._report.add(what, entry.number)
@@ -334,14 +333,23 @@ class _Journal:
         report.accounts = len(accounts)
         self._check_gates(reading, accounts)
         for number, charge in reading.ask("made_twice"):
-            what = f"it reserves for charge {charge}, which was made before"
-            report.add(what, number)
-        if reading.ask("tags") != [(self._tags,)] and report.fine:
-            report.add("there are tags that no entry of the journal names")
+            report.add(f"its charge {charge} was made before", number)
 
+    def _check_tags(self) -> None:
+        """Compare the tags with the keys that the followed entries name.
 
-def _sum(settled: Amounts, held: Amounts) -> Amounts:
-    return tuple(map(add, settled, held))
+        The sums of hashes (SipHash, 64 bits) of two different sets agree by a chance
+        of 2**-64, because each hashed text begins with a secret.
+        """
+        key, number, tagged, page = "", 0, 0, [("", 0)]
+        while page:
+            place = {"key": key, "number": number, "last": self._report.entries}
+            with self._storage.read() as reading:
+                page = reading.ask("tags", **place)
+            for key, number in page:
+                tagged += hash(f"{self._secret}{number}/{key}")
+        if tagged != self._named:
+            self._report.add("a tag was removed, or there is one that no entry names")
 
 
 def _check_values(ledger: Ledger, report: Verification) -> None:

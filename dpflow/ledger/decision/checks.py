@@ -40,7 +40,7 @@ def check(state: State, entry: Entry) -> None:
     problem: str | None = None
     if entry.kind == "reserve":
         check_grant(state, entry)
-        for name, total in _totals(entry):
+        for name, total in totals(entry):
             if not is_admitted(state.term(*split(name)[:2]), name, total):
                 problem = f"a step was granted on account {name!r} above its gate"
     elif entry.kind in ("settle", "void"):
@@ -53,7 +53,7 @@ def check(state: State, entry: Entry) -> None:
         raise JournalError(problem)
 
 
-def _totals(entry: Entry) -> Iterator[tuple[str, Amounts]]:
+def totals(entry: Entry) -> Iterator[tuple[str, Amounts]]:
     """Yield what is settled and held on each account of an entry after it."""
     for name, (_, settled, held) in entry.postings.items():
         yield name, tuple(map(add, settled, held))
@@ -103,7 +103,7 @@ def _overdraft_problem(state: State, entry: Entry) -> str | None:
     """Say whether a charge of an operator leaves out a whole term, or an overdraft."""
     if missing := {*roots_of(entry.amounts)} - entry.amounts.keys():
         return f"it charges parts of {min(missing)!r}, and not the whole"
-    for name, total in _totals(entry):
+    for name, total in totals(entry):
         term, amount = state.term(*split(name)[:2]), Tally(entry.amounts[name])
         above = gate_of(state, name).overdrawn_by(amount)
         said = name in entry.body.get("overdrawn", ())

@@ -137,15 +137,11 @@ WHERE made.kind = 'reserve' AND NOT EXISTS (
 -- name: with_text
 SELECT number FROM entry WHERE kind = 'reserve' AND instr(body, :text) > 0
 
+-- But for those of entries after the last.
 -- name: tags
-SELECT count(*) FROM tag
-
--- The keys of some entries that have no tag.
--- name: untagged
-SELECT entry.number, named.key FROM entry, json_each(entry.rows) AS named
-WHERE entry.number > :after AND entry.number <= :until AND NOT EXISTS (
-    SELECT 1 FROM tag WHERE tag.key = named.key AND tag.number = entry.number
-)
+SELECT key, number FROM tag WHERE (key, number) > (:key, :number)
+    AND (number <= :last OR number > (SELECT max(number) FROM entry))
+ORDER BY key, number LIMIT 10000
 
 -- name: made_twice
 SELECT max(number), charge FROM entry WHERE kind = 'reserve'

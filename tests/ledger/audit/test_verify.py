@@ -98,10 +98,10 @@ def test_an_edited_or_removed_entry_is_named(ledger, path, edited):
 
 #: What stands beside the journal, and what is said of it.
 BESIDE = {
-    "DELETE FROM tag WHERE key = 'account/a#1' AND number = 3": "was taken away",
-    "INSERT INTO tag VALUES ('account/a#1', 99)": "tags that no entry",
-    "INSERT INTO tag VALUES ('account/a#2', 3)": "tags that no entry",
-    "UPDATE tag SET key = 'account/b#1' WHERE key = 'account/a#1'": "was taken away",
+    "DELETE FROM tag WHERE key = 'account/a#1' AND number = 3": "a tag was removed",
+    "INSERT INTO tag VALUES ('account/a#1', 99)": "a tag was removed",
+    "INSERT INTO tag VALUES ('account/a#2', 3)": "a tag was removed",
+    "UPDATE tag SET key = 'account/b#1' WHERE key = 'account/a#1'": "a tag was removed",
     "UPDATE kept SET value = '99' WHERE value = '2'": "not the one that was settled",
     "INSERT INTO kept VALUES ('x', '1')": "not the one that was settled",
 }
