@@ -11,9 +11,10 @@ from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.theorems import Fit, fits
-from dpflow.ledger.decision.terms import total_of
+from dpflow.ledger.decision.terms import opened_as
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
+from dpflow.policy.lifetime import differing, terms_that_fit, total_of
 from dpflow.policy.pinned import budget_text, declared_budget, readable_text
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
@@ -196,31 +197,25 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
             "Give `lifetime` a budget to cap it.",
         )
     if part is None and policy.lifetime is not None:
-        count = _terms_that_fit(policy.budget, policy.lifetime)
+        lifetime, term = declared_budget(policy.lifetime), opened_as(policy)
+        count = terms_that_fit(term.counted, lifetime)
         if count > 1:
-            whole = budget_text(declared_budget(policy.lifetime))
+            whole = budget_text(lifetime)
             yield Advice(
                 "renewal",
                 f"The lifetime lets {count} terms renew the budget on the same rows. "
                 f"What one {policy.unit} can rely on is {whole}, not the budget.",
                 "Name that when you say what is guaranteed, or lower the lifetime.",
             )
-    charged = [view for view in terms if view.charged]
-    if len(charged) > 1 and not charged[-1].divided:
-        total = budget_text(total_of(charged))
+    charged = [view.counted for view in terms if view.charged]
+    if len(charged) > 1 and not terms[-1].divided and not differing(charged):
+        total = budget_text(total_of(charged, terms[-1].lifetime))
         yield Advice(
             "renewed",
             f"{len(charged)} terms have charged the same rows: together they "
             f"guarantee {total}.",
             "Open no further term unless its rows are new.",
         )
-
-
-def _terms_that_fit(budget: Budget, lifetime: Budget) -> int:
-    counts = [int(lifetime.epsilon / budget.epsilon)]
-    if budget.delta:
-        counts.append(int(lifetime.delta / budget.delta))
-    return min(counts)
 
 
 def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:

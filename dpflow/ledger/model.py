@@ -182,6 +182,12 @@ def keys_followed(state: State, entry: Entry) -> Iterator[str]:
     for charge in (entry.charge, (entry.body.get("preflight") or NONE).get("id")):
         if charge is not None:
             yield from charge_keys(state, charge)
+    if entry.kind == "open":
+        book = str(entry.body["book"])
+        yield from (
+            *all_terms(state, book),
+            account_key(f"{book}#{_terms(state, book) + 1}"),
+        )
     if entry.kind == "reserve":
         step = str(entry.body["step"])
         yield from (granted_key(step, name) for name in entry.amounts)

@@ -17,6 +17,7 @@ from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.rows import Term, split
 from dpflow.policy import Policy
+from dpflow.policy.lifetime import Opened
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -375,9 +376,13 @@ class TermView:
         budget: The budget now.
         charged: Whether anything was charged; a term without a charge counts nothing.
         lifetime: What all terms together may lose, as this term's copy says.
+        promised: The lifetime that the term was opened with.
         frozen: What the freeze says, if the dataset is frozen in this term.
         divided: Whether `opened` caps all parts of a divided dataset together.
         overdrawn: Whether more was charged, by hand, than its budget admits.
+        tally: Filter and thresholds that the term was opened with; None if only its
+            budget adds up with those of other terms.
+        by_time: Whether the dataset is divided by time.
     """
 
     number: int
@@ -387,6 +392,14 @@ class TermView:
     budget: Mapping[str, str]
     charged: bool
     lifetime: Mapping[str, str] | None
+    promised: Mapping[str, str] | None = None
     frozen: Mapping[str, Any] | None = None
     divided: bool = False
     overdrawn: bool = False
+    tally: str | None = field(default=None, repr=False)
+    by_time: bool = field(default=False, repr=False)
+
+    @property
+    def counted(self) -> Opened:
+        """What the term counts towards the lifetime."""
+        return Opened(self.unit, self.relation, self.opened, self.tally)

@@ -141,11 +141,6 @@ class Policy(Governing):
             return None
         return self._filter(self.lifetime)
 
-    @property
-    def promised(self) -> Budget:
-        """What a term counts towards the lifetime; parts by time may use up all."""
-        return (self.lifetime if self.whole_filter() else None) or self.budget
-
     def flow_filter(self, flow: str | None) -> Filter | None:
         """Make the filter of a flow's own share; None if it has no share.
 

@@ -70,13 +70,14 @@ TIMES = ("hour", "day", "week", "month")
 
 
 def guarantee_in_words(
-    pinned: Mapping[str, Any], *, adds_up: bool = True, shortly: bool = False
+    pinned: Mapping[str, Any], all_terms: str | None = None, *, shortly: bool = False
 ) -> str:
     """Say what a policy guarantees, and on which assumptions.
 
     Args:
         pinned: What `Policy.pinned` returned, from the file or from the ledger.
-        adds_up: Whether the budgets of all terms add up to a guarantee.
+        all_terms: What is said of all terms together. Default: that they stay within
+            the lifetime, if there is one.
         shortly: Whether the words that all guarantees share stand above already.
     """
     dataset, population = f"dataset {pinned['dataset']!r}", ""
@@ -101,14 +102,8 @@ def guarantee_in_words(
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."
         )
-    if cap is not None and adds_up:
-        parts.append(f"All terms together stay within {cap}.")
-    elif cap is not None:
-        parts.append(
-            f"All terms together may exceed the lifetime {cap}: some protect "
-            "another unit or relation, lost more than their budget, or were charged "
-            "after they had been replaced."
-        )
+    if cap is not None:
+        parts.append(all_terms or f"All terms together stay within {cap}.")
     return " ".join(parts)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
-from dpflow.ledger.decision.terms import is_within, total_of
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.entries import percent_text
+from dpflow.policy.lifetime import differing, fits, is_within, tally_of, total_of
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.
@@ -42,9 +42,8 @@ def term_guarantee(
     # What a divided dataset was opened with is the cap of all its parts together.
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
-    held = adds_up(copy, terms)
     pinned = {**copy, "budget": budget}
-    text = guarantee_in_words(pinned, adds_up=held, shortly=shortly)
+    text = guarantee_in_words(pinned, _all_terms(copy, terms), shortly=shortly)
     if not whole or budget == terms[-1].budget:
         return text
     admitted = budget_text(terms[-1].budget)
@@ -53,19 +52,44 @@ def term_guarantee(
     )
 
 
-def adds_up(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
-    """Say whether the lifetime, if there is one, bounds what all terms lose.
+def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None:
+    """Say what all terms together may lose; None where only the policy says it.
 
     A term that was replaced uncharged may be amended later, past the lifetime.
     """
-    charged = [view for view in terms if view.charged]
-    protected = {(view.unit, view.relation) for view in charged}
+    # The newest term will be charged.
+    views = [view for view in terms if view.charged or view is terms[-1]]
     lifetime = copy.get("lifetime")
-    return (
-        protected <= {(copy["unit"], copy["relation"])}
-        and not any(view.overdrawn for view in charged)
-        and (lifetime is None or is_within(total_of(charged), lifetime))
-    )
+    if lifetime is None or not views:
+        return None
+    cap, promised = budget_text(lifetime), views[0].promised
+    counted = [view.counted for view in views]
+    same = {(view.unit, view.relation) for view in views}
+    if (
+        same != {(copy["unit"], copy["relation"])}
+        or any(view.overdrawn for view in views)
+        or differing(counted)
+        or not fits(counted, promised or lifetime)
+    ):
+        return (
+            f"All terms together may exceed the lifetime {cap}: some protect another "
+            "unit or relation, have another filter, lost more than their budget, or "
+            "were charged after they had been replaced."
+        )
+    if promised is None or not is_within(lifetime, promised):
+        return (
+            f"The lifetime {cap} limits further terms and is no guarantee, because it "
+            "was named or raised after the first charge."
+        )
+    text = f"All terms together stay within {budget_text(promised)}"
+    if lifetime != promised:
+        text += f"; further ones fit up to {cap}"
+    charged = [view.counted for view in views if view.charged]
+    if tally_of(charged):
+        text += (
+            f"; those charged so far within {budget_text(total_of(charged, lifetime))}"
+        )
+    return f"{text}."
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:
@@ -99,7 +123,10 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     parts = [f"Terms so far: {'; '.join(_term_text(view) for view in terms)}."]
     charged = [view for view in terms if view.charged]
     if charged:
-        total, lifetime = budget_text(total_of(charged)), terms[-1].lifetime
+        total, lifetime = (
+            budget_text(total_of([view.counted for view in charged])),
+            terms[-1].lifetime,
+        )
         cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
         parts.append(
             f"Charged terms add up to {total} {cap or 'and no lifetime is set'}."

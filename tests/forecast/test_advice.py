@@ -39,9 +39,13 @@ def test_each_weakness_is_found_at_its_limit():
     for old, new, result in (
         ("epsilon: 3", "epsilon: 10", []),
         ("epsilon: 3", "epsilon: 10.1", ["large-epsilon"]),
-        ("1e-6}", "1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}", ["large-epsilon"]),
-        ("1e-6}", "1e-6}\nlifetime: {epsilon: 6, delta: 2e-6}", ["renewal"]),
-        ("1e-6}", "1e-6}\nlifetime: {epsilon: 5, delta: 2e-6}", []),
+        (
+            "3, delta: 1e-6}",
+            "3, delta: 1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}",
+            ["large-epsilon", "renewal"],
+        ),
+        ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.288, delta: 2e-6}", ["renewal"]),
+        ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.287, delta: 2e-6}", []),
         ("1e-6}", "2e-4}", ["large-delta"]),
         ("1e-6}", "5e-5}", []),
         ("unit: person", WEEKS, ["renewal"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.composed import apart
@@ -82,6 +82,21 @@ class SplitsDelta(ThresholdFilter):
     def keeps_delta(self) -> bool:
         """Whether there is a delta for steps."""
         return self.delta_loss < self.delta
+
+    @property
+    def split(self) -> Fraction:
+        """The part of delta for the loss, as a fraction of delta."""
+        return self.delta_loss / self.delta
+
+    def with_budget(self, epsilon: Fraction, delta: Fraction) -> Self:
+        """Return the filter with equal constants and delta split in proportion.
+
+        Raises:
+            InvalidCost: If the constants allow nothing at this budget.
+        """
+        values = {name: getattr(self, name) for name in self.made_from}
+        budget = {"epsilon": epsilon, "delta": delta}
+        return type(self)(**values | budget | {"delta_loss": self.split * delta})
 
     def _limit_both(self, loss: Fraction) -> None:
         """Set the thresholds of the loss and of the deltas, which may be zero."""

@@ -34,6 +34,7 @@ class GdpFilter(SplitsDelta):
 
     theorem = "gdp"
     adds_up = True
+    term_options = frozenset()
     made_from = ("epsilon", "delta", "delta_loss")
     loss = "mu_squared"
 

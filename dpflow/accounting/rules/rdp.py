@@ -109,6 +109,7 @@ class RdpFilter(SettlesCells, SplitsDelta):
 
     theorem = "rdp"
     adds_up = True
+    term_options = frozenset({"order"})
     made_from = ("epsilon", "delta", "order", "conversion", "delta_loss")
     loss = "rdp"
 

@@ -36,6 +36,8 @@ class Rule(ABC):
         steady: Whether a price is the same at every used amount.
         adds_up: Whether thresholds of shares add up to the whole's
             (docs/derivations/ledger.md#reserved-shares).
+        term_options: Options that a policy declares so that the thresholds of its terms
+            add up; None: only the budgets of terms do.
         lists_steps: Whether the steps are listed in advance, each with a count.
         per_person: Whether people pay, each from a budget of their own: the public
             tally is reserved once, and does not decide about further steps.
@@ -51,6 +53,7 @@ class Rule(ABC):
     relations: ClassVar[tuple[str, ...]] = ("add-or-remove", "replace-one")
     steady: bool = True
     adds_up: ClassVar[bool] = False
+    term_options: ClassVar[frozenset[str] | None] = None
     lists_steps: ClassVar[bool] = False
     per_person: ClassVar[bool] = False
     prices_substeps: ClassVar[bool] = True

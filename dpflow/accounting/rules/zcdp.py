@@ -37,6 +37,7 @@ class ZcdpFilter(SplitsDelta):
 
     theorem = "zcdp"
     adds_up = True
+    term_options = frozenset()
     made_from = ("epsilon", "delta", "delta_loss", "conversion")
     components = ("rho", "delta")
 

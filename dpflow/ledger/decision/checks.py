@@ -23,11 +23,14 @@ from dpflow.ledger.decision.gates import (
     rule_admits,
     rule_and_halt,
 )
+from dpflow.ledger.decision.lifetime import lifetime_error, term_views, view_of
 from dpflow.ledger.decision.settlement import gate_of, least_posted
+from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Term, gate_in, roots_of, split
 from dpflow.ledger.state import State
+from dpflow.policy.lifetime import promise_of
 from dpflow.policy.reserved import charges_others
 
 
@@ -46,7 +49,7 @@ def check(state: State, entry: Entry) -> None:
     elif entry.kind in ("settle", "void"):
         problem = _return_problem(state, entry)
     elif entry.kind in ("open", "tighten"):
-        problem = _term_problem(state, entry)
+        problem = _term_problem(state, entry) or _promise_problem(state, entry)
     elif entry.kind in ("adjust", "repair"):
         problem = _overdraft_problem(state, entry)
     if problem is not None:
@@ -164,6 +167,25 @@ def _term_problem(state: State, entry: Entry) -> str | None:
         ):
             return f"gate {place!r} of term {number} was loosened in place"
     return None
+
+
+def _promise_problem(state: State, entry: Entry) -> str | None:
+    """Say how a term breaks the promise for all terms, if it does not say so."""
+    facts, book = entry.body["term"], str(entry.body["book"])
+    if "promised" not in facts:  # of an older version, whose budgets add up
+        return None
+    fixed = promise_of(facts["pinned"], facts["declared"], facts["gates"])
+    governs = state.term(book, facts["number"])
+    if governs is not None:
+        fixed = {name: governs.facts.get(name) for name in fixed}
+    if any(facts[name] != value for name, value in fixed.items()):
+        return f"term {facts['number']} counts otherwise than it was opened"
+    if facts["reason"] in BY_ITSELF:  # a step opened it, when nothing was charged
+        return None
+    terms = term_views(state, book, entry.body.get("forgotten", ()))
+    raises, opens = bool(entry.body.get("raises")), governs is None
+    error = lifetime_error(book, terms, view_of(facts), opens=opens, raises=raises)
+    return None if error is None else error.message
 
 
 def _is_pinned(

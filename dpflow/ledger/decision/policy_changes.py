@@ -17,10 +17,11 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
-from dpflow.ledger.decision.terms import agrees, is_charged, lifetime_error, opened, pin
+from dpflow.ledger.decision.lifetime import lifetime_error, term_views
+from dpflow.ledger.decision.terms import agrees, opened, opened_as, pin
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Term, is_within, split
+from dpflow.ledger.rows import Term, is_within, roots_of
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
@@ -99,7 +100,12 @@ class Apply(Command):
             closed = _tighten(pen, self, changes)
         elif action != "nothing":
             reason = self.reason or "the policy was applied"
-            opened(pen, self.policy, reason=reason, changes=changes)
+            body: dict[str, Any] = {"changes": changes}
+            if raises:
+                body["raises"] = True
+            if lost := roots_of(self.forgotten):
+                body["forgotten"] = lost
+            opened(pen, self.policy, reason=reason, **body)
         applied = replace(
             proposal,
             action=action,
@@ -127,41 +133,6 @@ class Apply(Command):
             )
             lines = [change.line for change in proposal.changes]
             raise PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
-
-
-def term_views(
-    state: State, book: str, forgotten: Sequence[str] = ()
-) -> tuple[TermView, ...]:
-    """Return the terms of a book as people read them, oldest first.
-
-    Args:
-        state: With all terms and accounts of the book.
-        book: Its name.
-        forgotten: Accounts that the witness knows to have been charged.
-    """
-    terms, frozen = state.terms(book), state.book(book).frozen
-    lost = {split(name)[1] for name in forgotten if split(name)[0] == book}
-    overdrawn = {
-        split(row.id)[1]
-        for row in state.accounts(book)
-        if row.overdrawn and split(row.id)[2] not in ("flow", "odometer", "others")
-    }
-    return tuple(
-        TermView(
-            number=term.number,
-            unit=pinned["unit"],
-            relation=pinned["relation"],
-            opened=term.facts["opened"],
-            divided="whole" in pinned,
-            budget=pinned["budget"],
-            charged=is_charged(state, term) or term.number in lost,
-            lifetime=pinned.get("lifetime"),
-            frozen=frozen if term is terms[-1] else None,
-            overdrawn=term.number in overdrawn,
-        )
-        for term in terms
-        for pinned in [term.facts["pinned"]]
-    )
 
 
 def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Proposal:
@@ -215,7 +186,8 @@ def _obstacle(
             f"{dataset}` first."
         )
         return PolicyNotApplied(msg, dataset=dataset)
-    return lifetime_error(policy, terms, opens=opens, raises=raises)
+    new = opened_as(policy, len(terms) + 1)
+    return lifetime_error(dataset, terms, new, opens=opens, raises=raises)
 
 
 def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:

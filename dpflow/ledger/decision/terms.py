@@ -1,14 +1,8 @@
-"""Terms: which copy of a policy governs a step, how the next one opens, and lifetimes.
-
-Terms add up by basic composition, each with the budget that it was opened with. A
-tightening frees nothing: its author may have seen outputs, and then only the budget
-that was fixed in advance bounds the term.
-"""
+"""Terms: which copy of a policy governs a step, and how the next one opens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpflow.accounting.solving import before_solving
@@ -18,25 +12,21 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger.decision.gates import gates_text, population_of
+from dpflow.ledger.decision.lifetime import is_charged, view_of
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import Decision
 from dpflow.ledger.records import Request, TermView, by_identity, digest
 from dpflow.ledger.rows import Term
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
-from dpflow.policy.pinned import budget_text, declared_budget, difference_lines
-from dpflow.rounding import number_from_text, number_text
+from dpflow.policy.lifetime import promise_of
+from dpflow.policy.pinned import difference_lines
 
 FIRST = "first decision"
 UNCHARGED = "nothing was charged before"
 #: Reasons of terms that a step opened; the next file may replace such a term until it
 #: is charged.
 BY_ITSELF = (FIRST, UNCHARGED)
-
-
-def is_charged(state: State, term: Term) -> bool:
-    """Say whether a term was charged at any cost; a voided charge counts as well."""
-    return state.account(term.whole) is not None
 
 
 def agrees(term: Term, policy: Policy) -> bool:
@@ -109,6 +99,17 @@ def policies_of(terms: Iterable[Term]) -> dict[str, str]:
     return {term.book: term.facts["policy_hash"] for term in terms}
 
 
+def facts_of(policy: Policy) -> dict[str, Any]:
+    """Return what the term of a file is opened with."""
+    pins = pinned(policy)
+    return {"pinned": pins, **promise_of(pins, declared(policy), gates_text(pins))}
+
+
+def opened_as(policy: Policy, number: int = 1) -> TermView:
+    """Return a file as a term."""
+    return view_of({"number": number, **facts_of(policy)})
+
+
 def opened(pen: Decision, policy: Policy, *, reason: str, **body: Any) -> Term:
     """Open the next term of a book.
 
@@ -121,8 +122,7 @@ def opened(pen: Decision, policy: Policy, *, reason: str, **body: Any) -> Term:
     number = pen.state.book(policy.dataset).terms + 1
     term = {
         "number": number,
-        "pinned": pinned(policy),
-        "opened": declared_budget(policy.promised),
+        **facts_of(policy),
         "reason": reason,
         "at": pen.command.at,
         "by": pen.command.writer,
@@ -202,97 +202,3 @@ def _check_alone(state: State, policy: Policy) -> None:
                 "both. The policy was not applied."
             )
             raise ConfigurationError(msg)
-
-
-# Lifetimes
-
-
-_NAMES = ("epsilon", "delta")
-
-
-def _sum(budgets: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the sum of budgets as exact text."""
-    texts = [*budgets]
-    return {
-        name: number_text(
-            sum((number_from_text(budget[name]) for budget in texts), Fraction(0))
-        )
-        for name in _NAMES
-    }
-
-
-def total_of(terms: Iterable[TermView]) -> dict[str, str]:
-    """Return the sum of the charged terms."""
-    return _sum(view.opened for view in terms if view.charged)
-
-
-def _remaining(budget: Mapping[str, str], whole: Mapping[str, str]) -> list[Fraction]:
-    """Return epsilon and delta of a whole less those of a budget."""
-    return [number_from_text(whole[n]) - number_from_text(budget[n]) for n in _NAMES]
-
-
-def is_within(budget: Mapping[str, str], lifetime: Mapping[str, str]) -> bool:
-    """Say whether a budget is at most a lifetime."""
-    return min(_remaining(budget, lifetime)) >= 0
-
-
-def lifetime_error(
-    policy: Policy, terms: Sequence[TermView], *, opens: bool, raises: bool = False
-) -> PolicyNotApplied | None:
-    """Return an error for a file that brings all charged terms above its lifetime.
-
-    Args:
-        policy: The file.
-        terms: The terms so far.
-        opens: Whether the file opens a further term.
-        raises: Whether the lifetime may be raised, or dropped by an overdrawn term.
-
-    Returns:
-        The error if the lifetime is exceeded or raised, if a further term has no
-        lifetime, or if a term was overdrawn; else None.
-    """
-    budgets = [view.opened for view in terms if view.charged]
-    if not budgets or (policy.lifetime is None and not opens):
-        return None
-    budgets += [declared_budget(policy.promised)] if opens else []
-    dataset, total, limit = policy.dataset, _sum(budgets), "and no lifetime caps them"
-    lifetime = None if policy.lifetime is None else declared_budget(policy.lifetime)
-    whole = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
-    advice = f"Write `lifetime: {{{whole}}}` or more into its policy."
-    if lifetime is not None:
-        if is_within(total, lifetime):
-            problem = _broken_promise(terms, lifetime) if opens and not raises else ""
-            msg = f"In dataset {dataset!r} {problem}. Add --raise-lifetime to open a "
-            msg += "further term nevertheless: the promise for all terms ends with it."
-            return PolicyNotApplied(msg, dataset=dataset) if problem else None
-        limit = f"above its lifetime {budget_text(lifetime)}"
-        rest = [max(n, Fraction(0)) for n in _remaining(total_of(terms), lifetime)]
-        remaining = dict(zip(_NAMES, map(number_text, rest), strict=True))
-        if opens:
-            advice = (
-                f"{budget_text(remaining)} remains for a further term: lower the "
-                "budget, or undo the edit."
-            )
-    if opens and policy.partition is not None and policy.partition.by_time:
-        # A person may be in every part, so a term counts with the lifetime itself.
-        advice = (
-            "Parts by time may use up the lifetime together, so that no further term "
-            "fits. Undo the edit, or change only what is tighter."
-        )
-    msg = (
-        f"the terms of dataset {dataset!r} would add up to "
-        f"{' + '.join(map(budget_text, budgets))} = {budget_text(total)}, {limit}. A "
-        f"term counts with the budget that it was opened with. {advice}"
-    )
-    return PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
-
-
-def _broken_promise(terms: Sequence[TermView], lifetime: Mapping[str, str]) -> str:
-    """Say why a further term breaks the promise for all terms, if it does."""
-    over = [str(view.number) for view in terms if view.overdrawn]
-    before = terms[-1].lifetime
-    if over:
-        return f"more was charged in term {' and '.join(over)} than its budget"
-    if before is not None and not is_within(lifetime, before):
-        return f"the file raises the lifetime {budget_text(before)}"
-    return ""

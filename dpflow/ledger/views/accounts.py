@@ -18,7 +18,7 @@ from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.ledger.decision.gates import Gate, announced_gates
-from dpflow.ledger.decision.policy_changes import term_views
+from dpflow.ledger.decision.lifetime import term_views
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.decision.terms import agrees, may_be_replaced
 from dpflow.ledger.entry import ACCOUNT, Sums

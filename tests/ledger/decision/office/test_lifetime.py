@@ -11,7 +11,7 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
 from dpflow.ledger.decision.office import Amend, Freeze
-from dpflow.ledger.decision.terms import opened
+from dpflow.ledger.decision.terms import FIRST, opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision, all_terms
 from dpflow.ledger.office import apply_policy, propose
@@ -240,7 +240,8 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
         state = transaction.load(lambda s: all_terms(s, "a"))
         command = Freeze(book="a", reason="x")
         pen = Decision(state, command)
-        opened(pen, given, reason="whatever is asked")
+        # As a step's first term: followers refuse any other term above the lifetime.
+        opened(pen, given, reason=FIRST)
         transaction.append([e.columns for e in pen.entries], pen.kept)
 
 

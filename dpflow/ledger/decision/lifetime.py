@@ -1,0 +1,146 @@
+"""Terms of a dataset as people read them, and whether a further one fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpflow.exceptions import PolicyNotApplied
+from dpflow.ledger.records import TermView
+from dpflow.ledger.rows import Term, split
+from dpflow.ledger.state import State
+from dpflow.policy.lifetime import differing, fits, is_within, room, total_of
+from dpflow.policy.pinned import TIMES, budget_text
+
+
+def is_charged(state: State, term: Term) -> bool:
+    """Say whether a term was charged at any cost; a voided charge counts as well."""
+    return state.account(term.whole) is not None
+
+
+def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
+    """Return a term as people read it.
+
+    Args:
+        facts: Of its newest entry.
+        **fields: Fields of the view; by default it counts as charged.
+    """
+    pinned = facts["pinned"]
+    lifetime = pinned.get("lifetime")
+    return TermView(
+        number=facts["number"],
+        unit=pinned["unit"],
+        relation=pinned["relation"],
+        opened=facts["opened"],
+        divided="whole" in pinned,
+        by_time=pinned.get("partition", {}).get("by") in TIMES,
+        budget=pinned["budget"],
+        lifetime=lifetime,
+        promised=facts.get("promised", lifetime),
+        tally=facts.get("tally"),
+        **{"charged": True, **fields},
+    )
+
+
+def term_views(
+    state: State, book: str, forgotten: Sequence[str] = ()
+) -> tuple[TermView, ...]:
+    """Return the terms of a book as people read them, oldest first.
+
+    Args:
+        state: With all terms and accounts of the book.
+        book: Its name.
+        forgotten: Accounts that the witness knows to have been charged.
+    """
+    terms, frozen = state.terms(book), state.book(book).frozen
+    lost = {split(name)[1] for name in forgotten if split(name)[0] == book}
+    overdrawn = {
+        split(row.id)[1]
+        for row in state.accounts(book)
+        if row.overdrawn and split(row.id)[2] not in ("flow", "odometer", "others")
+    }
+    return tuple(
+        view_of(
+            term.facts,
+            charged=is_charged(state, term) or term.number in lost,
+            frozen=frozen if term is terms[-1] else None,
+            overdrawn=term.number in overdrawn,
+        )
+        for term in terms
+    )
+
+
+def lifetime_error(
+    dataset: str,
+    terms: Sequence[TermView],
+    new: TermView,
+    *,
+    opens: bool = True,
+    raises: bool = False,
+) -> PolicyNotApplied | None:
+    """Return an error for a file that brings all charged terms above its lifetime.
+
+    Args:
+        dataset: Its name.
+        terms: The terms so far.
+        new: The file as a term.
+        opens: Whether the file opens a further term.
+        raises: Whether the promise for all terms may end.
+
+    Returns:
+        The error if the lifetime is exceeded, if a further term has no lifetime, or if
+        it breaks the promise for all terms; else None.
+    """
+    charged, lifetime = [view for view in terms if view.charged], new.lifetime
+    if not charged or (lifetime is None and not opens):
+        return None
+    counted = [view.counted for view in charged]
+    every = [*counted, new.counted] if opens else counted
+    limit = "and no lifetime caps them"
+    if lifetime is not None and fits(every, lifetime):
+        problem = _broken_promise(terms, new) if opens and not raises else ""
+        msg = f"In dataset {dataset!r} {problem}. Add --raise-lifetime to open a "
+        msg += "further term nevertheless: the promise for all terms ends with it."
+        return PolicyNotApplied(msg, dataset=dataset) if problem else None
+    total = total_of(every)
+    whole = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
+    advice = f"Write `lifetime: {{{whole}}}` or more into its policy."
+    if lifetime is not None:
+        limit = f"above its lifetime {budget_text(lifetime)}"
+        if opens:
+            remaining = budget_text(room(counted, new.counted, lifetime))
+            advice = (
+                f"{remaining} remains for a further term: lower the budget, or undo "
+                "the edit."
+            )
+    if opens and new.by_time:
+        # A person may be in every part, so a term counts with the lifetime itself.
+        advice = (
+            "Parts by time may use up the lifetime together, so that no further term "
+            "fits. Undo the edit, or change only what is tighter."
+        )
+    msg = (
+        f"the terms of dataset {dataset!r} would add up to "
+        f"{' + '.join(budget_text(term.budget) for term in every)} = "
+        f"{budget_text(total)}, {limit}. A term counts with the budget that it was "
+        f"opened with. {advice}"
+    )
+    return PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)
+
+
+def _broken_promise(terms: Sequence[TermView], new: TermView) -> str:
+    """Say why a further term breaks the promise for all terms, if it does."""
+    over = [str(view.number) for view in terms if view.overdrawn]
+    before, after = terms[-1].lifetime, new.lifetime
+    counted = [view for view in (*terms, new) if view.charged]
+    if over:
+        return f"more was charged in term {' and '.join(over)} than its budget"
+    if odd := differing([view.counted for view in counted]):
+        return (
+            f"the terms add up in the tally of term {counted[0].number}, and term "
+            f"{counted[odd[0]].number} differs in its filter, an option, the split of "
+            "delta, its unit or its relation"
+        )
+    if before is not None and (after is None or not is_within(after, before)):
+        return f"the file raises the lifetime {budget_text(before)}"
+    return ""

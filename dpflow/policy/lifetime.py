@@ -1,0 +1,147 @@
+"""Lifetimes: what all charged terms of a dataset may lose together.
+
+The first charged term fixes the method: thresholds add up in the tally of its filter,
+or budgets add up by basic composition. Each term counts as it was opened. A tightening
+frees nothing: its author may have seen outputs, and then only what was fixed in advance
+bounds the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from dpflow.accounting.terms import TermSum, add_thresholds, adds_terms
+from dpflow.policy.pinned import TIMES
+from dpflow.rounding import number_from_text, number_text, short_down, short_up
+
+Budget = Mapping[str, str]
+_NAMES = ("epsilon", "delta")
+
+
+class Opened(NamedTuple):
+    """What a term counts towards a lifetime.
+
+    Attributes:
+        budget: Its budget; for parts by time with a lifetime, all of that.
+        tally: Filter with thresholds, as JSON; None if only the budget adds up.
+    """
+
+    unit: str
+    relation: str
+    budget: Budget
+    tally: str | None
+
+
+def promise_of(
+    pins: Mapping[str, Any], declared: Mapping[str, Any], gates: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a term fixes about all terms together when it is opened.
+
+    Args:
+        pins: What `Policy.pinned` returned.
+        declared: What `Policy.declared` returned.
+        gates: Of the term, with solved thresholds.
+    """
+    text = gates["partition"]["rule"]
+    by_time = pins.get("partition", {}).get("by") in TIMES
+    adds = not by_time and adds_terms(text, declared["filter"].keys())
+    return {
+        "opened": pins["lifetime" if "whole" in pins else "budget"],
+        "promised": pins.get("lifetime"),
+        "tally": text if adds else None,
+    }
+
+
+def is_within(budget: Budget, lifetime: Budget) -> bool:
+    """Say whether a budget is at most a lifetime."""
+    return min(_remaining(budget, lifetime)) >= 0
+
+
+def differing(terms: Sequence[Opened]) -> list[int]:
+    """Return the places of terms that do not add up in the tally of the first one."""
+    unit, relation, _, tally = terms[0]
+    return [
+        place
+        for place, term in enumerate(terms)
+        if tally is not None
+        and (
+            (term.unit, term.relation) != (unit, relation)
+            or add_thresholds([tally, term.tally]) is None
+        )
+    ]
+
+
+def tally_of(terms: Sequence[Opened]) -> TermSum | None:
+    """Return the sum of several terms in one tally; None if only budgets add up."""
+    several = len(terms) > 1 and not differing(terms)
+    return add_thresholds([term.tally for term in terms]) if several else None
+
+
+def fits(terms: Sequence[Opened], lifetime: Budget) -> bool:
+    """Say whether terms are together within a lifetime."""
+    tally = tally_of(terms)
+    if tally is None:
+        return is_within(_sum(terms), lifetime)
+    return tally.total.fits_within(tally.limit(*_numbers(lifetime)))
+
+
+def terms_that_fit(term: Opened, lifetime: Budget) -> int:
+    """Return how many such terms fit into a lifetime."""
+    pairs: Iterable[tuple[Any, Any]] = zip(
+        *map(_numbers, (lifetime, term.budget)), strict=True
+    )
+    if (tally := add_thresholds([term.tally])) is not None:
+        limit = tally.limit(*_numbers(lifetime))
+        pairs = zip(limit.amounts, tally.total.amounts, strict=True)
+    return min(int(whole // part) for whole, part in pairs if part)
+
+
+def total_of(terms: Sequence[Opened], lifetime: Budget | None = None) -> Budget:
+    """Return what terms lose together, rounded up: at the sum of their deltas.
+
+    Args:
+        terms: The charged terms of a dataset, oldest first.
+        lifetime: If they fit into it otherwise, the epsilon is read at its delta.
+    """
+    budgets, tally = _sum(terms), tally_of(terms)
+    if tally is None:
+        return budgets
+    guess, _ = _numbers(budgets)
+    deltas = [budgets["delta"]]
+    if lifetime is not None and fits(terms, lifetime):
+        deltas.append(lifetime["delta"])
+    for delta in deltas:
+        epsilon = tally.least_epsilon(number_from_text(delta), guess)
+        total = {"epsilon": short_up(epsilon), "delta": delta}
+        if lifetime is None or is_within(total, lifetime):
+            break
+    return total
+
+
+def room(terms: Sequence[Opened], new: Opened, lifetime: Budget) -> Budget:
+    """Return what remains of a lifetime for a further term."""
+    tally = tally_of([*terms, new]) and add_thresholds([term.tally for term in terms])
+    if tally is None:
+        rest = (max(n, Fraction(0)) for n in _remaining(_sum(terms), lifetime))
+        return dict(zip(_NAMES, map(number_text, rest), strict=True))
+    whole, part = _numbers(lifetime), _numbers(new.budget)[1]
+    epsilon = short_down(tally.room(whole[0], whole[1], part))
+    return {"epsilon": epsilon, "delta": new.budget["delta"]}
+
+
+def _sum(terms: Sequence[Opened]) -> Budget:
+    """Return the sum of budgets as exact text."""
+    budgets = [_numbers(term.budget) for term in terms]
+    sums = (sum(numbers, Fraction(0)) for numbers in zip(*budgets, strict=True))
+    return dict(zip(_NAMES, map(number_text, sums), strict=True))
+
+
+def _numbers(budget: Budget) -> list[Fraction]:
+    return [number_from_text(budget[name]) for name in _NAMES]
+
+
+def _remaining(budget: Budget, whole: Budget) -> list[Fraction]:
+    """Return epsilon and delta of a whole less those of a budget."""
+    return [a - b for a, b in zip(_numbers(whole), _numbers(budget), strict=True)]
