@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpflow.accounting.terms import TermSum, add_thresholds, adds_terms
-from dpflow.policy.pinned import TIMES
+from dpflow.policy.pinned import TIMES, budget_text
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
 
 Budget = Mapping[str, str]
@@ -118,6 +118,12 @@ def total_of(terms: Sequence[Opened], lifetime: Budget | None = None) -> Budget:
         if lifetime is None or is_within(total, lifetime):
             break
     return total
+
+
+def say_total(terms: Sequence[Opened], lifetime: Budget | None = None) -> str:
+    """Say what terms lose together, and how it was added up."""
+    where = " in the tally of their filter" if tally_of(terms) else ""
+    return budget_text(total_of(terms, lifetime)) + where
 
 
 def room(terms: Sequence[Opened], new: Opened, lifetime: Budget) -> Budget:

@@ -9,7 +9,7 @@ from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
-from dpflow.policy.lifetime import differing, fits, is_within, room, total_of
+from dpflow.policy.lifetime import differing, fits, is_within, room, say_total, total_of
 from dpflow.policy.pinned import TIMES, budget_text
 
 
@@ -122,7 +122,7 @@ def lifetime_error(
     msg = (
         f"the terms of dataset {dataset!r} would add up to "
         f"{' + '.join(budget_text(term.budget) for term in every)} = "
-        f"{budget_text(total)}, {limit}. A term counts with the budget that it was "
+        f"{say_total(every)}, {limit}. A term counts with the budget that it was "
         f"opened with. {advice}"
     )
     return PolicyNotApplied(msg, dataset=dataset, total=total, lifetime=lifetime)

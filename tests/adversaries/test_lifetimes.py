@@ -1,0 +1,168 @@
+"""Adversaries against lifetimes, who choose later terms by the outputs of earlier ones.
+
+The first term is a Gaussian that fills its budget of (e, d). Its loss decides about the
+second term, under a lifetime of (2e, 2d). The value is the true delta at the lifetime's
+epsilon over the promised one, an integral over the first term's loss in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit, ndtr
+
+from dpflow.ledger.decision.lifetime import lifetime_error
+from dpflow.ledger.decision.terms import opened_as
+from dpflow.policy import Policy
+from dpflow.policy.lifetime import Opened, fits, room
+from dpflow.rounding import from_units
+from tests.ledger.support import make_policy
+
+#: Points of a standard normal variable, and their weights.
+POINTS = np.linspace(-14, 14, 40_001)
+WEIGHTS = np.exp(-(POINTS**2) / 2) / np.sqrt(2 * np.pi) * (POINTS[1] - POINTS[0])
+PAIRS = [(3, "1e-6", 6, "2e-6"), (1, "1e-6", 2, "2e-6")]
+
+
+def excess(epsilon: Any) -> Any:
+    """Return what a loss of zero adds to the delta at an epsilon, perhaps below 0."""
+    return np.maximum(0, -np.expm1(epsilon))
+
+
+def gaussian(epsilon: Any, mu_squared: float) -> Any:
+    """Return the delta of a Gaussian at an epsilon, perhaps below 0."""
+    mu = np.sqrt(mu_squared)
+    far = np.exp(epsilon) * ndtr(-epsilon / mu - mu / 2)
+    return ndtr(-epsilon / mu + mu / 2) - far
+
+
+def response(epsilon: Any, own: float, delta: float) -> Any:
+    """Return the delta of the worst (own, delta)-DP step at an epsilon."""
+    up = expit(own)
+    leaks = up * excess(epsilon - own) + (1 - up) * excess(epsilon + own)
+    return delta + (1 - delta) * leaks
+
+
+def policy(epsilon: object, delta: str, theorem: str, lifetime: str = "") -> Policy:
+    """Make a policy of one theorem."""
+    fields = {"lifetime": lifetime} if lifetime else {}
+    budget = f"{{epsilon: {epsilon}, delta: {delta}}}"
+    return make_policy(budget=budget, filter=theorem, **fields)
+
+
+def mu_squared_of(file: Policy) -> float:
+    """Return the threshold of a policy's filter."""
+    return float(from_units(file.dataset_filter().limit.amounts[0]))
+
+
+def value(first: Policy, options: Sequence[Callable[[Any], Any]], most: float) -> float:
+    """Return the true delta over the promised one, of the best choice by outputs.
+
+    Args:
+        first: The first term.
+        options: The delta of each possible second term, given the epsilon that the
+            first term leaves to it; stopping is one more.
+        most: Epsilon of the lifetime.
+    """
+    mu_squared = mu_squared_of(first)
+    left = most - mu_squared / 2 - np.sqrt(mu_squared) * POINTS
+    best = np.max([excess(left), *(option(left) for option in options)], axis=0)
+    return float((WEIGHTS * best).sum())
+
+
+def second_terms(
+    epsilon: int, delta: str, most: int, whole: str
+) -> tuple[Policy, list[tuple[Policy, Callable[[Any], Any]]]]:
+    """Return a first term, and possible second ones with their deltas."""
+    lifetime = f"{{epsilon: {most}, delta: {whole}}}"
+    first = policy(epsilon, delta, "gdp", lifetime)
+    counted = opened_as(first).counted
+    limits = {"epsilon": str(most), "delta": whole}
+    larger = room([counted], counted, limits)["epsilon"]
+    fill = policy(larger, delta, "gdp", lifetime)
+    plain = policy(epsilon, delta, "basic", lifetime)
+    # A budget of four digits fills the lifetime nearly; the adversary fills all of it.
+    mu_squared = mu_squared_of(policy(most, whole, "gdp")) - mu_squared_of(first)
+    assert 0.97 * mu_squared < mu_squared_of(fill) <= mu_squared
+    return first, [
+        (fill, lambda left: gaussian(left, mu_squared)),
+        (plain, lambda left: response(left, epsilon, float(delta))),
+    ]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "most", "whole"), PAIRS)
+def test_no_choice_of_terms_loses_more_than_the_lifetime(
+    epsilon: int, delta: str, most: int, whole: str
+) -> None:
+    """A Gaussian fills the lifetime; the worst step of another filter is refused.
+
+    Two Gaussians are one Gaussian, so the ratio is 1 up to rounding of floats.
+    """
+    first, files = second_terms(epsilon, delta, most, whole)
+    admitted = [
+        option
+        for file, option in files
+        if lifetime_error("a", [opened_as(first)], opened_as(file, 2)) is None
+    ]
+    assert len(admitted) == 1
+    ratio = value(first, admitted, most) / float(whole)
+    assert ratio == pytest.approx(1, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pair", "basic", "either"), [(PAIRS[0], 0.976, 1.836), (PAIRS[1], 0.866, 1.701)]
+)
+def test_a_method_chosen_by_an_output_is_caught(
+    pair: tuple[int, str, int, str], basic: float, either: float
+) -> None:
+    """Control: each method alone is sound, and whichever fits is not."""
+    first, files = second_terms(*pair)
+    for file, _ in files:
+        # Under the wrong rule either sum is within the lifetime.
+        lifetime = {"epsilon": str(pair[2]), "delta": pair[3]}
+        counted = [opened_as(each).counted for each in (first, file)]
+        budgets = [Opened(*term[:3], None) for term in counted]
+        assert fits(counted, lifetime) or fits(budgets, lifetime)
+    fill, plain = (option for _, option in files)
+    promised = float(pair[3])
+    assert value(first, [plain], pair[2]) / promised == pytest.approx(basic, abs=5e-4)
+    found = value(first, [fill, plain], pair[2]) / promised
+    assert found == pytest.approx(either, abs=5e-4)
+
+
+def test_a_lifetime_raised_by_an_output_is_caught() -> None:
+    """Control: the lifetime that is in force at the end is no guarantee.
+
+    Both lifetimes have a delta of 1e-6. The adversary raises the first one where the
+    loss may pass the second one, and so breaks one of both with nearly 2e-6.
+    """
+    first = policy(3, "1e-6", "gdp", "{epsilon: 3, delta: 1e-6}")
+    terms = [opened_as(first)]
+    raised = policy(3, "1e-6", "gdp", "{epsilon: 4.424, delta: 1e-6}")
+    error = lifetime_error("a", terms, opened_as(raised, 2))
+    assert "--raise-lifetime" in str(error)
+    assert lifetime_error("a", terms, opened_as(raised, 2), raises=True) is None
+    mu_squared = mu_squared_of(first)
+    loss = mu_squared / 2 + np.sqrt(mu_squared) * POINTS
+    stays, raises = excess(3 - loss), gaussian(4.424 - loss, mu_squared)
+    assert (WEIGHTS * stays).sum() <= 1e-6
+    assert (WEIGHTS * raises).sum() <= 1e-6
+    assert (WEIGHTS * np.maximum(stays, raises)).sum() > 1.9e-6
+
+
+def test_settled_usage_without_held_amounts_is_caught() -> None:
+    """Control: three terms whose steps still run would count nothing, and lose more."""
+    first, _ = second_terms(*PAIRS[0])
+    terms = [opened_as(first, number) for number in (1, 2, 3)]
+    loss = 3 * mu_squared_of(first)
+    limits = {"epsilon": "5.309", "delta": "3e-6"}
+    assert fits([term.counted for term in terms], limits)
+    assert not fits([term.counted for term in terms], limits | {"epsilon": "5.308"})
+    two = {"epsilon": "4.288", "delta": "2e-6"}
+    assert fits([term.counted for term in terms[:2]], two)
+    assert not fits([term.counted for term in terms], two)
+    # By settled usage all three would fit.
+    assert gaussian(4.288, loss) > 20 * 2e-6
