@@ -34,7 +34,7 @@ class TermSum(NamedTuple):
 
     Rounding: thresholds of a lifetime down, readings up.
 
-    Checked by: tests/accounting/test_terms.py, tests/adversaries/test_terms.py.
+    Checked by: tests/accounting/test_terms.py, tests/adversaries/test_lifetimes.py.
 
     Attributes:
         rule: Filter of the first term.

@@ -8,7 +8,7 @@ from typing import Any
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.records import TermView
 from dpflow.ledger.views.entries import percent_text
-from dpflow.policy.lifetime import differing, fits, is_within, tally_of, total_of
+from dpflow.policy.lifetime import differing, fits, is_within, say_total, tally_of
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.
@@ -20,6 +20,10 @@ _REST = (
 _OVERDRAWN = (
     "More was charged in an overdrawn term than its budget: no sum of budgets bounds "
     "what all terms lose."
+)
+_NO_SUM = (
+    "A charged term does not add up in the tally of the first one: no sum bounds what "
+    "all terms lose."
 )
 _DIFFERENT = (
     "Charged terms protect different units or relations: their sum is a guarantee of "
@@ -63,32 +67,31 @@ def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None
     if lifetime is None or not views:
         return None
     cap, promised = budget_text(lifetime), views[0].promised
+    held = promised if promised and is_within(lifetime, promised) else None
     counted = [view.counted for view in views]
     same = {(view.unit, view.relation) for view in views}
     if (
         same != {(copy["unit"], copy["relation"])}
         or any(view.overdrawn for view in views)
         or differing(counted)
-        or not fits(counted, promised or lifetime)
+        or not fits(counted, held or lifetime)
     ):
         return (
             f"All terms together may exceed the lifetime {cap}: some protect another "
             "unit or relation, have another filter, lost more than their budget, or "
             "were charged after they had been replaced."
         )
-    if promised is None or not is_within(lifetime, promised):
+    if held is None:
         return (
             f"The lifetime {cap} limits further terms and is no guarantee, because it "
             "was named or raised after the first charge."
         )
-    text = f"All terms together stay within {budget_text(promised)}"
-    if lifetime != promised:
+    text = f"All terms together stay within {budget_text(held)}"
+    if lifetime != held:
         text += f"; further ones fit up to {cap}"
     charged = [view.counted for view in views if view.charged]
     if tally_of(charged):
-        text += (
-            f"; those charged so far within {budget_text(total_of(charged, lifetime))}"
-        )
+        text += f"; those charged so far within {say_total(charged, lifetime)}"
     return f"{text}."
 
 
@@ -122,17 +125,16 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
         return "No term is open yet."
     parts = [f"Terms so far: {'; '.join(_term_text(view) for view in terms)}."]
     charged = [view for view in terms if view.charged]
-    if charged:
-        total, lifetime = (
-            budget_text(total_of([view.counted for view in charged])),
-            terms[-1].lifetime,
-        )
-        cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
-        parts.append(
-            f"Charged terms add up to {total} {cap or 'and no lifetime is set'}."
-        )
+    counted = [view.counted for view in charged]
     if any(view.overdrawn for view in charged):
         parts.append(_OVERDRAWN)
+    elif charged and differing(counted):
+        parts.append(_NO_SUM)
+    elif charged:
+        lifetime = terms[-1].lifetime
+        cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
+        total = f"{say_total(counted, lifetime)} {cap or 'and no lifetime is set'}"
+        parts.append(f"Charged terms add up to {total}.")
     if len({(view.unit, view.relation) for view in charged}) > 1:
         parts.append(_DIFFERENT)
     return " ".join(parts)

@@ -1,0 +1,387 @@
+"""Terms under one filter add up in its tally, and the first charged term fixes that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpflow import Gaussian, PureDP
+from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
+from dpflow.forecast.advice import advice
+from dpflow.ledger import views
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.office import Amend
+from dpflow.ledger.decision.terms import opened_as
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import apply_policy, propose
+from dpflow.ledger.opening import open_ledger
+from dpflow.policy import Budget, Policy
+from dpflow.policy.lifetime import Opened
+from dpflow.policy.population import Population
+from dpflow.show.guarantees import term_guarantee, terms_in_words
+from tests.ledger.audit.test_forged import written_as
+from tests.ledger.support import (
+    Place,
+    audit,
+    granted,
+    make_ledger,
+    make_policy,
+    terms_of,
+    url,
+)
+
+#: A year of Gaussian reports.
+YEAR = Gaussian(sensitivity=1, sigma=2)
+NEW: dict[str, Any] = {"new_term": True, "reason": "a new year"}
+
+
+def policy(lifetime: str = "6.991", delta: str = "5e-6", **fields: str) -> Policy:
+    """Make a policy of terms of (3, 1e-6)."""
+    given = {
+        "budget": "{epsilon: 3, delta: 1e-6}",
+        "filter": "gdp",
+        "lifetime": f"{{epsilon: {lifetime}, delta: {delta}}}",
+    }
+    return make_policy(**given | fields)
+
+
+def charge(ledger: Ledger, file: Policy, **fields: Any) -> str:
+    """Charge a year of reports."""
+    return granted(ledger, YEAR, policies=[file], **fields)
+
+
+def open_terms(ledger: Ledger, file: Policy, count: int, **fields: Any) -> None:
+    """Open terms and charge each; the charges stay open."""
+    for number in range(count):
+        if number:
+            apply_policy(ledger, file, **NEW)
+        charge(ledger, file, **fields)
+
+
+def words(ledger: Ledger, file: Policy) -> str:
+    """Return the guarantee and what the terms add up to."""
+    terms = views.terms(ledger, file.dataset)
+    return f"{term_guarantee(file.declared(), terms)} {terms_in_words(terms)}"
+
+
+def test_five_terms_lose_6_991_and_not_15(ledger: Ledger) -> None:
+    """The printed number is rounded up, and the lifetime holds it exactly."""
+    file = policy()
+    open_terms(ledger, file, 5)
+    text = words(ledger, file)
+    total = "(epsilon = 6.991, delta = 5e-06) in the tally of their filter"
+    assert f"stay within (epsilon = 6.991, delta = 5e-06); those charged so far within {total}." in text  # fmt: skip  # noqa: E501
+    assert f"Charged terms add up to {total} of the lifetime" in text
+    with pytest.raises(PolicyNotApplied, match=r"epsilon = 7\.727, delta = 6e-06"):
+        apply_policy(ledger, file, **NEW)
+    codes = {each.code: each.text for each in advice(file, terms=views.terms(ledger, "a"))}  # fmt: skip  # noqa: E501
+    assert "lets 5 terms renew" in codes["renewal"]
+    assert "(epsilon = 6.991, delta = 5e-06)" in codes["renewed"]
+    audit(ledger)
+    assert verify(ledger).fine
+
+
+def test_a_lifetime_of_6_99_refuses_the_fifth_term(ledger: Ledger) -> None:
+    """The refusal says what remains, a smaller term fits, and a wide file is judged."""
+    file = policy("6.99")
+    open_terms(ledger, file, 4)
+    match = r"= \(epsilon = 6\.991, delta = 5e-06\) in the tally .* above its lifetime \(epsilon = 6\.99, .*\(epsilon = 2\.999, delta = 1e-06\) remains"  # noqa: E501
+    for wide in (file, policy("6.99", other_flows="refuse")):
+        with pytest.raises(PolicyNotApplied, match=match) as caught:
+            apply_policy(ledger, wide, **NEW)
+    assert caught.value.total == {"epsilon": "6.991", "delta": "0.000005"}
+    looser = policy("6.99", budget="{epsilon: 3.1, delta: 1e-6}")
+    assert "above its lifetime" in propose(ledger, looser).obstacle
+    last = policy("6.99", budget="{epsilon: 2.999, delta: 1e-6}")
+    assert apply_policy(ledger, last, **NEW).term == 5
+    assert verify(ledger).fine
+
+
+def test_deltas_of_gaussian_terms_need_not_add_up(ledger: Ledger) -> None:
+    """Five terms are (7.493, 1e-6), too, and that is printed under such a lifetime."""
+    file = policy("7.493", "1e-6")
+    open_terms(ledger, file, 5)
+    assert "add up to (epsilon = 7.493, delta = 1e-06) in" in words(ledger, file)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "total"),
+    [
+        ("zcdp", "6.968"),
+        ("{theorem: rdp, order: 9}", "9.461"),
+        ("basic", "15"),
+        ("rdp", "15"),
+        ("auto", "15"),
+        ("{theorem: rdp, orders: [8, 9]}", "15"),
+        ("residue", "15"),
+        ("whitehouse", "15"),
+    ],
+)
+def test_each_filter_adds_terms_up_in_its_own_way(filter_: str, total: str) -> None:
+    """In its tally where constants are declared and steady, else by budgets."""
+    file = policy("15", filter=filter_)
+    terms = [opened_as(file, number) for number in range(1, 6)]
+    assert f"add up to (epsilon = {total}, delta = 5e-06)" in terms_in_words(terms)
+
+
+OTHERS = {
+    "filter": {"filter": "zcdp"},
+    "split": {"filter": "{theorem: gdp, delta_loss: 5e-7}"},
+    "budgets only": {"filter": "auto"},
+    "unit": {"unit": "visit"},
+    "relation": {"relation": "replace-one"},
+}
+
+
+@pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
+def test_a_term_of_another_kind_ends_the_promise(
+    ledger: Ledger, fields: dict[str, str]
+) -> None:
+    """It needs --raise-lifetime, and no number is printed."""
+    charge(ledger, policy("15"))
+    other = policy("15", **fields)
+    match = "in the tally of term 1, and term 2 differs.*--raise-lifetime"
+    with pytest.raises(PolicyNotApplied, match=match):
+        apply_policy(ledger, other, **NEW)
+    apply_policy(ledger, other, **NEW, raise_lifetime=True)
+    assert "stay within" not in words(ledger, other)
+    granted(ledger, "0.1", policies=[other])
+    text = words(ledger, other)
+    assert "may exceed the lifetime" in text
+    assert "no sum bounds" in text
+    assert "add up to" not in text
+    # Every further term needs the flag as well.
+    with pytest.raises(PolicyNotApplied, match="--raise-lifetime"):
+        apply_policy(ledger, other, **NEW)
+    assert verify(ledger).fine
+
+
+def test_an_order_must_be_declared_and_equal(ledger: Ledger) -> None:
+    """Orders price steps: a second one ends the promise."""
+    charge(ledger, policy("15", filter="{theorem: rdp, order: 9}"))
+    for filter_ in ("{theorem: rdp, order: 8}", "rdp"):
+        with pytest.raises(PolicyNotApplied, match="--raise-lifetime"):
+            apply_policy(ledger, policy("15", filter=filter_), **NEW)
+    # Numbers and flows may change.
+    smaller = policy(
+        "15",
+        filter="{theorem: rdp, order: 9}",
+        budget="{epsilon: 2, delta: 1e-6}",
+        flows="{weekly: {epsilon: 2, delta: 5e-7}}",
+    )
+    assert apply_policy(ledger, smaller, **NEW).term == 2
+
+
+def test_under_sums_of_budgets_any_filter_may_follow(ledger: Ledger) -> None:
+    """A first term under `auto` fixes basic sums, also for later Gaussian terms."""
+    charge(ledger, policy("6", filter="auto"))
+    gaussian = policy("6")
+    assert apply_policy(ledger, gaussian, **NEW).term == 2
+    charge(ledger, gaussian)
+    assert "add up to (epsilon = 6, delta = 2e-06) of" in words(ledger, gaussian)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, gaussian, **NEW)
+
+
+def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(
+    ledger: Ledger,
+) -> None:
+    """Also before its delta; its author may have seen outputs."""
+    file = policy("4.288")
+    charge(ledger, file)
+    small = policy("4.288", budget="{epsilon: 2, delta: 1e-6}")
+    assert apply_policy(ledger, small).action == "tighten"
+    apply_policy(ledger, file, **NEW)
+    charge(ledger, file)
+    assert "add up to (epsilon = 4.288, delta = 2e-06)" in words(ledger, file)
+    tiny = policy("4.288", budget="{epsilon: 1.5, delta: 1e-6}")
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, tiny, **NEW)
+
+
+def test_an_overdrawn_term_gives_no_number(ledger: Ledger) -> None:
+    """No threshold bounds what it lost."""
+    file = policy()
+    name = charge(ledger, file)
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon=5), reason="a sum, not a mean"))
+    text = words(ledger, file)
+    assert "no sum of budgets bounds" in text
+    assert "add up to" not in text
+    assert "may exceed the lifetime" in text
+    with pytest.raises(PolicyNotApplied, match="in term 1 than its budget"):
+        apply_policy(ledger, file, **NEW)
+
+
+def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(
+    ledger: Ledger,
+) -> None:
+    """Outputs may have chosen it; a lowered one leaves the first promise."""
+    bare = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="gdp")
+    charge(ledger, bare)
+    named = policy()
+    apply_policy(ledger, named)
+    assert "limits further terms and is no guarantee" in words(ledger, named)
+    other = {"dataset": "b"}
+    charge(ledger, policy("5", **other))
+    lower = policy("4.5", **other)
+    apply_policy(ledger, lower)
+    text = words(ledger, lower)
+    assert "stay within (epsilon = 5, delta = 5e-06); further ones fit up to (epsilon = 4.5" in text  # fmt: skip  # noqa: E501
+    higher = policy("9", **other)
+    apply_policy(ledger, higher, **NEW, raise_lifetime=True)
+    assert "(epsilon = 9, delta = 5e-06) limits further terms" in words(ledger, higher)
+
+
+def test_settled_usage_in_place_of_thresholds_is_caught(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: usage without held amounts admits any number of running terms."""
+    file = policy("4.288")
+    open_terms(ledger, file, 2)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, file, **NEW)
+    used = {"epsilon": "0", "delta": "0"}
+    monkeypatch.setattr(
+        "dpflow.ledger.records.Opened",
+        lambda unit, relation, *_: Opened(unit, relation, used, None),
+    )
+    assert apply_policy(ledger, file, **NEW).term == 3
+
+
+def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger: Ledger) -> None:
+    """Its terms add up in its tally; those of its datasets in theirs."""
+    people = Population(
+        population="people",
+        unit="customer",
+        relation="add-or-remove",
+        budget=Budget(epsilon=3, delta="1e-6"),
+        lifetime=Budget(epsilon="4.288", delta="2e-6"),
+        filter="gdp",
+    ).as_policy()
+    shop = policy("15", population="people")
+    for number in (1, 2):
+        if number == 2:
+            apply_policy(ledger, people, **NEW)
+        granted(ledger, "0.1", policies=[shop], populations=(people,))
+    assert "add up to (epsilon = 4.288, delta = 2e-06)" in words(ledger, people)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, people, **NEW)
+
+
+def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
+    """A person is in one part, which every term gives its whole threshold."""
+    file = policy("4.288", partition="{by: region}")
+    open_terms(ledger, file, 2, partitions=("north",))
+    assert "add up to (epsilon = 4.288, delta = 2e-06) in" in words(ledger, file)
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, file, **NEW)
+
+
+def test_parts_by_time_have_no_second_term(ledger: Ledger) -> None:
+    """Under a lifetime they may use it up together."""
+    weeks = {"unit": "customer-week", "partition": "{by: week}"}
+    file = policy("30", **weeks)
+    charge(ledger, file, partitions=("2026-W05",))
+    with pytest.raises(PolicyNotApplied, match="no further term fits"):
+        apply_policy(ledger, file, **NEW)
+
+
+# Entries that others wrote
+
+
+def forged(change: dict[str, Any], body: dict[str, Any] | None = None) -> Any:
+    """Return a change of what an entry says of its term."""
+    return lambda amounts, said: (
+        amounts,
+        {**said, "term": {**said["term"], **change}, **(body or {})},
+    )
+
+
+def found(path: Place, ledger: Ledger, match: str) -> None:
+    """Verification and each following process find the newest entry."""
+    assert match in str(verify(ledger).bad)
+    with pytest.raises(LedgerCorrupt, match=match):
+        granted(open_ledger(url(path)), policies=[make_policy("z")])
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ({"lifetime": "4", "delta": "2e-6"}, "above its lifetime"),
+        ({"filter": "zcdp"}, "differs"),
+        ({"unit": "visit"}, "differs"),
+        ({"lifetime": "9"}, "raises the lifetime"),
+    ],
+)
+def test_a_term_past_its_lifetime_is_found(
+    path: Place, monkeypatch: pytest.MonkeyPatch, other: dict[str, str], match: str
+) -> None:
+    """Every process compares the condition of an `open` entry again."""
+    ledger = make_ledger(path)
+    charge(ledger, policy())
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "dpflow.ledger.decision.policy_changes.lifetime_error",
+            lambda *_, **__: None,
+        )
+        apply_policy(ledger, policy(**other), **NEW)
+    found(path, ledger, match)
+
+
+def test_a_raised_lifetime_says_so_and_is_followed(path: Place) -> None:
+    """Negative control of the forged terms."""
+    ledger = make_ledger(path)
+    charge(ledger, policy())
+    apply_policy(ledger, policy("9", filter="zcdp"), **NEW, raise_lifetime=True)
+    assert verify(ledger).fine
+    granted(open_ledger(url(path)), policies=[make_policy("z")])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tally": None},
+        {"opened": {"epsilon": "1", "delta": "0"}},
+        {"promised": {"epsilon": "99", "delta": "0.1"}},
+    ],
+)
+@pytest.mark.parametrize("tightens", [False, True])
+def test_a_term_counts_as_its_policy_says(
+    path: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    tightens: bool,
+) -> None:
+    """Neither an opening nor a tightening may count less towards the lifetime."""
+    ledger = make_ledger(path)
+    file = policy()
+    if tightens:
+        charge(ledger, file)
+        file = policy(budget="{epsilon: 2, delta: 1e-6}")
+    with monkeypatch.context() as patch:
+        written_as(patch, forged(change))
+        patch.setattr("dpflow.ledger.decision.policy_changes.check", lambda *_: None)
+        apply_policy(ledger, file)
+    found(path, ledger, "counts otherwise")
+
+
+def test_a_term_of_an_earlier_version_adds_its_budget(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `open` entry names no tally, so basic sums stay the method."""
+
+    def older(amounts: Any, said: Any) -> Any:
+        term = {k: v for k, v in said["term"].items() if k not in ("tally", "promised")}
+        return amounts, {**said, "term": term}
+
+    file = policy("6")
+    with monkeypatch.context() as patch:
+        written_as(patch, older)
+        apply_policy(ledger, file)
+    open_terms(ledger, file, 2)
+    assert "add up to (epsilon = 6, delta = 2e-06) of" in words(ledger, file)
+    with pytest.raises((PolicyNotApplied, PolicyChanged), match="above its lifetime"):
+        apply_policy(ledger, file, **NEW)
+    assert verify(ledger).fine
+    assert len(terms_of(ledger)) == 2
