@@ -61,6 +61,8 @@ def is_within(budget: Budget, lifetime: Budget) -> bool:
 
 def differing(terms: Sequence[Opened]) -> list[int]:
     """Return the places of terms that do not add up in the tally of the first one."""
+    if not terms:
+        return []
     unit, relation, _, tally = terms[0]
     return [
         place

@@ -56,38 +56,45 @@ def term_guarantee(
     )
 
 
-def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None:
-    """Say what all terms together may lose; None where only the policy says it.
+def adds_up(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
+    """Say whether a sum, within the lifetime if there is one, bounds all terms.
 
     A term that was replaced uncharged may be amended later, past the lifetime.
     """
-    # The newest term will be charged.
-    views = [view for view in terms if view.charged or view is terms[-1]]
-    lifetime = copy.get("lifetime")
+    views, lifetime = _counting(terms), copy.get("lifetime")
+    counted = [view.counted for view in views]
+    return (
+        {term[:2] for term in counted} <= {(copy["unit"], copy["relation"])}
+        and not any(view.overdrawn for view in views)
+        and not differing(counted)
+        and (lifetime is None or fits(counted, lifetime))
+    )
+
+
+def _counting(terms: Sequence[TermView]) -> list[TermView]:
+    """Return the charged terms, and the newest one, which will be charged."""
+    return [view for view in terms if view.charged or view is terms[-1]]
+
+
+def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None:
+    """Say what all terms together may lose; None where only the policy says it."""
+    views, lifetime = _counting(terms), copy.get("lifetime")
     if lifetime is None or not views:
         return None
     cap, promised = budget_text(lifetime), views[0].promised
-    held = promised if promised and is_within(lifetime, promised) else None
-    counted = [view.counted for view in views]
-    same = {(view.unit, view.relation) for view in views}
-    if (
-        same != {(copy["unit"], copy["relation"])}
-        or any(view.overdrawn for view in views)
-        or differing(counted)
-        or not fits(counted, held or lifetime)
-    ):
+    if not adds_up(copy, terms):
         return (
             f"All terms together may exceed the lifetime {cap}: some protect another "
             "unit or relation, have another filter, lost more than their budget, or "
             "were charged after they had been replaced."
         )
-    if held is None:
+    if promised is None or not is_within(lifetime, promised):
         return (
             f"The lifetime {cap} limits further terms and is no guarantee, because it "
             "was named or raised after the first charge."
         )
-    text = f"All terms together stay within {budget_text(held)}"
-    if lifetime != held:
+    text = f"All terms together stay within {budget_text(promised)}"
+    if lifetime != promised:
         text += f"; further ones fit up to {cap}"
     charged = [view.counted for view in views if view.charged]
     if tally_of(charged):

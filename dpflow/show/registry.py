@@ -13,10 +13,10 @@ from typing import Any
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.terms import total_of
 from dpflow.ledger.storage.tables import ENDLESS
 from dpflow.ledger.views.accounts import promise
 from dpflow.policy.about import FIELDS
+from dpflow.policy.lifetime import total_of
 from dpflow.policy.pinned import difference_lines, value_text
 from dpflow.rounding import number_from_text, short_up
 from dpflow.show.guarantees import adds_up, term_guarantee, terms_in_words
@@ -49,7 +49,9 @@ def registry_entry(
             "entry would promise too much."
         )
         raise ConfigurationError(msg)
-    budget = copy["budget"] if views[-1].divided else total_of(views)
+    charged = [view.counted for view in views if view.charged]
+    total = total_of(charged, copy.get("lifetime"))
+    budget = copy["budget"] if views[-1].divided else total
     # A float has 15 sure digits.
     numbers = {n: short_up(number_from_text(text), 15) for n, text in budget.items()}
     opened = (f"term {t.number} on {t.facts['at'][:10]}" for t in terms)
