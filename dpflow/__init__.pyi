@@ -19,6 +19,8 @@ from dpflow.accounting.costs.notions import PureDP as PureDP
 from dpflow.accounting.costs.outcomes import OutputDP as OutputDP
 from dpflow.accounting.costs.refined import Refined as Refined
 from dpflow.accounting.costs.sparse_vector import SparseVector as SparseVector
+from dpflow.answers.derived import answer as answer
+from dpflow.answers.derived import consistent as consistent
 from dpflow.bounding.contributions import Clip as Clip
 from dpflow.bounding.contributions import Contributions as Contributions
 from dpflow.exceptions import BudgetExhausted as BudgetExhausted

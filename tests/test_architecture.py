@@ -33,7 +33,8 @@ LAYERS = [
     *("ledger.provenance", "ledger.storage", "ledger.witness", "ledger.keys"),
     *("ledger.combiner", "ledger.following", "ledger.ledger", "ledger.opening"),
     *("ledger.views", "ledger.office", "ledger.audit", "ledger"),
-    *("people", "guard", "bounding", "mechanisms", "forecast", "starter", "show"),
+    *("people", "guard", "bounding", "mechanisms", "forecast", "answers"),
+    *("starter", "show"),
     *("costs", "interop", "plots", "prefect", "testing", "cli", "__main__"),
 ]
 

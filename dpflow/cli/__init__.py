@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 import dpflow
 from dpflow.cli import (
+    answer,
     forecast,
     freeze,
     history,
@@ -89,6 +90,7 @@ app.command("why")(history.why)
 app.command("report")(report.report)
 app.command("serve")(report.serve)
 app.command("forecast")(forecast.forecast)
+app.command("answer")(answer.answer)
 app.command("demo")(init.demo)
 app.command("freeze")(freeze.freeze)
 app.command("unfreeze")(freeze.unfreeze)

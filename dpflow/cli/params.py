@@ -81,6 +81,7 @@ PARAMS: dict[str, Any] = {
     "delta": "Delta, such as 1e-6; well below 1/people.",
     "deployment": Argument(metavar="FLOW/DEPLOYMENT", help="The deployment."),
     "details": "Show every account, and the gate that limits each flow.",
+    "end": _option("The last one, included. Default: the first.", "--to"),
     "epsilon": "Budget for all releases of one term.",
     "odometers.epsilon": "Epsilon of each step.",
     "entry": _option("Compare this registry entry with the journal.", **_FILE),
@@ -99,6 +100,8 @@ PARAMS: dict[str, Any] = {
     "like": _option("Most expensive of the last 5 runs of FLOW.", metavar="FLOW"),
     "limit": _option("Show at most this many rows.", "--limit", "-n", min=1),
     "markdown": "With --base: print a comment for a pull request.",
+    "measure": Argument(help="Name that a step gives by measures=."),
+    "minus": "Subtract MEASURE, FROM..TO or both: 'visits 1997-W01..1997-W09'.",
     "name": Argument(
         metavar="KEY", help="Release key, or id, or the first characters of the id."
     ),
@@ -111,6 +114,7 @@ PARAMS: dict[str, Any] = {
     "out": _option("The file to write.", "--out", "-o"),
     "burn_down.out": _PICTURE,
     "odometers.out": _PICTURE,
+    "answer.over": "Divide by MEASURE, FROM..TO or both.",
     "over": "Horizontal axis. Default: dates after two days of charges.",
     "part": _option("Read one part of a divided dataset.", metavar="NAME"),
     "partition": "Part of a divided dataset; repeat it for more.",
@@ -133,6 +137,7 @@ PARAMS: dict[str, Any] = {
     "start": _option(
         "Day of the first run. Default: today or the next.", "--from", metavar="DATE"
     ),
+    "answer.start": _option("The first hour, day, week or month.", "--from"),
     "steps": "Number of steps.",
     "strict": "Exit with 1 at warnings, and at a missing source.",
     "term": _option("Show an earlier term.", metavar="N", min=1),
@@ -143,6 +148,7 @@ PARAMS: dict[str, Any] = {
         "List the next N runs instead.", "--next", metavar="N", min=1, max=1000
     ),
     "verify": "Recompute the whole ledger for the stamp; exit with 1 if it is bad.",
+    "where": _option("Field of the release key; repeat it.", metavar="FIELD=TEXT"),
     "written": _option("prometheus: gauges for a monitoring system.", "--format"),
     "yes": "Begin the witness; without it, only show the ledger.",
     "init.yes": _option("Take the defaults without questions.", "--yes", "-y"),

@@ -44,6 +44,10 @@ logger = logging.getLogger("dpflow")
 T = TypeVar("T")
 
 _IN_FULL = "was charged in full"
+_NOT_DRAWN = (
+    "its output is not the object that release() returned, unchanged, so that no "
+    "answer of measures= uses it. Return that object"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +74,7 @@ class Execution:
     reported: int | str | None = None
     home: Home | None = None
     _draw: OneDraw = field(default_factory=OneDraw, repr=False)
+    _drawn: Any = field(default=None, repr=False)
     _process: int = field(default_factory=os.getpid, repr=False)
 
     @property
@@ -107,7 +112,7 @@ class Execution:
                 self._check_undrawn("release()")
                 noisy = mechanism.draw(self.cost, value)
                 self._draw.take()
-            return noisy
+            return self._noted(noisy)
         draw = refinement(
             self.cost, value, within=within, until=until, confidence=confidence
         )
@@ -115,6 +120,11 @@ class Execution:
         with self.drawing():
             draws, noisy = draw()
         self.report(draws)
+        return self._noted(noisy)
+
+    def _noted(self, noisy: Any) -> Any:
+        """Remember a draw whose numbers answers may use, to see that it is returned."""
+        self._drawn = (noisy, repr(noisy)) if "measures" in self.request.body else None
         return noisy
 
     def claim_draw(self, caller: str, by: str = "", *, draws: bool = True) -> None:
@@ -303,7 +313,12 @@ class Execution:
                 warned.append(f"its release cannot be replayed: {why}")
         if cell is not None:
             warned += self._report_cell(cell)
-        self._post("completed", text, {"noise": self._draw.by})
+        facts: dict[str, Any] = {"noise": self._draw.by}
+        if "measures" in self.request.body:
+            value, text_of_draw = self._drawn or ("", None)
+            facts["as_drawn"] = self.value is value and repr(value) == text_of_draw
+            warned += [] if facts["as_drawn"] else [_NOT_DRAWN]
+        self._post("completed", text, facts)
         for warning in warned:
             self._warn(warning)
         return kept

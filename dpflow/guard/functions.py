@@ -98,6 +98,13 @@ def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
     return {name: None if cell == empty else cell.cell_contents for name, cell in cells}
 
 
+def constants_named(function: Any, kind: str) -> list[Any]:
+    """Return what a function captures or names of its module, of a class by name."""
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    named = [getattr(function, "__globals__", {}).get(name) for name in names]
+    return [v for v in (*named, *captured(function).values()) if kind in _kinds(v)]
+
+
 def is_constant(value: object) -> bool:
     """Say whether something captured is the same in each call: a module's own."""
     inner = "<locals>" in getattr(value, "__qualname__", "<locals>")

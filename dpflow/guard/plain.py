@@ -49,6 +49,7 @@ def guarded(
     data_version: str | None = None,
     cell: CellLike | None = None,
     noise: NoiseLike = "release",
+    measures: str | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Guard a function that reads private data, without Prefect or in a flow of its.
@@ -79,6 +80,9 @@ def guarded(
         noise: "own" if the body draws the declared noise with its own code;
             `release` must not be called then. Default: a body that declares a
             mechanism which `release` draws, and ends without it, fails.
+        measures: Name of the released number, which must add up over parts such as
+            weeks: `dpflow.answer` then derives sums from its releases. Customers of a
+            quarter are not the sum of weekly customers.
         name: Name of the step in the journal; default: the function's.
 
     Returns:

@@ -26,6 +26,7 @@ from dpflow.exceptions import (
     require,
 )
 from dpflow.guard.bodies import check_outside
+from dpflow.guard.functions import constants_named
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.ledger import Ledger
@@ -41,6 +42,10 @@ from dpflow.policy.population import PREFIX
 
 logger = logging.getLogger("dpflow")
 
+#: Mechanisms whose noise has intervals for sums.
+_WITH_INTERVAL = ("Gaussian", "Laplace", "Refined")
+#: Class that bounds contributions, by name: this package does without it.
+_LIMITS = "dpflow.bounding.contributions.Contributions"
 #: The runs of the `reserve_run` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
@@ -212,6 +217,7 @@ def ask(
         name: None if text is None else digests.of("argument", release_key, name, text)
         for name, text in call.texts.items()
     }
+    measured = _measured(step, call, cost, policies[0], project)
     request = request_of(
         project,
         place,
@@ -225,7 +231,7 @@ def ask(
         arguments=None if call.key is None else arguments,
         fresh=step.fresh,
         on_change=step.on_change,
-        body={**place.facts, "versions": versions},
+        body={**place.facts, "versions": versions, **measured},
     )
     _check_person_budgets(step, project, request)
     _warn_beyond_plan(request)
@@ -318,6 +324,30 @@ def _version(step: Step, call: StepCall, policy: Policy) -> str:
         f"data_version: in the policy of {policy.dataset!r}, or give a release_key.",
     )
     return step.data_version or policy.data_version
+
+
+def _measured(
+    step: Step, call: StepCall, cost: Cost, policy: Policy, project: Project
+) -> dict[str, Any]:
+    """Return the declared measure, with a digest of what all parts of a sum share.
+
+    Raises:
+        ConfigurationError: If the numbers of the step have no interval.
+    """
+    if step.measures is None:
+        return {}
+    drawn = call.key and step.noise != OWN and len(step.datasets) == 1
+    require(
+        drawn and cost.mechanism in _WITH_INTERVAL,
+        f"step {step.name!r} says measures={step.measures!r} and declares {cost!r}; "
+        "answers need one dataset, a release_key, and Gaussian, Laplace or Refined "
+        "noise that release() draws. The step did not run. Omit or correct measures=.",
+    )
+    limits = sorted(map(repr, constants_named(step.body, _LIMITS)))
+    bounds = project.ledger.digests.of("bounds", policy.unit, policy.relation, *limits)
+    key = call.key or ""
+    fields = {name: text for name, text in call.texts.items() if text and text in key}
+    return {"measures": {"name": step.measures, "fields": fields, "bounds": bounds}}
 
 
 def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:

@@ -62,6 +62,7 @@ class Step:
         data_version: Version of the data, where the policy's does not do.
         cell: Function of the output that names the cell of the cost it falls into.
         noise: Who draws the noise: "release", or the body's "own".
+        measures: Name of the released number, which adds up over parts.
         datasets: The datasets whose private data the body reads.
         signature: Of the body.
         source: Module and qualified name of the body, which tell two steps of one
@@ -88,6 +89,7 @@ class Step:
     data_version: str | None = None
     cell: CellLike | None = None
     noise: NoiseLike = "release"
+    measures: str | None = None
     datasets: tuple[str, ...] = field(init=False)
     signature: inspect.Signature = field(init=False)
     source: str = field(init=False)
@@ -112,7 +114,7 @@ class Step:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        for keyword in ("name", "release_key", "data_version"):
+        for keyword in ("name", "release_key", "data_version", "measures"):
             if (text := getattr(self, keyword)) is not None:
                 checked_text(text, keyword)
         checked_flag(self.fresh, "fresh")

@@ -198,6 +198,7 @@ def dp_task(
     data_version: str | None = None,
     cell: CellLike | None = None,
     noise: NoiseLike = "release",
+    measures: str | None = None,
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
 ) -> Callable[[Callable[P, R]], DPTask[P, R]]:
@@ -234,6 +235,8 @@ def dp_task(
         noise: "own" if the body draws the declared noise with its own code;
             `release` must not be called then. Default: a body that declares a
             mechanism which `release` draws, and ends without it, fails.
+        measures: Name of the released number, which must add up over parts such as
+            weeks: `dpflow.answer` then derives sums from its releases.
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every

@@ -30,7 +30,10 @@ _PAGE = 100
 _ID = re.compile(r"[0-9a-f]*")
 #: The mechanism whose releases may be estimates.
 _REFINED = "Refined"
-_FACTS = ("cost", "flow", "who", "noise", "reported")
+_FACTS = (
+    *("cost", "flow", "who", "noise", "reported"),
+    *("measures", "as_drawn", "versions", "partitions"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class KeptRelease:
             "unreplayable" if its value could not be stored; "withdrawn".
         digest: HMAC of the encoded value.
         size: Characters of the encoded value.
-        facts: Facts of its charge: cost, flow, who, noise, and reported outcome.
+        facts: Facts of its charge: cost, flow, who, noise, and reported outcome; its
+            measure, whether its value is the drawn one, data versions and partitions.
         known: Half width and confidence of the interval that was released with it;
             None for a value without one.
     """
@@ -110,13 +114,27 @@ def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
     """
     with ledger.storage.read() as reading:
         found = named_release(reading, name)
-        key = found.row.key
-        value = reading.load(lambda _: [_PREFIX + key]).values.get(key)
+    value = release_values(ledger, [found]).get(found.id)
     if value is None:
         msg = f"release {name!r} is {found.state}: there is no value to read"
         raise ReleaseError(msg)
-    ledger.digests.check_value(value, found.row.charge, found.digest, name)
     return found, value
+
+
+def release_values(ledger: Ledger, kept: Sequence[KeptRelease]) -> dict[str, str]:
+    """Return the encoded values of the releases that have one, by id.
+
+    Raises:
+        ReleaseError: If a value is not the one that was settled.
+    """
+    with ledger.storage.read() as reading:
+        state = reading.load(lambda _: [_PREFIX + each.row.key for each in kept])
+    values = {each.id: state.values.get(each.row.key) for each in kept}
+    for each in kept:
+        if (value := values[each.id]) is not None:
+            name = each.key or each.id
+            ledger.digests.check_value(value, each.row.charge, each.digest, name)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def named_release(reading: Reading, name: str) -> KeptRelease:

@@ -1,0 +1,221 @@
+"""Sums, differences, shares, ratios and fits of released numbers, at no cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+from dpflow.accounting.costs.noise import Gaussian, Laplace
+from dpflow.answers import sums
+from dpflow.answers.sources import Source, check_shared, measured, periods
+from dpflow.config import settings
+from dpflow.exceptions import ReleaseError, require
+from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.noise.accuracy import Estimate
+from dpflow.rounding import float_down, float_up, short_down
+
+#: Coefficient of each release, also 0 of one that other noise would choose.
+_Sum: Any = Counter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer derived from releases: what `dpflow answer` prints.
+
+    Attributes:
+        question: The question in words.
+        value: The derived number.
+        interval: At 95 %. It covers the noise of the releases, not clipping, and one
+            question.
+        terms: Coefficients of each release in the sum and in its denominator, by
+            release key; 0 where it is not in one of them.
+        refined: Number of these releases whose noise is refined. Their intervals hold
+            simultaneously and are wider than those of independent noise.
+        anew: Price of asking anew: cost of each new release with the same interval,
+            and its dataset. `dpflow.forecast` says how many fit.
+    """
+
+    question: str
+    value: float
+    interval: tuple[float, float]
+    terms: Mapping[str, tuple[float, float]]
+    refined: int
+    anew: Mapping[str, str]
+
+
+def answer(
+    measure: str,
+    *,
+    start: str | None = None,
+    end: str | None = None,
+    minus: str | None = None,
+    over: str | None = None,
+    where: Mapping[str, str] | None = None,
+    tell: Tell = as_warning,
+) -> Answer:
+    """Derive an answer from releases of steps that say `measures=`, at no cost.
+
+    Of all combinations of releases it takes the one with the least noise, whatever
+    their values are. The interval covers noise, not clipping, and one question at a
+    time: choose the question before you see numbers.
+
+    Args:
+        measure: Name of the measure.
+        start: The first hour, day, week or month.
+        end: The last one, included. Default: the first.
+        minus: Subtract a measure or a range: "visits", "1996-W10..1996-W22" or both.
+        over: Divide by a measure or a range: a ratio or a share.
+        where: Other fields of the release key, such as {"region": "north"}.
+        tell: Hears what is wrong with numbers that are printed all the same.
+
+    Raises:
+        ReleaseError: If no combination of usable releases is the answer.
+        ConfigurationError: If the range cannot be read.
+        LedgerError: If the ledger is missing or out of reach.
+
+    Examples:
+        >>> answer("buyer_weeks", start="1997-W10", end="1997-W22").interval
+    """
+    around = f"{start or ''}..{end or start}" if start or end else ""
+    question = f"{measure} {around}".strip()
+    with inspected(settings(), tell=tell) as ledger:
+        sources = measured(ledger, where or {})
+    top, under = _sum_of(sources, measure, measure, around), _Sum()
+    if minus is not None:
+        top.subtract(_sum_of(sources, minus, measure, around))
+        question += f" minus {minus}"
+    if over is not None:
+        under = _sum_of(sources, over, measure, around)
+        question += f" over {over}"
+    every = {**top, **under}
+    for name in {each.shared["measure"] for each in every}:
+        check_shared([s for s in every if s.shared["measure"] == name])
+    check_shared([*every], "measure", "clip", "bounds, unit or relation")
+    terms = [(top[each], each.numbers[0]) for each in every]
+    divisor = [(under[each], each.numbers[0]) for each in every]
+    value, low, high = sums.ratio(terms, divisor) if under else sums.interval(terms)
+    used = [{s: times for s, times in each.items() if times} for each in (top, under)]
+    return Answer(
+        question=question,
+        value=float(value),
+        interval=(float_down(low), float_up(high)),
+        terms={s.key: (float(top[s]), float(under[s])) for s in {**used[0], **used[1]}},
+        refined=sum(s.numbers[0].draws > 1 for s in {**used[0], **used[1]}),
+        anew=dict(map(_anew, filter(None, used))),
+    )
+
+
+def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> Any:
+    """Return the combination with the least noise that sums a measure over a range.
+
+    Args:
+        sources: Releases.
+        text: "MEASURE", "FROM..TO" or both.
+        measure: The measure if the text has none.
+        around: The range if the text has none.
+
+    Raises:
+        ReleaseError: If there is none.
+    """
+    name, _, last = text.rpartition(" ")
+    measure, around = (name or measure, last) if ".." in last else (text, around)
+    parts = {*(periods(*around.split("..", 1)) if around else ("",))}
+    named = [each for each in sources if each.shared["measure"] == measure]
+    good = [each for each in named if not each.problem and len(each.numbers) == 1]
+    near = [each for each in good if not parts.isdisjoint(each.parts)]
+    check_shared(near)
+    chosen, reach = list[Source](), parts
+    while near:
+        chosen, reach = chosen + near, reach.union(*(each.parts for each in near))
+        rest = [s for s in good if s not in chosen and s.shared == chosen[0].shared]
+        near = [each for each in rest if not reach.isdisjoint(each.parts)]
+    numbers = [each.numbers[0] for each in chosen]
+    times = sums.combination([each.parts for each in chosen], numbers, parts)
+    gaps = sorted(parts.difference(*(s.parts for s in chosen))) or ["single parts"]
+    bad = [s for s in named if s not in good and not parts.isdisjoint(s.parts)]
+    problems = [f"{each.key} {each.problem or 'is a list'}" for each in bad]
+    require(
+        times is not None,
+        f"Measure {measure!r} has no usable release for {', '.join(gaps[:3]) or 'it'}"
+        f"{''.join(f'; {text}' for text in problems[:3])}. An answer adds up releases "
+        "of steps that say measures=, over parts that cover its range. Measures here: "
+        f"{', '.join(sorted({s.shared['measure'] for s in sources})) or 'none'}.",
+        ReleaseError,
+    )
+    return _Sum(dict(zip(chosen, times or (), strict=True)))
+
+
+def _anew(used: Mapping[Source, Fraction]) -> tuple[str, str]:
+    """Return the cost of one release with the same interval, and its dataset.
+
+    One privacy unit may be in every part, unless the parts divide the dataset.
+    """
+    shared, parts = next(iter(used)).shared, {p for each in used for p in each.parts}
+    size = shared["clip"] * (len(parts) if shared["partition"] is not None else 1)
+    value, low, _ = sums.interval([(n, each.numbers[0]) for each, n in used.items()])
+    is_normal = all(each.numbers[0].is_normal for each in used)
+    half = (value - low) / sums.quantile(sums.OUTSIDE, is_normal=is_normal)
+    kind: Any = Gaussian if is_normal else Laplace
+    noise = {"sigma" if is_normal else "scale": short_down(half)}
+    return repr(kind(sensitivity=size, **noise)), shared["dataset"]
+
+
+def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Estimate]:
+    """Fit a released total and its released parts to each other, at no cost.
+
+    Call it only for parts that are disjoint and complete, such as a count and the
+    baskets of a histogram over the same rows. No fitted number is negative. Each
+    interval is that of the fit without this condition, cut at 0.
+
+    Source: docs/derivations/answers.md#consistent-releases.
+
+    Args:
+        whole: Release key of the total.
+        *parts: Release keys of the parts; a list of numbers is as many parts.
+        tell: Hears what is wrong with numbers that are printed all the same.
+
+    Returns:
+        The fitted numbers by release key; of a list, by "key[0]", "key[1]" and so on.
+
+    Raises:
+        ReleaseError: If the releases cannot be used, or do not belong together.
+        LedgerError: If the ledger is missing or out of reach.
+
+    Examples:
+        >>> consistent("customers/1997-W10", "baskets/1997-W10")["customers/1997-W10"]
+    """
+    with inspected(settings(), tell=tell) as ledger:
+        sources = [each for each in measured(ledger, {}) if not each.problem]
+    chosen = [s for key in (whole, *parts) for s in sources if s.key == key]
+    keys = [each.key for each in chosen]
+    is_one = len({s.parts for s in chosen}) == 1 == len(chosen[0].numbers)
+    require(
+        parts and keys == [*dict.fromkeys((whole, *parts))] and is_one,
+        f"Releases {[whole, *parts]} cannot be fitted; usable are {keys}. Fit a single "
+        "number and its parts, of one period and of steps that say measures=.",
+        ReleaseError,
+    )
+    check_shared(chosen, "measure", "clip")
+    items = {
+        each.key + f"[{place}]" * (len(each.numbers) > 1): noisy
+        for each in chosen
+        for place, noisy in enumerate(each.numbers)
+    }
+    names, numbers = [*items][1:], [*items.values()]
+    scales = np.array([float(noisy.variance) ** -0.5 for noisy in numbers])
+    matrix = np.vstack([np.ones(len(names)), np.eye(len(names))])
+    values = scales * [float(noisy.number) for noisy in numbers]
+    best = matrix @ nnls(matrix * scales[:, None], values)[0]
+    rows, fitted = [names, *([name] for name in names)], dict[str, Estimate]()
+    for name, row, value in zip(items, rows, map(float, best), strict=True):
+        terms = zip(sums.combination(rows, numbers, row) or [], numbers, strict=True)
+        low, high = (max(end, Fraction(0)) for end in sums.interval([*terms])[1:])
+        ends = min(float_down(low), value), max(float_up(high), value)
+        fitted[name] = Estimate(value, interval=ends, confidence=0.95)
+    return fitted

@@ -1,0 +1,152 @@
+"""Releases that declare a measure, with what all terms of a sum must share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.answers.sums import Noisy
+from dpflow.exceptions import ReleaseError, require
+from dpflow.ledger import Ledger
+from dpflow.ledger.codec import decode
+from dpflow.ledger.views.releases import KeptRelease, release_values, releases
+from dpflow.ledger.views.spending import OWN_NOISE
+from dpflow.noise.grid import ADDED, GRID
+from dpflow.notebook import shown_key
+from dpflow.policy.partition import Partition
+
+#: Forms of the names of periods.
+_FORMS = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+_KINDS = {kind: Partition(by=kind) for kind in _FORMS}
+#: Relative rounding of float64 and of sums of some, and twice that of noise on a grid.
+_FLOAT, _STEPS = Fraction(1, 2**48), Fraction(2 * ADDED, GRID)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A release of a declared measure.
+
+    Attributes:
+        key: Its release key for people.
+        parts: Names of the periods that it sums; "" where it names none.
+        numbers: Its numbers with their noise; none if it has no number.
+        shared: What terms of a sum share, by name: measure, dataset, key fields, data
+            version, bounds, and the clip: most that one privacy unit moves a part.
+        problem: Why no answer uses it; "" if one may.
+    """
+
+    key: str
+    parts: tuple[str, ...]
+    numbers: tuple[Noisy, ...]
+    shared: dict[str, Any]
+    problem: str
+
+
+def kind_of(name: str) -> str:
+    """Return "hour", "day", "week" or "month" by the shape of a name, else ""."""
+    return next((kind for kind, each in _KINDS.items() if each.fits(name)), "")
+
+
+def periods(first: str, last: str) -> tuple[str, ...]:
+    """Return the names of all periods from the first to the last, both included.
+
+    Raises:
+        ConfigurationError: If they are no two periods of one kind, in order.
+    """
+    kind = kind_of(first)
+    require(
+        kind and kind == kind_of(last) and first <= last,
+        f"{first!r} to {last!r} is no range of periods. Write two hours, days, weeks "
+        "or months in their order, such as 1997-W10.",
+    )
+    day = "-01" if kind == "month" else ""
+    start, end = (datetime.fromisoformat(name + day) for name in (first, last))
+    hours = [timedelta(hours=n) for n in range((end - start) // timedelta(hours=1) + 1)]
+    return tuple(dict.fromkeys((start + n).strftime(_FORMS[kind]) for n in hours))
+
+
+def check_shared(sources: Sequence[Source], *omitted: str) -> None:
+    """Refuse terms of a sum that differ in something that all of them must share.
+
+    Args:
+        sources: The terms.
+        *omitted: Names of what may differ.
+
+    Raises:
+        ReleaseError: If two differ in something else.
+    """
+    for first, each in ((sources[0], each) for each in sources):
+        one, other = first.shared, each.shared
+        names = {n for n in {**one, **other} if one.get(n) != other.get(n)}
+        require(
+            names <= {*omitted},
+            f"Releases {first.key!r} and {each.key!r} differ in {sorted(names)}. A sum "
+            "needs equal clip, bounds, relation and data_version. Choose by where=, or "
+            "withdraw the wrong release.",
+            ReleaseError,
+        )
+
+
+def measured(ledger: Ledger, where: Mapping[str, str]) -> list[Source]:
+    """Read the releases that declare a measure and agree with `where`, newest first."""
+    kept = [each for each in releases(ledger) if each.facts["measures"]]
+    values = release_values(ledger, kept)
+    every = [_source(each, values.get(each.id)) for each in kept]
+    return [s for s in every if all(s.shared.get(n) == t for n, t in where.items())]
+
+
+def _source(kept: KeptRelease, text: str | None) -> Source:
+    facts, declared = kept.facts, kept.facts["measures"]
+    cost: Any = cost_from_description(facts["cost"])
+    fields, partitions = declared["fields"], facts["partitions"]
+    periods = [text for text in fields.values() if kind_of(text)]
+    by_time = bool(partitions) and all(map(kind_of, partitions))
+    parts = tuple(partitions if by_time else periods or [""])
+    value: Any = [] if text is None else decode(text)
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    listed = plain if isinstance(plain, list | tuple) else [plain]
+    are_numbers = all(isinstance(n, int | float) and math.isfinite(n) for n in listed)
+    problems = {
+        f"is {kept.state}": kept.state != "settled",
+        "has noise of its own": facts["noise"] in OWN_NOISE,
+        "is not the number that was drawn": not facts["as_drawn"],
+        "has several periods in its key": len(periods) > 1 and not by_time,
+        "holds no number": not listed or not are_numbers,
+    }
+    return Source(
+        key=shown_key(kept.key),
+        parts=parts,
+        numbers=tuple(
+            _noisy(n, cost, facts["reported"]) for n in listed if are_numbers
+        ),
+        shared={
+            **{name: text for name, text in fields.items() if text not in periods},
+            "measure": declared["name"],
+            "partition": None if by_time else partitions,
+            "dataset": kept.dataset,
+            "data_version": facts["versions"],
+            "bounds, unit or relation": declared["bounds"],
+            "clip": getattr(cost, "finest", cost).sensitivity / len(parts),
+        },
+        problem=next((text for text, is_there in problems.items() if is_there), ""),
+    )
+
+
+def _noisy(number: float, cost: Any, draws: int | None) -> Noisy:
+    """Return a number with its noise as it was drawn; a whole one was rounded then."""
+    exact, finest = Fraction(number), getattr(cost, "finest", cost)
+    is_normal = hasattr(finest, "sigma")
+    slack = Fraction(1, 2) if exact.denominator == 1 else abs(exact) * _FLOAT
+    if finest is not cost:
+        # Laplace noise is drawn in steps of a grid, which its scale and slack cover.
+        spread, most = cost.draw(draws or 1) * (1 + _STEPS), len(cost.spreads)
+        return Noisy(
+            exact, spread, is_normal, most, slack + finest.sensitivity * _STEPS
+        )
+    spread = (finest.sigma if is_normal else finest.scale) * (1 + _FLOAT)
+    return Noisy(exact, spread, is_normal, 1, slack)

@@ -1,0 +1,70 @@
+"""`dpflow answer`: numbers derived from releases, at no cost."""
+
+# ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from dpflow.cli.output import Answer, Part, warn
+from dpflow.notebook import Sheet
+
+if TYPE_CHECKING:
+    from dpflow.answers.derived import Answer as Derived
+
+
+def answer(
+    measure: str,
+    *,
+    start: str | None = None,
+    end: str | None = None,
+    minus: str | None = None,
+    over: str | None = None,
+    where: list[str] | None = None,
+) -> Answer:
+    """Derive a sum, difference, share or ratio from releases, at no cost.
+
+    A step says by `measures=` what its number measures. The interval covers the noise
+    of the releases, not clipping, and one question at a time.
+
+    Example: `dpflow answer buyer_weeks --from 1997-W10 --to 1997-W22`
+    """
+    from dpflow.answers.derived import answer as derive
+
+    pairs = [text.partition("=") for text in where or ()]
+    if not all(name and equals for name, equals, _ in pairs):
+        msg = "--where takes a field of the release key, such as region=north"
+        raise typer.BadParameter(msg)
+    fields = {name: text for name, _, text in pairs}
+    operands = {"start": start, "end": end, "minus": minus, "over": over}
+    result = derive(measure, **operands, where=fields, tell=warn)
+    return result, _parts(result)
+
+
+def _parts(record: Derived) -> Iterator[Part]:
+    from dpflow.forecast.what_if import forecast
+    from dpflow.notebook import shown_key
+
+    low, high = record.interval
+    yield [(record.question, "bold cyan"), ", derived at no cost"]
+    yield (f"{record.value:.10g}, {low:.10g} to {high:.10g} at 95 %", "bold")
+    yield "The interval covers noise, not clipping, for one question at a time."
+    if record.refined:
+        yield (
+            f"{record.refined} releases have refined noise. Their intervals hold for "
+            "all draws simultaneously and are wider than those of independent noise."
+        )
+    columns = {
+        "release": [shown_key(key) for key in record.terms],
+        "times": [f"{times:.4g}" for times, _ in record.terms.values()],
+        "in denominator": [f"{t:.4g}" if t else "" for _, t in record.terms.values()],
+    }
+    yield from ("", Sheet.of(columns, "times", "in denominator"), "")
+    for cost, dataset in record.anew.items():
+        runs = forecast(dataset, costs=[cost], tell=warn).outlook.runs_left
+        fit = "any number" if runs is None else runs
+        yield f"A new release with this interval is {cost}."
+        yield f"The remaining budget of {dataset} pays for {fit} of these."
