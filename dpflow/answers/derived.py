@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -97,8 +96,7 @@ def answer(
     for name in {each.shared["measure"] for each in every}:
         check_shared([s for s in every if s.shared["measure"] == name])
     check_shared([*every], "measure", "clip", "bounds, unit or relation")
-    terms = [(top[each], each.numbers[0]) for each in every]
-    divisor = [(under[each], each.numbers[0]) for each in every]
+    terms, divisor = ([(t[s], s.numbers[0]) for s in every] for t in (top, under))
     value, low, high = sums.ratio(terms, divisor) if under else sums.interval(terms)
     used = [{s: times for s, times in each.items() if times} for each in (top, under)]
     return Answer(
@@ -151,7 +149,7 @@ def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> 
     return _Sum(dict(zip(chosen, times or (), strict=True)))
 
 
-def _anew(used: Mapping[Source, Fraction]) -> tuple[str, str]:
+def _anew(used: Mapping[Source, Any]) -> tuple[str, str]:
     """Return the cost of one release with the same interval, and its dataset.
 
     One privacy unit may be in every part, unless the parts divide the dataset.
@@ -193,12 +191,11 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     with inspected(settings(), tell=tell) as ledger:
         sources = [each for each in measured(ledger, {}) if not each.problem]
     chosen = [s for key in (whole, *parts) for s in sources if s.key == key]
-    keys = [each.key for each in chosen]
-    is_one = len({s.parts for s in chosen}) == 1 == len(chosen[0].numbers)
+    is_one = len({s.parts for s in chosen}) == 1 == len(chosen[0].numbers) and parts
     require(
-        parts and keys == [*dict.fromkeys((whole, *parts))] and is_one,
-        f"Releases {[whole, *parts]} cannot be fitted; usable are {keys}. Fit a single "
-        "number and its parts, of one period and of steps that say measures=.",
+        is_one and [s.key for s in chosen] == [*dict.fromkeys((whole, *parts))],
+        f"Releases {[whole, *parts]} cannot be fitted. Each key needs a usable release "
+        "under measures=, all for one period, and the first a single number.",
         ReleaseError,
     )
     check_shared(chosen, "measure", "clip")
@@ -215,7 +212,7 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     rows, fitted = [names, *([name] for name in names)], dict[str, Estimate]()
     for name, row, value in zip(items, rows, map(float, best), strict=True):
         terms = zip(sums.combination(rows, numbers, row) or [], numbers, strict=True)
-        low, high = (max(end, Fraction(0)) for end in sums.interval([*terms])[1:])
+        low, high = (max(end, sums.ZERO) for end in sums.interval([*terms])[1:])
         ends = min(float_down(low), value), max(float_up(high), value)
         fitted[name] = Estimate(value, interval=ends, confidence=0.95)
     return fitted

@@ -22,7 +22,6 @@ from dpflow.policy.partition import Partition
 
 #: Forms of the names of periods.
 _FORMS = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
-_KINDS = {kind: Partition(by=kind) for kind in _FORMS}
 #: Relative rounding of float64 and of sums of some, and twice that of noise on a grid.
 _FLOAT, _STEPS = Fraction(1, 2**48), Fraction(2 * ADDED, GRID)
 
@@ -36,7 +35,7 @@ class Source:
         parts: Names of the periods that it sums; "" where it names none.
         numbers: Its numbers with their noise; none if it has no number.
         shared: What terms of a sum share, by name: measure, dataset, key fields, data
-            version, bounds, and the clip: most that one privacy unit moves a part.
+            version, bounds, and the clip: most that one privacy unit moves it.
         problem: Why no answer uses it; "" if one may.
     """
 
@@ -49,7 +48,7 @@ class Source:
 
 def kind_of(name: str) -> str:
     """Return "hour", "day", "week" or "month" by the shape of a name, else ""."""
-    return next((kind for kind, each in _KINDS.items() if each.fits(name)), "")
+    return next((kind for kind in _FORMS if Partition(by=kind).fits(name)), "")
 
 
 def periods(first: str, last: str) -> tuple[str, ...]:
@@ -131,7 +130,7 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
             "dataset": kept.dataset,
             "data_version": facts["versions"],
             "bounds, unit or relation": declared["bounds"],
-            "clip": getattr(cost, "finest", cost).sensitivity / len(parts),
+            "clip": getattr(cost, "finest", cost).sensitivity,
         },
         problem=next((text for text, is_there in problems.items() if is_there), ""),
     )

@@ -18,7 +18,7 @@ from dpflow.exceptions import ReleaseError, require
 from dpflow.rounding import bound_above, float_down, to_real
 
 #: Share of intervals that may miss the true number.
-OUTSIDE, _NONE = Fraction(1, 20), Fraction(0)
+OUTSIDE, ZERO = Fraction(1, 20), Fraction(0)
 #: Part of a share for each error of an inverted characteristic function, and its
 #: rounding in float64.
 _ERROR, _ROUNDING = 1e-6, 1e-9
@@ -119,11 +119,11 @@ def _root(square: Fraction) -> Fraction:
 
 
 def _value(terms: Terms) -> Fraction:
-    return sum((times * noisy.number for times, noisy in terms), _NONE)
+    return sum((times * noisy.number for times, noisy in terms), ZERO)
 
 
 def _slack(terms: Terms) -> Fraction:
-    return sum((abs(times) * noisy.slack for times, noisy in terms), _NONE)
+    return sum((abs(times) * noisy.slack for times, noisy in terms), ZERO)
 
 
 def interval(terms: Terms) -> tuple[Fraction, Fraction, Fraction]:
@@ -140,7 +140,7 @@ def interval(terms: Terms) -> tuple[Fraction, Fraction, Fraction]:
     refined = [term for term in terms if term[1].draws > 1]
     plain = [(times, n) for times, n in terms if n.draws == 1 and times]
     share = OUTSIDE / max(len(refined) + bool(plain), 1)
-    variance = sum((t**2 * n.variance for t, n in plain if n.is_normal), _NONE)
+    variance = sum((t**2 * n.variance for t, n in plain if n.is_normal), ZERO)
     scales = Counter(abs(t) * n.spread for t, n in plain if not n.is_normal)
     half = _slack(terms) + _mixed_quantile(scales, variance, share)
     for times, noisy in refined:
@@ -180,8 +180,9 @@ def _mixed_quantile(
         halves = np.arange(count + 1) + 0.5
         points = step * halves
         logs = -spread * points**2 / 2 - n @ np.log1p(np.outer(b, points) ** 2)
-        end = math.exp(logs[-1]) * (1 + points[-1] ** 2)
-        rest = end / (math.pi * (step * count) ** 2)
+        rest = (
+            math.exp(logs[-1]) * (1 + points[-1] ** 2) / math.pi / (step * count) ** 2
+        )
     weights = 2 * np.exp(logs) / (math.pi * halves)
     low, high = 0.0, far
     while high - low > high * _ERROR:
@@ -204,7 +205,7 @@ def ratio(over: Terms, under: Terms) -> tuple[Fraction, Fraction, Fraction]:
     def covariance(one: Terms, other: Terms) -> Fraction:
         pairs = zip(one, other, strict=True)
         return square * sum(
-            (a * b * noisy.variance for (a, noisy), (b, _) in pairs), _NONE
+            (a * b * noisy.variance for (a, noisy), (b, _) in pairs), ZERO
         )
 
     square, ends = quantile(OUTSIDE) ** 2, list[Fraction]()

@@ -45,12 +45,16 @@ def answer(
 
 
 def _parts(record: Derived) -> Iterator[Part]:
+    from fractions import Fraction
+
     from dpflow.forecast.what_if import forecast
     from dpflow.notebook import shown_key
+    from dpflow.rounding import short_down, short_up
 
     low, high = record.interval
     yield [(record.question, "bold cyan"), ", derived at no cost"]
-    yield (f"{record.value:.10g}, {low:.10g} to {high:.10g} at 95 %", "bold")
+    ends = f"{short_down(Fraction(low), 6)} to {short_up(Fraction(high), 6)}"
+    yield (f"{record.value:.6g}, {ends} at 95 %", "bold")
     yield "The interval covers noise, not clipping, for one question at a time."
     if record.refined:
         yield (

@@ -1,0 +1,382 @@
+"""Answers from releases, from the outside: the command, and each condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import dpflow
+from dpflow import Clip, Contributions, Gaussian, Laplace, Refined, guarded, release
+from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.testing import ledger_for_tests
+from tests.cli.support import run, run_fine, run_json
+
+pytestmark = pytest.mark.quick
+
+SHOP = """\
+dataset: shop
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+filter: auto
+"""
+#: Private visits of five weeks and two regions.
+VISITS = {f"2026-W0{n}": 100 * n + 0.125 for n in range(1, 6)}
+NOISE = Gaussian(sensitivity=1, sigma=20)
+
+
+@pytest.fixture
+def ledger() -> Iterator[Any]:
+    """Make a ledger without noise."""
+    with ledger_for_tests() as made:
+        made.use(SHOP)
+        made.silence_noise()
+        yield made
+
+
+def visits(cost: Any = NOISE, **declared: Any) -> Callable[..., float]:
+    """Return a step that releases the visits of a week."""
+    given = {"release_key": "visits/{week}", "measures": "visits", **declared}
+
+    @guarded(dataset="shop", cost=cost, name="visits", **given)
+    def step(week: str) -> float:
+        return release(VISITS[week])
+
+    return step
+
+
+def release_all(step: Callable[..., float], *weeks: str) -> None:
+    """Run a step for some weeks, by default for all."""
+    for week in weeks or VISITS:
+        step(week)
+
+
+def asked(**question: Any) -> Any:
+    """Return an answer about visits."""
+    return dpflow.answer("visits", **question)
+
+
+def refused(**question: Any) -> str:
+    """Return the message with which an answer is refused."""
+    with pytest.raises(ReleaseError) as error:
+        asked(**question)
+    return error.value.message
+
+
+def test_the_command_derives_a_sum_and_says_what_a_new_release_costs(ledger):
+    """At no cost: the budget is as before; JSON holds the same record."""
+    release_all(visits())
+    before = run_json("status", "shop")
+    text = run_fine("answer", "visits", "--from", "2026-W02", "--to", "2026-W04")
+    assert "900.375, 832.479 to 968.271 at 95 %" in text
+    assert (
+        "A new release with this interval is Gaussian(sensitivity=3, sigma=34.64)"
+        in text
+    )
+    assert re.search(r"The remaining budget of shop pays for \d+ of these", text)
+    data = run_json("answer", "visits", "--from", "2026-W02", "--to", "2026-W04")
+    assert data["value"] == 900.375
+    assert data["terms"] == {f"visits/2026-W0{n}": [1, 0] for n in (4, 3, 2)}
+    assert data["anew"] == {"Gaussian(sensitivity=3, sigma=34.64)": "shop"}
+    assert run_json("status", "shop") == before
+    for wrong in (["--where", "region"], ["--from", "2026-W04", "--to", "2026-W02"]):
+        assert run("answer", "visits", *wrong).exit_code in (1, 2)
+
+
+def test_differences_shares_and_ratios(ledger):
+    """A range, a measure or both are subtracted and divided by."""
+    release_all(visits())
+    release_all(visits(measures="orders", release_key="orders/{week}"))
+    first = {"start": "2026-W01", "end": "2026-W02"}
+    assert asked(**first, minus="2026-W04..2026-W05").value == -600
+    assert asked(**first, over="2026-W01..2026-W05").value == 300.25 / 1500.625
+    assert asked(**first, over="orders").value == 1
+    assert asked(**first, over="orders 2026-W03..2026-W03").value > 1
+    assert asked(**first, minus="2026-W01..2026-W02").interval == (0, 0)
+    share = asked(start="2026-W01", over="2026-W01..2026-W01")
+    assert share.interval[0] <= 1 <= share.interval[1] < 1 + 1e-12
+    with pytest.raises(ConfigurationError, match="no range of periods"):
+        asked(start="2026-W01", end="2026-02")
+    with pytest.raises(ConfigurationError, match="no range of periods"):
+        asked(end="2026-W01")
+
+
+def test_parts_must_cover_the_range(ledger):
+    """A week without a release is named; so are the measures that there are."""
+    release_all(visits(), "2026-W01", "2026-W03")
+    assert "no usable release for 2026-W02" in refused(start="2026-W01", end="2026-W03")
+    with pytest.raises(ReleaseError, match="Measures here: visits"):
+        dpflow.answer("customers", start="2026-W01")
+
+
+def test_undeclared_steps_are_refused(ledger):
+    """Customers of a quarter are not the sum of weekly customers: no step says so."""
+    release_all(visits(measures=None))
+    assert "Measures here: none" in refused(start="2026-W01", end="2026-W03")
+
+
+def test_a_release_is_used_once_and_the_least_noise_is_chosen(ledger):
+    """Two draws of a week are averaged by noise, and a replay adds nothing."""
+    coarse, fine = (
+        visits(),
+        visits(Gaussian(sensitivity=1, sigma=10), release_key="fine/{week}"),
+    )
+    for step in (coarse, fine, coarse, fine):
+        step("2026-W01")
+    result = asked(start="2026-W01")
+    assert result.terms == {"fine/2026-W01": (0.8, 0), "visits/2026-W01": (0.2, 0)}
+    VISITS["2026-W01"] = 1e6 + 0.125
+    try:
+        visits(Gaussian(sensitivity=1, sigma=10), release_key="far/{week}")("2026-W01")
+        times = {
+            key: times for key, (times, _) in asked(start="2026-W01").terms.items()
+        }
+    finally:
+        VISITS["2026-W01"] = 100.125
+    assert (
+        times["far/2026-W01"] == times["fine/2026-W01"] == 4 * times["visits/2026-W01"]
+    )
+
+
+@pytest.mark.parametrize("way", ["withdrawn", "changed", "mutated", "own"])
+def test_releases_without_the_declared_noise_are_not_used(ledger, way):
+    """A withdrawn or changed value names its reason; an unchanged one is used."""
+    release_all(visits())
+    assert asked(start="2026-W01", end="2026-W05").value == 1500.625
+    if way == "withdrawn":
+        run_fine("releases", "withdraw", "visits/2026-W03", "--reason", "a test")
+        assert "visits/2026-W03 is withdrawn" in refused(start="2026-W03")
+        return
+    given = {"release_key": "other/{week}", "measures": "other", "ignore": ("way",)}
+
+    @guarded(
+        dataset="shop", cost=NOISE, **given, noise="own" if way == "own" else "release"
+    )
+    def other(week: str) -> Any:
+        if way == "own":
+            return VISITS[week]
+        if way == "changed":
+            return release(VISITS[week]) * 2
+        noisy = release([VISITS[week]])
+        noisy[0] = 0.0
+        return noisy
+
+    if way == "own":
+        with pytest.raises(ConfigurationError, match="noise that release"):
+            other("2026-W01")
+        return
+    with pytest.warns(RuntimeWarning, match="not the object that release"):
+        other("2026-W01")
+    with pytest.raises(ReleaseError, match="is not the number that was drawn"):
+        dpflow.answer("other", start="2026-W01")
+
+
+def test_a_measure_needs_a_key_one_dataset_and_noise_with_an_interval(ledger):
+    """Each is refused before anything is charged."""
+    for declared in (
+        {"release_key": None},
+        {"dataset": ("shop", "other")},
+        {"cost": dpflow.PureDP(epsilon="0.1")},
+        {"noise": "own"},
+    ):
+        given = {
+            "dataset": "shop",
+            "cost": NOISE,
+            "release_key": "a/{week}",
+            **declared,
+        }
+
+        @guarded(**given, measures="visits")
+        def step(week: str) -> float:
+            return release(VISITS[week])
+
+        with pytest.raises(dpflow.DpflowError):
+            step("2026-W01")
+    assert ledger.charges() == []
+    with pytest.raises(ConfigurationError, match="measures= takes a text"):
+        visits(measures="")
+
+
+LIMITS = Contributions(unit=("customer",), max_rows=2, relation="add-or-remove")
+OTHER = Contributions(
+    unit=("customer",), max_rows=1, clip={"a": Clip(0, 2)}, relation="add-or-remove"
+)
+
+
+def limited(limits: Contributions) -> Callable[..., float]:
+    """Return a step that names its bounds."""
+
+    @guarded(
+        dataset="shop",
+        cost=NOISE,
+        release_key="visits/{week}",
+        measures="visits",
+        name="v",
+        ignore=("limits",),
+    )
+    def step(week: str) -> float:
+        return release(VISITS[week] * limits.max_rows / limits.max_rows)
+
+    return step
+
+
+@pytest.mark.parametrize(
+    "condition", ["data_version", "clip", "bounds", "relation", "control"]
+)
+def test_terms_share_version_clip_bounds_and_relation(ledger, condition):
+    """Each condition alone refuses the sum, and without a difference it is given."""
+    pairs = {
+        "data_version": (visits(), visits(data_version="2")),
+        "clip": (visits(), visits(Gaussian(sensitivity=2, sigma=40))),
+        "bounds": (limited(LIMITS), limited(OTHER)),
+        "relation": (visits(), visits()),
+        "control": (visits(), visits()),
+    }
+    one, other = pairs[condition]
+    release_all(one, "2026-W01", "2026-W02")
+    if condition == "relation":
+        text = SHOP.replace("add-or-remove", "replace-one")
+        ledger.use(text + "lifetime: {epsilon: 9, delta: 1e-5}\n")
+        run_fine("policy", "apply", "shop", "--new-term", "--reason", "a test")
+    other("2026-W03")
+    if condition == "control":
+        assert asked(start="2026-W01", end="2026-W03").value == 600.375
+        return
+    names = {
+        "bounds": "bounds, unit or relation",
+        "relation": "bounds, unit or relation",
+    }
+    message = refused(start="2026-W01", end="2026-W03")
+    assert f"differ in ['{names.get(condition, condition)}']" in message
+    assert asked(start="2026-W01", end="2026-W02").value == 300.25
+
+
+def test_other_fields_of_the_key_are_chosen(ledger):
+    """Regions are not added up silently."""
+
+    @guarded(
+        dataset="shop",
+        cost=NOISE,
+        release_key="visits/{region}/{week}",
+        measures="visits",
+    )
+    def step(region: str, week: str) -> float:
+        return release(VISITS[week])
+
+    for region in ("north", "south"):
+        for week in ("2026-W01", "2026-W02"):
+            step(region, week)
+    assert "differ in ['region']" in refused(start="2026-W01", end="2026-W02")
+    chosen = run_json(
+        "answer", "visits", "--from", "2026-W01", "--where", "region=north"
+    )
+    assert list(chosen["terms"]) == ["visits/north/2026-W01"]
+
+
+def test_partitions_are_the_periods(ledger):
+    """A release of three weeks and those of single ones; another clip is refused."""
+    ledger.use(
+        SHOP.replace("unit: customer", "unit: customer-week").replace(
+            "filter: auto", "filter: gdp"
+        )
+        + "partition: {by: week}\n"
+    )
+    release_all(visits(partitions=("{week}",)))
+
+    def quarter(bound: int, key: str) -> None:
+        @guarded(
+            dataset="shop",
+            cost=Gaussian(sensitivity=bound, sigma=30),
+            release_key=key + "/{first}..{last}",
+            measures="visits",
+            partitions=("{first}", "2026-W02", "{last}"),
+        )
+        def step(first: str, last: str) -> float:
+            return release(601.5)
+
+        step("2026-W01", "2026-W03")
+
+    assert asked(start="2026-W01", end="2026-W02").value == 300.25
+    quarter(1, "sum")
+    result = asked(start="2026-W01", end="2026-W02")
+    assert {"sum/2026-W01..2026-W03", "visits/2026-W03"} < result.terms.keys()
+    quarter(2, "wide")
+    assert "differ in ['clip']" in refused(start="2026-W01", end="2026-W02")
+
+
+def test_refined_and_laplace_noise_have_their_intervals(ledger):
+    """Refined draws are wider, and the answer says so; a ratio of them is refused."""
+    spread = Refined(Gaussian(sensitivity=1, sigma=10), coarsest=40)
+
+    @guarded(dataset="shop", cost=spread, release_key="r/{week}", measures="refined")
+    def refined(week: str) -> float:
+        return release(VISITS[week], within="10%")
+
+    release_all(refined, "2026-W04", "2026-W05")
+    text = run_fine("answer", "refined", "--from", "2026-W04", "--to", "2026-W05")
+    assert "2 releases have refined noise" in text
+    result = dpflow.answer("refined", start="2026-W04", end="2026-W05")
+    assert result.refined == 2
+    assert result.interval[1] - result.value > 3 * 2**0.5 * 1.96 * 10
+    with pytest.raises(ReleaseError, match="Gaussian and unrefined"):
+        dpflow.answer("refined", start="2026-W04", over="2026-W04..2026-W05")
+    release_all(
+        visits(
+            Laplace(sensitivity=1, scale=10), measures="laplace", release_key="l/{week}"
+        )
+    )
+    result = dpflow.answer("laplace", start="2026-W01", end="2026-W02")
+    assert result.value == 300.25
+    assert 41.13 < result.interval[1] - result.value < 41.14
+    (cost,) = result.anew
+    assert cost.startswith("Laplace(sensitivity=2, scale=13.7")
+
+
+def test_whole_numbers_were_rounded(ledger):
+    """The interval is wider by half a unit for each of them."""
+
+    @guarded(dataset="shop", cost=NOISE, release_key="w/{week}", measures="whole")
+    def whole(week: str) -> int:
+        return release(round(VISITS[week]))
+
+    release_all(whole)
+    release_all(visits())
+    question = {"start": "2026-W01", "end": "2026-W02"}
+    results = dpflow.answer("whole", **question), dpflow.answer("visits", **question)
+    widths = [result.interval[1] - result.value for result in results]
+    assert widths[0] - widths[1] == pytest.approx(1)
+
+
+def test_a_count_and_its_baskets_are_made_consistent(ledger):
+    """Least squares; no negative number; intervals of the free fit, cut at 0."""
+
+    values = {"count": 100.25, "baskets": [70.25, 50.25, -10.25]}
+    for name, value in values.items():
+        given = {"release_key": name + "/{week}", "measures": name}
+
+        @guarded(dataset="shop", cost=NOISE, **given, name=name, ignore=("value",))
+        def step(week: str, value: Any) -> Any:
+            return release(value)
+
+        step("2026-W01", value)
+    fit = dpflow.consistent("count/2026-W01", "baskets/2026-W01")
+    assert [float(each) for each in fit.values()] == pytest.approx(
+        [320.75 / 3, 190.5 / 3, 130.25 / 3, 0], rel=0.01
+    )
+    free = {"count/2026-W01": 102.75, "baskets/2026-W01[0]": 67.75}
+    for name, middle in free.items():
+        low, high = fit[name].interval
+        assert (low + high) / 2 == pytest.approx(middle)
+        assert high - low == pytest.approx(2 * 1.959964 * 20 * 0.75**0.5)
+    assert fit["baskets/2026-W01[2]"].interval[0] == 0
+    for keys in (
+        ("count/2026-W01",),
+        ("count/2026-W01", "count/2026-W01"),
+        ("count/2026-W01", "nothing"),
+        ("baskets/2026-W01", "count/2026-W01"),
+    ):
+        with pytest.raises(ReleaseError, match="cannot be fitted"):
+            dpflow.consistent(*keys)
