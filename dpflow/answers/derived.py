@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from scipy.optimize import nnls  # type: ignore[import-untyped]
-
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.answers import sums
 from dpflow.answers.sources import Source, check_shared, measured, periods
@@ -119,7 +116,7 @@ def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> 
         around: The range if the text has none.
 
     Raises:
-        ReleaseError: If there is none.
+        ReleaseError: If no combination of usable releases is that sum.
     """
     name, _, last = text.rpartition(" ")
     measure, around = (name or measure, last) if ".." in last else (text, around)
@@ -188,6 +185,9 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     Examples:
         >>> consistent("customers/1997-W10", "baskets/1997-W10")["customers/1997-W10"]
     """
+    import numpy as np  # noqa: PLC0415
+    from scipy.optimize import nnls  # type: ignore[import-untyped] # noqa: PLC0415
+
     with inspected(settings(), tell=tell) as ledger:
         sources = [each for each in measured(ledger, {}) if not each.problem]
     chosen = [s for key in (whole, *parts) for s in sources if s.key == key]

@@ -12,8 +12,6 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dpflow.exceptions import ReleaseError, require
 from dpflow.rounding import bound_above, float_down, to_real
 
@@ -166,6 +164,8 @@ def _mixed_quantile(
         variance: Of the normal number.
         outside: Share of sums that may exceed the result.
     """
+    import numpy as np  # noqa: PLC0415
+
     if not scales:
         return quantile(outside) * _root(variance)
     unit, allowed = max(scales), float_down(outside)

@@ -352,7 +352,6 @@ def test_whole_numbers_were_rounded(ledger):
 
 def test_a_count_and_its_baskets_are_made_consistent(ledger):
     """Least squares; no negative number; intervals of the free fit, cut at 0."""
-
     values = {"count": 100.25, "baskets": [70.25, 50.25, -10.25]}
     for name, value in values.items():
         given = {"release_key": name + "/{week}", "measures": name}
