@@ -37,6 +37,7 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     RATIO_HIGH,
     RATIO_LOW,
+    SCALE_HIGH,
     Number,
     bound_below,
     exact,
@@ -228,10 +229,7 @@ def _from_randomized_response(event: Any) -> Cost:
 
 
 def _from_discrete_laplace(event: Any) -> Cost:
-    rate = exact(event.noise_parameter, name="noise_parameter")
-    if rate <= 0:
-        msg = f"noise_parameter must be positive, got {event.noise_parameter!r}"
-        raise InvalidCost(msg, name="noise_parameter", value=event.noise_parameter)
+    rate = exact(event.noise_parameter, name="noise_parameter", low=1 / SCALE_HIGH)
     return DiscreteLaplace(sensitivity=event.sensitivity, scale=1 / rate)
 
 

@@ -112,7 +112,8 @@ def _divergences(event: Any, orders: Sequence[Fraction], relation: str) -> list[
 
 def _outward(bound: float, event: Any) -> Fraction:
     if not 0 <= bound < math.inf:
-        raise _unusable(event, f"it is {bound}, or a part's is below {_SMALL:g}")
+        why = f"above order {_BATCH_ORDER} for batches, or below {_SMALL:g}"
+        raise _unusable(event, f"it is {bound}, or a repeated part's is {why}")
     return max(Fraction(short_up(Fraction(bound) * _GUARD, _DIGITS)), RHO_LOW)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cache
+from importlib.metadata import version
 
 import dp_accounting as dpa
 import numpy as np
@@ -13,7 +14,7 @@ from dp_accounting import dp_event as events
 from dp_accounting.rdp import rdp_privacy_accountant as library
 from scipy import integrate, special
 
-from dpflow import Composed, Gaussian, Repeated
+from dpflow import Composed, Gaussian, Repeated, guarded
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs import adapters, library_curves
 from dpflow.accounting.costs.adapters import from_dp_event
@@ -256,6 +257,7 @@ BAD = [
     (best_of(dpa.SelfComposedDpEvent(GAUSSIAN, -1), 30), InvalidCost, "times"),
     (best_of(dpa.NonPrivateDpEvent(), 30), InvalidCost, "no usable bound"),
     (best_of(dpa.GaussianDpEvent(1e6), 30), InvalidCost, "no usable bound"),
+    (best_of(batches(10, 5, 1.3), 30), InvalidCost, "above order 20 for batches"),
     (best_of(GAUSSIAN, 0.3), InvalidCost, "Mean of number"),
     (batches(10, 150, 1.3), InvalidCost, "sample_size must lie"),
     (batches(10, 0.5, 1.3), InvalidCost, "whole number"),
@@ -285,7 +287,7 @@ def test_events_without_a_usable_curve_are_refused():
     """Relations, classes, numbers of parts, and values that floats cannot hold."""
     for event, error, match in BAD:
         with pytest.raises(error, match=match):
-            from_dp_event(event, [8])
+            from_dp_event(event, [24])
     with pytest.raises(InvalidCost, match="order must lie"):
         from_dp_event(batches(10, 5, 1.3), [1])
     for order in ("13.5", 257):
@@ -326,3 +328,37 @@ def test_a_wrong_curve_is_refused():
             RenyiCurve(wrong)
     with pytest.raises(InvalidCost, match="its relation is one of"):
         RenyiCurve({8: 1}, relation="zero-out")
+
+
+POLICY = """\
+dataset: photos
+unit: person
+relation: {}
+budget: {{epsilon: 1.48, delta: 1e-5}}
+filter: {{theorem: rdp, order: {}}}
+"""
+
+
+def test_a_step_has_the_relation_and_order_of_its_policy(dpflow_ledger):
+    """Another relation or order is refused uncharged; the journal has the version."""
+    cost = from_dp_event(REPORTED[0][0], orders=[13])
+
+    @guarded(dataset="photos", cost=cost)
+    def train() -> list[float]:
+        return [0.25]
+
+    for relation, order, match in (
+        ("add-or-remove", 13, "priced for replace-one"),
+        ("replace-one", 14, "Add this order"),
+    ):
+        dpflow_ledger.use(POLICY.format(relation, order))
+        with pytest.raises(UnsupportedCost, match=match):
+            train()
+    assert dpflow_ledger.charges() == []
+    dpflow_ledger.use(POLICY.format("replace-one", 13))
+    train()
+    (charge,) = dpflow_ledger.charges()
+    assert charge.cost == cost
+    assert charge.cost.cost.source.startswith(
+        f"dp-accounting {version('dp-accounting')}"
+    )

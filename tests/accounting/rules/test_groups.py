@@ -29,7 +29,7 @@ from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.tally import Tally
-from dpflow.costs import ApproxZCDP, GaussianDP, RenyiDP
+from dpflow.costs import ApproxZCDP, GaussianDP, RenyiCurve, RenyiDP
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import DELTAS, MP, ORDERS, assert_just_above, real
@@ -140,6 +140,7 @@ def test_an_unknown_group_price_is_refused() -> None:
     for cost in (
         PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
         RenyiDP(order=2, epsilon="0.1"),
+        RenyiCurve({2: "0.1"}),
         IndividualBound(measure="rdp", order=8, bound="0.01"),
         EarlyStopping(RenyiDP(order=2, epsilon="0.1"), stops=(2,)),
         ApproxZCDP(rho="0.1", delta="1e-9"),
