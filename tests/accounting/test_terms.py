@@ -11,7 +11,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.rule import solved_thresholds
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.terms import TermSum, add_thresholds, adds_terms
+from dpflow.accounting.terms import TermSum, add_thresholds
 from dpflow.rounding import from_units, number_text, short_up
 from tests.accounting.oracle import MP, gaussian_delta, real, zcdp_log_delta
 
@@ -94,14 +94,6 @@ def test_the_least_epsilon_is_a_lifetime_that_fits() -> None:
     assert short_up(least(total, "1e-6")) == "7.493"
 
 
-def test_room_is_the_epsilon_of_a_further_term() -> None:
-    """Four terms leave room for one of (3, 1e-6), five leave none."""
-    whole = Fraction("6.99026"), Fraction("5e-6")
-    room = equal_terms(4, "gdp").room(*whole, Fraction("1e-6"))
-    assert 3 <= room < Fraction("3.0001")
-    assert equal_terms(6, "gdp").room(*whole, Fraction("1e-6")) == 0
-
-
 def test_deltas_of_steps_add_up_apart_in_the_proportion_of_the_split() -> None:
     """With half of delta for steps, four terms need four times that half."""
     total = equal_terms(4, "gdp", delta_loss="5e-7")
@@ -134,26 +126,6 @@ def test_terms_of_other_constants_have_no_sum(other: str | None) -> None:
     assert add_thresholds([first, pinned("gdp", "0.5", "1e-9")]) is not None
     half = pinned("gdp", "1", "1e-7", delta_loss="5e-8")
     assert add_thresholds([pinned("gdp", delta_loss="5e-7"), half]) is not None
-
-
-def test_only_steady_filters_with_declared_constants_add_terms() -> None:
-    """An order derived from the budget would differ from term to term."""
-    adding = {
-        ("gdp", ()): True,
-        ("zcdp", ("delta_loss",)): True,
-        ("rdp", ("order",)): True,
-        ("rdp", ()): False,
-        ("basic", ()): False,
-        ("residue", ()): False,
-        ("whitehouse", ()): False,
-        ("output-dp", ()): False,
-        ("auto", ()): False,
-    }
-    assert {
-        (name, names): adds_terms(pinned(name), names) for name, names in adding
-    } == adding
-    mixture = pinned("rdp", orders=["4", "9"])
-    assert not adds_terms(mixture, ("orders",))
 
 
 def event_delta(epsilon: Fraction, size: Fraction, chance: Any, times: int) -> Any:

@@ -278,15 +278,6 @@ def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
         apply_policy(ledger, file, **NEW)
 
 
-def test_parts_by_time_have_no_second_term(ledger: Ledger) -> None:
-    """Under a lifetime they may use it up together."""
-    weeks = {"unit": "customer-week", "partition": "{by: week}"}
-    file = policy("30", **weeks)
-    charge(ledger, file, partitions=("2026-W05",))
-    with pytest.raises(PolicyNotApplied, match="no further term fits"):
-        apply_policy(ledger, file, **NEW)
-
-
 # Entries that others wrote
 
 
