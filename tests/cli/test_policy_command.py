@@ -128,6 +128,25 @@ def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
     assert "term 2 was opened" in run_fine(*new, "--raise-lifetime")
 
 
+def test_terms_are_printed_in_the_tally_of_their_filter(shop: Shop) -> None:
+    """`policy check`, `status` and the report say 4.288, and a third term is refused."""
+    shop.write(f"{CDNOW}lifetime: {{epsilon: 5, delta: 3e-6}}\n")
+    shop.charge()
+    new = ("policy", "apply", "cdnow", "--new-term", "--reason", "2027")
+    assert "--raise-lifetime" not in run_fine(*new)
+    shop.charge(key="second")
+    total = "(epsilon = 4.288, delta = 2e-06) in the tally of their filter"
+    run_fine("report")
+    report = (shop.root / "report.html").read_text("utf-8")
+    check = run_fine("policy", "check", "policies/cdnow.yaml")
+    for text in (check, run_fine("status", "cdnow", "--details"), report):
+        assert f"; those charged so far within {total}." in text
+        assert f"Charged terms add up to {total} of the lifetime (epsilon = 5" in text
+    assert total in run_json("status", "cdnow")["datasets"][0]["guarantee"]
+    result = run(*new)
+    assert (result.exit_code, "(epsilon = 5.309," in result.stderr) == (1, True)
+
+
 def test_a_ledger_keeps_to_its_environment(empty, monkeypatch):
     """Made for production, it is refused by a run that says nothing or else."""
     monkeypatch.setenv("DPFLOW_ENVIRONMENT", "production")

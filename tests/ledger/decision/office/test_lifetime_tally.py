@@ -12,6 +12,7 @@ from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Amend
+from dpflow.ledger.decision.policy_changes import Apply
 from dpflow.ledger.decision.terms import opened_as
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, propose
@@ -325,6 +326,19 @@ def test_a_raised_lifetime_says_so_and_is_followed(path: Place) -> None:
     ledger = make_ledger(path)
     charge(ledger, policy())
     apply_policy(ledger, policy("9", filter="zcdp"), **NEW, raise_lifetime=True)
+    assert verify(ledger).fine
+    granted(open_ledger(url(path)), policies=[make_policy("z")])
+
+
+def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> None:
+    """The entry names it, so that followers count it as well."""
+    ledger = make_ledger(path)
+    sums = policy("9", filter="auto")
+    apply_policy(ledger, sums)
+    for file in (policy("9"), sums):
+        ledger.ask(Apply(policy=file, forgotten=("a#1",), **NEW))
+        granted(ledger, "0.1", policies=[file])
+    assert len(terms_of(ledger)) == 3
     assert verify(ledger).fine
     granted(open_ledger(url(path)), policies=[make_policy("z")])
 
