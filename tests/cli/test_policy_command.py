@@ -129,7 +129,7 @@ def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
 
 
 def test_terms_are_printed_in_the_tally_of_their_filter(shop: Shop) -> None:
-    """`policy check`, `status` and the report say 4.288, and a third term is refused."""
+    """`policy check`, `status` and the report say 4.288; a third term is refused."""
     shop.write(f"{CDNOW}lifetime: {{epsilon: 5, delta: 3e-6}}\n")
     shop.charge()
     new = ("policy", "apply", "cdnow", "--new-term", "--reason", "2027")
