@@ -32,7 +32,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 T = TypeVar("T")
@@ -99,9 +99,10 @@ class TurnQueue:
     def take(self, turn: Turn, seconds: float) -> bool:
         """Stand in the line until this turn has come; say whether it has in time."""
         self.join(turn)
-        until = 0.0
+        if self._turns[0] is turn:
+            return True
+        until = time.monotonic() + seconds
         while not self.is_first(turn):
-            until = until or time.monotonic() + seconds
             rest = until - time.monotonic()
             if rest <= 0:
                 return False
@@ -130,7 +131,7 @@ class TurnQueue:
             first.call()
         turn.is_done = True
 
-    def run(self, work: Callable[[], T], seconds: float) -> T:
+    def run(self, work: Callable[..., T], seconds: float, *arguments: Any) -> T:
         """Do some work while no other thread of the queue does any.
 
         Raises:
@@ -141,7 +142,7 @@ class TurnQueue:
             try:
                 if not self.take(turn, seconds):
                     raise _too_long(seconds, f"thread {self.first_name()}")
-                return work()
+                return work(*arguments)
             finally:
                 self.leave(turn)
         finally:
@@ -199,7 +200,13 @@ class FileLock:
         """
         pause, longest = _ASK_SECONDS
         while True:
-            descriptor = self._open()
+            if self._pid != os.getpid():
+                self.leave_to_parent()
+            if self._file is None or self._file.closed:
+                # Reached by assignment only: a file that an interrupt stops closes
+                # itself.
+                self._file = FileIO(str(self.path), "r+", opener=self._opened)
+            descriptor = self._file.fileno()
             # Said before it is so: an interrupt may come between the two.
             self._asked = True
             try:
@@ -210,9 +217,11 @@ class FileLock:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
             else:
-                if self._is_at_its_path(descriptor):
-                    self.is_held = True
-                    return descriptor
+                with suppress(FileNotFoundError):
+                    now = os.stat(self.path)  # noqa: PTH116 (before every charge)
+                    if os.path.samestat(now, os.fstat(descriptor)):
+                        self.is_held = True
+                        return descriptor
                 # Someone removed or replaced it: other processes lock a new one.
                 self.close()
 
@@ -261,14 +270,6 @@ class FileLock:
         """Close the file."""
         self._close()
 
-    def _open(self) -> int:
-        if self._pid != os.getpid():
-            self.leave_to_parent()
-        if self._file is None or self._file.closed:
-            # Reached by assignment only: a file that an interrupt stops closes itself.
-            self._file = FileIO(str(self.path), "r+", opener=self._opened)
-        return self._file.fileno()
-
     def _close(self) -> None:
         # It is closed whatever the system says of it.
         with suppress(OSError):
@@ -278,12 +279,6 @@ class FileLock:
 
     def _opened(self, path: str, _: int) -> int:
         return os.open(path, self._flags | os.O_CLOEXEC, 0o600)
-
-    def _is_at_its_path(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(descriptor))  # noqa: PTH116
-        except FileNotFoundError:
-            return False
 
 
 #: All whose files a forked child inherits.

@@ -10,7 +10,6 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from dpflow.ledger.decision.checks import check
 from dpflow.ledger.entry import Entry
@@ -20,9 +19,7 @@ from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import UNREADABLE, damaged
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import Reading
-
-if TYPE_CHECKING:
-    from dpflow.ledger.witness.rollback_check import Watch
+from dpflow.ledger.witness.rollback_check import Watch
 
 #: How many entries are followed in one go, at most that many within a transaction.
 MOST = 500
@@ -50,14 +47,6 @@ class Trail:
         self._epoch = 0
         #: The newest entries with some keys, as far as this process followed them.
         self._newest: dict[str, int] = {}
-
-    def check(self, reading: Reading, state: State) -> None:
-        """Check that no loaded key has the row of an older entry.
-
-        Raises:
-            LedgerCorrupt: If a tag is missing.
-        """
-        self._compare(reading, {key: state.numbers.get(key) for key in state.loaded})
 
     def follow(self, reading: Reading, *, replaced: bool = False) -> None:
         """Follow what was appended since, within a transaction.
@@ -138,7 +127,7 @@ class Trail:
         self._note(entries)
         keys = [*{key for entry in entries for key in entry.rows}]
         newest = reading.ask("newest", names=keys, before=entry.number + 1)
-        self._compare(reading, dict(newest))
+        self.check(reading, dict(newest))
         self._at = entry.number, entry.hash
         return reading.head()[0] > entry.number
 
@@ -148,8 +137,12 @@ class Trail:
         for entry in entries:
             self._newest.update(dict.fromkeys(entry.rows, entry.number))
 
-    def _compare(self, reading: Reading, numbers: Mapping[str, int | None]) -> None:
-        """Compare the newest tags of keys with the entries that were followed."""
+    def check(self, reading: Reading, numbers: Mapping[str, int | None]) -> None:
+        """Compare the newest tags of keys with the entries that were followed.
+
+        Raises:
+            LedgerCorrupt: If a tag is missing, so that a key has an older entry's row.
+        """
         for key in numbers.keys() & self._newest.keys():
             tagged, followed = numbers[key] or 0, self._newest[key]
             if tagged < followed:

@@ -7,7 +7,7 @@ settled stays in full, permanently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -103,7 +103,13 @@ class Ledger:
         commands = [c if c.at else replace(c, **self.label()) for c in commands]
         if (why := self.storage.unwritable) is not None:
             return self._replayed(commands, why)
-        return self._witnessed(self._sent(commands))
+        decisions = self._sent(commands)
+        try:
+            # The answers are for the time when the witness has the entries.
+            self.watch.record(e for d in decisions for e in (*d.earlier, *d.entries))
+        except LedgerError as error:
+            return [self._unwitnessed(each, error) for each in decisions]
+        return [each.answer for each in decisions]
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Decide a request without writing the decision."""
@@ -123,33 +129,32 @@ class Ledger:
         connection, either finds the answer or decides anew. It does not happen where
         the ledger was busy: the wait would be twice as long.
         """
-        try:
-            try:
-                return self._decided(commands)
-            except LedgerUnavailable as error:
-                resent = all(command.resent for command in commands)
-                if "waited" in error.details or not resent:
-                    raise
-            return self._decided([replace(command, again=True) for command in commands])
-        except BaseException as stopped:
-            # An interrupt may have kept a transaction from its end: it ends when
-            # nothing refers to it, and a kept interrupt would refer to it.
-            if not isinstance(stopped, Exception):
-                clear_frames(stopped.__traceback__)
-            raise
-
-    def _decided(self, commands: Sequence[Command]) -> list[Decision]:
+        prepare: Callable[[], object] | None = None
+        may_resend = all(command.resent for command in commands)
         for attempt in count():
             try:
+                if prepare is not None:
+                    # No transaction is open, but perhaps that of a caller that a
+                    # signal has interrupted.
+                    with only_solved(active=False):
+                        prepare()
                 with only_solved(active=attempt < _LOOKUPS):
                     return self._transacted(commands)
             except TooFar:
-                self._trail.catch_up()
+                prepare = self._trail.catch_up
             except NotSolved as missing:
-                # No transaction is open, but perhaps that of a caller that a signal
-                # has interrupted.
-                with only_solved(active=False):
-                    missing.solve()
+                prepare = missing.solve
+            except LedgerUnavailable as error:
+                if "waited" in error.details or not may_resend:
+                    raise
+                prepare, may_resend = None, False
+                commands = [replace(command, again=True) for command in commands]
+            except BaseException as stopped:
+                # An interrupt may have kept a transaction from its end: it ends when
+                # nothing refers to it, and a kept interrupt would refer to it.
+                if not isinstance(stopped, Exception):
+                    clear_frames(stopped.__traceback__)
+                raise
         raise AssertionError
 
     def _transacted(self, commands: Sequence[Command]) -> list[Decision]:
@@ -161,6 +166,7 @@ class Ledger:
         """
         with self.storage.write() as transaction, readable(self.place):
             state = self._loaded(transaction, commands)
+            head = state.head
             try:
                 decisions = self._each(state, commands)
             except NotSolved:
@@ -172,10 +178,10 @@ class Ledger:
                         self._each(state, commands)
 
                 raise NotSolved(solve) from None
-            if columns := [e.columns for d in decisions for e in d.entries]:
+            if entries := [e for d in decisions for e in d.entries]:
                 values = [item for d in decisions for item in d.kept.items()]
-                transaction.append(columns, dict(values))
-        self._trail.went_on(state.head, [e for d in decisions for e in d.entries])
+                transaction.append(entries, dict(values))
+        self._trail.went_on(head, entries)
         return decisions
 
     def _each(self, state: State, commands: Iterable[Command]) -> list[Decision]:
@@ -195,36 +201,27 @@ class Ledger:
 
     def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
         """Load the keys of commands, checked against the witness if one is guarded."""
+        guarded = any(command.guarded for command in commands)
 
         def needs(state: State) -> Iterator[str]:
             return chain(("repairs",), *(each.keys(state) for each in commands))
 
-        guarded = any(command.guarded for command in commands)
         state = self.watch.load(reading, needs, guarded=guarded)
         if any(command.follows for command in commands):
             # Without a witness nothing tells a repaired ledger from an older copy.
             witnessed = self.watch.witness is not None
             self._trail.follow(reading, replaced=witnessed and not guarded)
-            self._trail.check(reading, state)
+            self._trail.check(reading, reading.tagged)
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
         """Add the living owners of those open charges that matter to commands."""
-        names = (name for c in commands for name in c.charges_met(state) if name)
-        met = [state.charge(name) for name in names]
-        others = {c.owner for c in met if c is not None and c.state == "open"}
         asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
+        names = [name for c in commands for name in c.charges_met(state) if name]
+        others = {c.owner for c in map(state.charge, names) if c and c.state == "open"}
         living = {owner for owner in others - asking if self.owners.alive(owner)}
         state.alive = asking | living
         return state
-
-    def _witnessed(self, decisions: Sequence[Decision]) -> list[Any]:
-        """Return the answers once the witness has the entries, and not before."""
-        try:
-            self.watch.record(e for d in decisions for e in (*d.earlier, *d.entries))
-        except LedgerError as error:
-            return [self._unwitnessed(each, error) for each in decisions]
-        return [each.answer for each in decisions]
 
     def _unwitnessed(self, decision: Decision, error: LedgerError) -> Any:
         """Give a charge back that the witness does not have.
@@ -248,11 +245,7 @@ class Ledger:
             raise why
         while True:
             self._trail.catch_up()
-            with (
-                suppress(TooFar),
-                self.storage.read() as reading,
-                readable(self.place),
-            ):
+            with suppress(TooFar), self.storage.read() as reading, readable(self.place):
                 state = self._loaded(reading, commands)
                 return [kept_or_error(state, command, why) for command in commands]
 
@@ -347,11 +340,9 @@ class Ledger:
         """
         return bool(self.ask(self._end("seal", "", {"outcome": outcome}, run=run)))
 
-    def _end(
-        self, kind: str, reservation: str, body: Mapping[str, Any], **more: Any
-    ) -> End:
+    def _end(self, kind: str, charge: str, body: Mapping[str, Any], **more: Any) -> End:
         facts = {"owner": self.owners.mine(), **self.label(), **more}
-        return End(kind=kind, charge=reservation, body=body, **facts)
+        return End(kind=kind, charge=charge, body=body, **facts)
 
     def close(self) -> None:
         """Close the ledger's files; open reservations of this process are forfeited."""

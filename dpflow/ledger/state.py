@@ -7,7 +7,7 @@ error, for a key that was not loaded would look like one that no entry names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.ledger.entry import ACCOUNT, Amounts, Entry, JournalError
@@ -31,9 +31,6 @@ from dpflow.ledger.rows import (
 def whole_book(book: str) -> str:
     """Return what stands for the keys of all accounts of a book."""
     return f"account/{book}#*"
-
-
-_DICTS = ("rows", "numbers", "entries", "made", "ends", "values")
 
 
 @dataclass(slots=True)
@@ -68,10 +65,10 @@ class State:
 
     def copy(self) -> State:
         """Return a state that can be written to without changing this one."""
-        other = replace(self)
-        for name in _DICTS:
-            setattr(other, name, dict(getattr(self, name)))
-        return other
+        dicts = self.rows, self.numbers, self.entries, self.made, self.ends, self.values
+        fields: Any = [each.copy() for each in dicts]
+        fields += self.loaded, self.head, self.alive, self.whole, self.missing
+        return State(*fields)
 
     def add(self, entry: Entry) -> None:
         """Add the next entry."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerMissing
 from dpflow.ledger.storage.base import Identity, damaged
@@ -80,12 +80,9 @@ class Memory(Storage):
         """Return a new owner of charges."""
         return Liveness()
 
-    def read(self) -> AbstractContextManager[Transaction]:
-        """Run a block that reads one consistent state."""
-        return self._writing()
-
     @contextmanager
-    def _writing(self) -> Iterator[Transaction]:
+    def write(self) -> Iterator[Transaction]:
+        """Run a block in one transaction; what it stored goes if it raises."""
         connection = self.connection
         with self._alone():
             connection.rollback()  # an interrupt prevented the end of the turn before
@@ -95,6 +92,8 @@ class Memory(Storage):
                 connection.execute("COMMIT")
             finally:
                 connection.rollback()
+
+    read = write
 
     def _translated(self, error: Exception, waited: float) -> DpflowError:  # noqa: ARG002
         return damaged(str(error), self.place)

@@ -136,7 +136,8 @@ class PostgresStorage(Storage):
         """The login, which the database compares with the writer of each entry."""
         return self.server.login
 
-    def _writing(self) -> AbstractContextManager[Transaction]:
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Run a block in one transaction; what it stored goes if it raises."""
         return self._transaction(_WRITING, self._newest)
 
     def read(self) -> AbstractContextManager[Transaction]:

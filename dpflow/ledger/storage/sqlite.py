@@ -19,13 +19,14 @@ from pathlib import Path
 from weakref import WeakSet
 
 from dpflow.exceptions import LedgerError, LedgerUnavailable
+from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
-    check_opening,
-    file_id,
+    check_left,
+    check_space,
     look_at,
     not_writable,
     opened_for_reading,
@@ -42,6 +43,8 @@ from dpflow.locks import FileLock, Turn, TurnQueue
 _CLOSE_SECONDS = 5.0
 #: So long SQLite itself waits for programs that are not dpflow.
 BUSY_SECONDS = 5.0
+#: More keys than these are not remembered.
+_MOST = 300
 #: A longer log is begun anew, if no reader is in the way during these seconds.
 LOG_BYTES = 32 * 2**20
 _TRUNCATE_SECONDS = 0.25
@@ -67,6 +70,9 @@ class SqliteStorage(Storage):
         self._wal_path = real_path(self.path, "-wal")
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
+        #: What the tables hold, as far as this process read and wrote it, if their
+        #: content is the same.
+        self._known, self._content = State(), (-1, -1)
         #: The turn whose transaction was committed last.
         self._whole: Turn | None = None
         #: The file and the log that were opened.
@@ -91,17 +97,16 @@ class SqliteStorage(Storage):
             storage.path.parent.mkdir(parents=True, exist_ok=True)
             check_before_making(storage.path)
             os.close(os.open(storage.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        with storage._writing() as tables:
+        with storage.write() as tables:
             make_tables(tables.connection, identity, secret)
         return storage
 
     @property
     def unwritable(self) -> LedgerUnavailable | None:
         """Why this process may only read the file; None if it may write it."""
-        return super().unwritable or self._forbidden()
-
-    def _forbidden(self) -> LedgerUnavailable | None:
-        return not_writable(self.path) if self._connection is None else None
+        if self._connection is not None and not self._read_only:
+            return None
+        return super().unwritable or not_writable(self.path)
 
     def owners(self) -> Owners:
         """Return an owner of charges; all names of the file share its folder."""
@@ -121,17 +126,26 @@ class SqliteStorage(Storage):
     # Transactions
 
     @contextmanager
-    def _writing(self) -> Iterator[Transaction]:
+    def write(self) -> Iterator[Transaction]:
+        """Run a block in one transaction; what it stored goes if it raises."""
         until = time.monotonic() + self.lock_seconds
         with self._alone() as turn:
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
-            yield Transaction(connection, self.place, self.opened, self._newest)
+            # It changes with each change by others.
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            content, known = (version, connection.total_changes), self._known
+            if content != self._content or known.values or len(known.rows) > _MOST:
+                known = self._known = State()
+            self._content = -1, -1
+            yield Transaction(connection, self.place, self.opened, known=known)
             connection.execute("COMMIT")
             # What went into a file that is not there any more is no commit.
-            self._check_same_files()
+            log_size = self._check_same_files()
             self._whole = turn
-            self._shorten_log(connection)
+            self._content = version, connection.total_changes
+            if log_size > self._log_limit:
+                self._shorten_log(connection)
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -140,8 +154,8 @@ class SqliteStorage(Storage):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        forbidden = self._forbidden()
-        opened = opened_for_reading(self.path) if forbidden else self._unlocked(until)
+        open_here = self._connection is not None or not not_writable(self.path)
+        opened = self._unlocked(until) if open_here else opened_for_reading(self.path)
         with self._alone(), opened as connection:
             try:
                 connection.execute("BEGIN")
@@ -167,15 +181,14 @@ class SqliteStorage(Storage):
             raise
 
     def _shorten_log(self, connection: sqlite3.Connection) -> None:
-        """Begin the log anew once it is long, unless readers are in the way."""
-        if self._wal_path.stat().st_size > self._log_limit:
-            wait = "PRAGMA busy_timeout = {:.0f}"
-            connection.execute(wait.format(1000 * _TRUNCATE_SECONDS))
-            with suppress(sqlite3.Error):
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            connection.execute(wait.format(1000 * BUSY_SECONDS))
-            # After a try in vain the log may grow before the next one.
-            self._log_limit = max(LOG_BYTES, 2 * self._wal_path.stat().st_size)
+        """Begin a long log anew, unless readers are in the way."""
+        wait = "PRAGMA busy_timeout = {:.0f}"
+        connection.execute(wait.format(1000 * _TRUNCATE_SECONDS))
+        with suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        connection.execute(wait.format(1000 * BUSY_SECONDS))
+        # After a try in vain the log may grow before the next one.
+        self._log_limit = max(LOG_BYTES, 2 * self._wal_path.stat().st_size)
 
     def _translated(self, error: Exception, waited: float) -> LedgerError:
         return translated(error, self.path, waited)
@@ -196,7 +209,7 @@ class SqliteStorage(Storage):
         self._check_same_files()
         if self._connection is None:
             self._connection = self._connect()
-            self._wal = file_id(self._wal_path)
+            self._wal, _ = self._log()
         self._connection.rollback()
         return self._connection
 
@@ -212,10 +225,11 @@ class SqliteStorage(Storage):
         line.leave(turn)
 
     def _connect(self) -> sqlite3.Connection:
-        check_opening(self.path)
+        check_left(self.path)
+        check_space(self.path)
         if not self._read_only:
             sync_log(self.path)
-        self._wal = None
+        self._wal, self._content = None, (-1, -1)
         # Assigned before it is used, so that whatever happens now closes it.
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",
@@ -229,20 +243,33 @@ class SqliteStorage(Storage):
             connection.execute("PRAGMA query_only = ON")
         return connection
 
-    def _check_same_files(self) -> None:
-        """Refuse to write into files that are no longer at their paths."""
-        self._file = look_at(self.path, self._file)
-        if self._connection is not None and self._wal != file_id(self._wal_path):
+    def _check_same_files(self) -> int:
+        """Refuse to write into files that are no longer at their paths.
+
+        Returns:
+            The size of the log, in bytes.
+        """
+        self._file, (log, size) = look_at(self.path, self._file), self._log()
+        if self._connection is not None and self._wal != log:
             self._drop()
         if self._file in _unusable:
             why = _unusable[self._file]
             what = f"cannot be used by this process: {why}. The step did not run; "
             raise unavailable(self.place, f"{what}start it again.")
+        return size
+
+    def _log(self) -> tuple[FileId | None, int]:
+        """Return which -wal file is there, and its size in bytes."""
+        try:
+            status = os.stat(self._wal_path)  # noqa: PTH116 (at each step)
+        except FileNotFoundError:
+            return None, 0
+        return (status.st_dev, status.st_ino), status.st_size
 
     def _has_its_log(self) -> bool:
         """Say whether the -wal file is the one that was opened, if one was noted."""
         with suppress(OSError):
-            return self._wal in (None, file_id(self._wal_path))
+            return self._wal in (None, self._log()[0])
         return False
 
     def _drop(self) -> None:

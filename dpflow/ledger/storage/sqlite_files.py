@@ -121,15 +121,6 @@ _EFFECTIVE = os.access in os.supports_effective_ids
 FileId = tuple[int, int]
 
 
-def file_id(path: Path) -> FileId | None:
-    """Return which file is at a path; None without one."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (before every charge)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def real_path(path: Path, end: str = "") -> Path:
     """Return where a ledger's file really lies, or one of SQLite's companions of it.
 
@@ -198,7 +189,7 @@ def check_before_making(path: Path) -> None:
             )
             raise ConfigurationError(msg)
     check_place(real_path(path))
-    _check_space(path)
+    check_space(path)
 
 
 def check_left(path: Path) -> None:
@@ -258,21 +249,14 @@ def _has_content(path: Path) -> bool:
     return False
 
 
-def _check_space(path: Path) -> None:
-    if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
-        raise unavailable(str(path), "has less than 16 MiB free on its disk; free some")
-
-
-def check_opening(path: Path) -> None:
-    """Check a ledger file that SQLite is to open.
+def check_space(path: Path) -> None:
+    """Refuse a disk with too little space for a ledger.
 
     Raises:
-        LedgerCorrupt: If the file or its log was taken away.
-        LedgerUnavailable: If no ledger may lie there, or too little space is free.
-        OSError: If the file cannot be looked at.
+        LedgerUnavailable: If so.
     """
-    check_left(path)
-    _check_space(path)
+    if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
+        raise unavailable(str(path), "has less than 16 MiB free on its disk; free some")
 
 
 def sync_log(path: Path) -> None:

@@ -65,6 +65,7 @@ class Storage(ABC):
             self.place, "was opened for reading only; nothing is charged"
         )
 
+    @abstractmethod
     def write(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction; what it stored goes if it raises.
 
@@ -73,9 +74,6 @@ class Storage(ABC):
         Raises:
             LedgerUnavailable: If it cannot be had now, or its outcome is unknown.
         """
-        if (why := self.unwritable) is not None:
-            raise why
-        return self._writing()
 
     @abstractmethod
     def read(self) -> AbstractContextManager[Reading]:
@@ -88,10 +86,6 @@ class Storage(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close it; a later call opens it again."""
-
-    @abstractmethod
-    def _writing(self) -> AbstractContextManager[Transaction]:
-        """Run a block in one transaction that writes."""
 
     @abstractmethod
     def _translated(self, error: Exception, waited: float) -> Exception:

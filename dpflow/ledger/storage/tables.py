@@ -16,7 +16,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.entry import Columns, Entry, JournalError, canonical, entry_of
+from dpflow.ledger.entry import Entry, JournalError, canonical, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import UNREADABLE, VERSION, Identity, damaged
@@ -80,6 +80,7 @@ class Reading:
         opened: Identity of the ledger that was opened, if any.
         newest: What this process saw and wrote, which says what to load first.
         sql: The statements of the database by name.
+        known: Keys as the ledger has them, which are not read again.
     """
 
     #: The question that begins every transaction.
@@ -92,11 +93,15 @@ class Reading:
         opened: Identity | None,
         newest: State | None = None,
         sql: Mapping[str, Any] | None = None,
+        *,
+        known: State | None = None,
     ) -> None:
         self.place, self.connection = place, connection
-        self._identity, self._newest = opened, newest
+        self._identity, self._newest, self._known = opened, newest, known
         self._sql = sql or statements("sqlite")
-        self._head: tuple[int, str] | None = None
+        self._head = known.head if known is not None and known.head[1] else None
+        #: By key, the number of the newest entry that the database has.
+        self.tagged: dict[str, int | None] = {}
 
     def load(
         self, needs: Needs, *, numbers: Iterable[int] = (), before: int = ENDLESS
@@ -112,8 +117,11 @@ class Reading:
         Raises:
             LedgerCorrupt: If something is not what it should be.
         """
-        state, more = State(), [f"#{number}" for number in numbers]
-        newest = self._newest if before == ENDLESS else None
+        known, newest = self._known, self._newest
+        if before != ENDLESS:
+            known = newest = None
+        state = State() if known is None else known
+        more = [f"#{number}" for number in numbers if number not in state.entries]
         if newest is not None:
             # As the keys were at the last load, which saves a trip.
             with suppress(JournalError, *UNREADABLE):
@@ -148,7 +156,7 @@ class Reading:
         )
         names = [key for key in keys if not key.startswith("#")]
         question = {"names": names, "before": before}
-        newest, entries, *values = self.ask_all(
+        tagged, entries, *values = self.ask_all(
             [
                 ("newest", question),
                 ("entries", {**question, "numbers": numbers, "charges": charges}),
@@ -156,6 +164,8 @@ class Reading:
             ]
         )
         loaded = {*charges}
+        if before == ENDLESS:
+            self.tagged.update(tagged)
         for entry in map(self._entry, entries):
             state.entries[entry.number] = entry
             if entry.charge in loaded:
@@ -163,7 +173,7 @@ class Reading:
                     state.made[entry.charge] = entry
                 elif (kind := KINDS.get(entry.kind)) and kind.ends:
                     state.ends[entry.charge] = entry
-        for key, number in newest:
+        for key, number in tagged:
             if number is None:
                 continue
             if key not in state.entries[number].rows:
@@ -376,20 +386,21 @@ class Reading:
 class Transaction(Reading):
     """A state that no other process changes, and what is written on it."""
 
-    def append(
-        self, entries: Sequence[Columns], kept: Mapping[str, str | None]
-    ) -> None:
+    def append(self, entries: Sequence[Entry], kept: Mapping[str, str | None]) -> None:
         """Append entries; keep values by release key, or drop those that are None."""
-        execute, previous = self.connection.execute, self.head()[1]
-        for columns in entries:
-            execute(self._sql["new_entry"], columns)
-            if self._newest is not None:
-                self._newest.add(entry_of((*columns, previous)))
-            previous = columns.hash
+        execute = self.connection.execute
+        for entry in entries:
+            execute(self._sql["new_entry"], entry.columns)
+            for state in filter(None, (self._newest, self._known)):
+                state.add(entry)
         for key, value in kept.items():
             execute(self._sql["drop_value"], (key,))
             if value is not None:
                 execute(self._sql["keep_value"], (key, value))
+                if self._known is not None:
+                    # It is read again with its value.
+                    self._known.loaded.discard(f"release/{key}")
+                    self._known.rows.pop(f"release/{key}", None)
 
 
 def make_tables(

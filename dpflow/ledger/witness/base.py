@@ -99,8 +99,8 @@ def _sealed(ledger: str, content: str) -> str:
 
 def line_of(entry: Entry) -> Line:
     """Return the witness's line of an entry."""
-    postings, body = entry.postings, entry.body
-    used = {name: tuple(map(add, p.settled, p.held)) for name, p in postings.items()}
+    rows, names, body = entry.rows, entry.amounts, entry.body
+    used = {n: tuple(map(add, *rows[account_key(n)][1:3])) for n in names}
     if (term := body.get("term")) is not None:
         # Nothing was used under it, but the line says which term it is.
         used[f"{body['book']}#{term['number']}"] = ()
@@ -329,7 +329,7 @@ class Witness(ABC):
     def _asked(self, ask: Callable[..., T], *arguments: Any) -> T:
         """Ask the place while no other thread does."""
         try:
-            return self._alone.run(lambda: ask(*arguments), _THREAD_SECONDS)
+            return self._alone.run(ask, _THREAD_SECONDS, *arguments)
         except FileNotFoundError:
             msg = (
                 f"there is no witness at {self.place}, so nothing outside the ledger "

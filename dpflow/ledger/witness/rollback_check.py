@@ -157,9 +157,9 @@ class Watch:
             raise LedgerRolledBack(msg, ledger=self.place, witness=place)
         if look.end != seen.end:
             self.witness.accept(look)
-        for key in state.loaded & seen.newest.keys():
-            if state.numbers.get(key, 0) < seen.newest[key]:
-                older, moved = state.numbers.get(key, 0), seen.newest[key]
+        for key in reading.tagged.keys() & seen.newest.keys():
+            older, moved = reading.tagged[key] or 0, seen.newest[key]
+            if older < moved:
                 what = f"{key} is as entry {older} left it, {moved} moved it since"
                 raise damaged(what, self.place)
         return state

@@ -242,7 +242,7 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
         pen = Decision(state, command)
         # As a step's first term: followers refuse any other term above the lifetime.
         opened(pen, given, reason=FIRST)
-        transaction.append([e.columns for e in pen.entries], pen.kept)
+        transaction.append(pen.entries, pen.kept)
 
 
 def test_an_apply_that_resets_usage_in_place_is_caught(

@@ -177,7 +177,7 @@ def forged(ledger: Any, kind: str, amount: str, charge: str) -> None:
         pen = Decision(state, End(kind="seal", run=RUN, writer=login))
         amounts = {"a#1": PRICE(PureDP(epsilon=amount)).amounts}
         pen.write(kind, amounts, {"outcome": "x"}, charge=charge)
-        transaction.append([e.columns for e in pen.entries], pen.kept)
+        transaction.append(pen.entries, pen.kept)
 
 
 PRICE = make_filter("basic", epsilon=1).price
