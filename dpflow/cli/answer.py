@@ -45,8 +45,10 @@ def answer(
 
 
 def _parts(record: Derived) -> Iterator[Part]:
+    from contextlib import suppress
     from fractions import Fraction
 
+    from dpflow.exceptions import DpflowError
     from dpflow.forecast.what_if import forecast
     from dpflow.notebook import shown_key
     from dpflow.rounding import short_down, short_up
@@ -68,7 +70,8 @@ def _parts(record: Derived) -> Iterator[Part]:
     }
     yield from ("", Sheet.of(columns, "times", "in denominator"), "")
     for cost, dataset in record.anew.items():
-        runs = forecast(dataset, costs=[cost], tell=warn).outlook.runs_left
-        fit = "any number" if runs is None else runs
         yield f"A new release with this interval is {cost}."
-        yield f"The remaining budget of {dataset} pays for {fit} of these."
+        with suppress(DpflowError):
+            runs = forecast(dataset, costs=[cost], tell=str).outlook.runs_left
+            if runs is not None:
+                yield f"The remaining budget of {dataset} pays for {runs} of these."

@@ -82,6 +82,12 @@ def test_the_command_derives_a_sum_and_says_what_a_new_release_costs(ledger):
     assert data["terms"] == {f"visits/2026-W0{n}": [1, 0] for n in (4, 3, 2)}
     assert data["anew"] == {"Gaussian(sensitivity=3, sigma=34.64)": "shop"}
     assert run_json("status", "shop") == before
+    (newest, *_) = run_json("releases", "list", "shop")["releases"]
+    facts = newest["facts"]
+    assert facts["as_drawn"] is True
+    assert facts["measures"]["name"] == "visits"
+    assert facts["measures"]["fields"] == {"week": "2026-W05"}
+    assert re.fullmatch("[0-9a-f]{64}", facts["measures"]["bounds"])
     for wrong in (["--where", "region"], ["--from", "2026-W04", "--to", "2026-W02"]):
         assert run("answer", "visits", *wrong).exit_code in (1, 2)
 
@@ -110,6 +116,25 @@ def test_parts_must_cover_the_range(ledger):
     assert "no usable release for 2026-W02" in refused(start="2026-W01", end="2026-W03")
     with pytest.raises(ReleaseError, match="Measures here: visits"):
         dpflow.answer("customers", start="2026-W01")
+
+
+def test_a_key_of_two_periods_and_a_list_are_no_part(ledger):
+    """The first names no one part, and the second is no one number."""
+    given = {"dataset": "shop", "cost": NOISE, "measures": "visits"}
+
+    @guarded(**given, release_key="two/{day}/{week}")
+    def two(day: str, week: str) -> float:
+        return release(VISITS[week])
+
+    @guarded(**given, release_key="list/{week}")
+    def listed(week: str) -> list[float]:
+        return release([VISITS[week], 1.5])
+
+    two("2026-01-02", "2026-W01")
+    listed("2026-W01")
+    message = refused(start="2026-W01")
+    assert "two/2026-01-02/2026-W01 has several periods in its key" in message
+    assert "list/2026-W01 is a list" in message
 
 
 def test_undeclared_steps_are_refused(ledger):
