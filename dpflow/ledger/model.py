@@ -182,7 +182,7 @@ def keys_followed(state: State, entry: Entry) -> Iterator[str]:
     for charge in (entry.charge, (entry.body.get("preflight") or NONE).get("id")):
         if charge is not None:
             yield from charge_keys(state, charge)
-    if entry.kind == "open":
+    if entry.kind in ("open", "tighten"):
         book = str(entry.body["book"])
         yield from (
             *all_terms(state, book),

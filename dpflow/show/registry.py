@@ -56,7 +56,7 @@ def registry_entry(
     numbers = {n: short_up(number_from_text(text), 15) for n, text in budget.items()}
     opened = (f"term {t.number} on {t.facts['at'][:10]}" for t in terms)
     rule = (f"{name} {value_text(value)}" for name, value in copy["filter"].items())
-    fields = facts.get("about", {}) | {
+    fields = facts["about"] | {
         "publication_date": released,
         "variant_name": "Pure DP" if budget["delta"] == "0" else "Approximate DP",
         "privacy_unit": copy["unit"],

@@ -25,7 +25,7 @@ from dpflow.ledger.decision.gates import (
 )
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views, view_of
 from dpflow.ledger.decision.settlement import gate_of, least_posted
-from dpflow.ledger.decision.terms import BY_ITSELF
+from dpflow.ledger.decision.terms import BY_ITSELF, may_be_replaced
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Term, gate_in, roots_of, split
@@ -172,18 +172,19 @@ def _term_problem(state: State, entry: Entry) -> str | None:
 def _promise_problem(state: State, entry: Entry) -> str | None:
     """Say how a term breaks the promise for all terms, if it does not say so."""
     facts, book = entry.body["term"], str(entry.body["book"])
-    if "promised" not in facts:  # of an older version, whose budgets add up
-        return None
     fixed = promise_of(facts["pinned"], facts["declared"], facts["gates"])
     governs = state.term(book, facts["number"])
     if governs is not None:
-        fixed = {name: governs.facts.get(name) for name in fixed}
+        fixed = {name: governs.facts[name] for name in fixed}
     if any(facts[name] != value for name, value in fixed.items()):
         return f"term {facts['number']} counts otherwise than it was opened"
-    if facts["reason"] in BY_ITSELF:  # a step opened it, when nothing was charged
-        return None
+    opens, newest = governs is None, state.newest(book)
+    if opens and facts["reason"] in BY_ITSELF:
+        if newest is None or may_be_replaced(state, newest):
+            return None
+        return f"no step opens term {facts['number']} after one that governs"
     terms = term_views(state, book, entry.body.get("forgotten", ()))
-    raises, opens = bool(entry.body.get("raises")), governs is None
+    raises = bool(entry.body.get("raises"))
     error = lifetime_error(book, terms, view_of(facts), opens=opens, raises=raises)
     return None if error is None else error.message
 

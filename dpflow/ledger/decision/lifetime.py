@@ -36,8 +36,8 @@ def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
         by_time=pinned.get("partition", {}).get("by") in TIMES,
         budget=pinned["budget"],
         lifetime=lifetime,
-        promised=facts.get("promised", lifetime),
-        tally=facts.get("tally"),
+        promised=facts["promised"],
+        tally=facts["tally"],
         **{"charged": True, **fields},
     )
 

@@ -145,7 +145,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
         same = agrees(term, policy)
         action = "new term" if terms[-1].charged else "replace"
         copy = policy.declared() if same else term.facts["declared"]
-        copy = {**copy, "about": term.facts.get("about", {})}
+        copy = {**copy, "about": term.facts["about"]}
         changes = judge(copy, policy.described(), charged_flows={*book.flows})
         if same:
             action = "tighten" if changes else "nothing"

@@ -11,7 +11,7 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
 from dpflow.ledger.decision.office import Amend, Freeze
-from dpflow.ledger.decision.terms import FIRST, opened
+from dpflow.ledger.decision.terms import opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision, all_terms
 from dpflow.ledger.office import apply_policy, propose
@@ -240,15 +240,16 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
         state = transaction.load(lambda s: all_terms(s, "a"))
         command = Freeze(book="a", reason="x")
         pen = Decision(state, command)
-        # As a step's first term: followers refuse any other term above the lifetime.
-        opened(pen, given, reason=FIRST)
+        opened(pen, given, reason="x")
         transaction.append(pen.entries, pen.kept)
 
 
 def test_an_apply_that_resets_usage_in_place_is_caught(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Control: with a known-bad application, the same deeds pass the lifetime."""
+    """Control: where followers check no lifetime, a known-bad `apply` passes it."""
+    checks = "dpflow.ledger.decision.checks._promise_problem"
+    monkeypatch.setattr(checks, lambda *_: None)
     monkeypatch.setattr(f"{__name__}.apply_policy", _reset_in_place)
     with pytest.raises(AssertionError):
         run_deeds(ledger, 0)

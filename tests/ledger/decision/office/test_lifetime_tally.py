@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dpflow import Gaussian, PureDP
-from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
+from dpflow.exceptions import LedgerCorrupt, PolicyNotApplied
 from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Amend
 from dpflow.ledger.decision.policy_changes import Apply
-from dpflow.ledger.decision.terms import opened_as
+from dpflow.ledger.decision.terms import FIRST, opened_as
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.opening import open_ledger
@@ -28,7 +28,6 @@ from tests.ledger.support import (
     granted,
     make_ledger,
     make_policy,
-    terms_of,
     url,
 )
 
@@ -371,22 +370,29 @@ def test_a_term_counts_as_its_policy_says(
     found(path, ledger, "counts otherwise")
 
 
-def test_a_term_of_an_earlier_version_adds_its_budget(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+def test_no_step_opens_a_further_term(
+    path: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its `open` entry names no tally, so basic sums stay the method."""
-
-    def older(amounts: Any, said: Any) -> Any:
-        term = {k: v for k, v in said["term"].items() if k not in ("tally", "promised")}
-        return amounts, {**said, "term": term}
-
-    file = policy("6")
+    """An opening that passes for a step's own is no way around the lifetime."""
+    ledger = make_ledger(path)
+    charge(ledger, policy())
     with monkeypatch.context() as patch:
-        written_as(patch, older)
-        apply_policy(ledger, file)
+        written_as(patch, forged({"reason": FIRST}))
+        patch.setattr(
+            "dpflow.ledger.decision.policy_changes.lifetime_error",
+            lambda *_, **__: None,
+        )
+        apply_policy(ledger, policy("4", delta="2e-6"), **NEW)
+    found(path, ledger, "no step opens term 2")
+
+
+def test_a_tightening_alone_is_followed(path: Place) -> None:
+    """A process that follows one tightening reads the terms before it."""
+    ledger, file = make_ledger(path), policy()
+    apply_policy(ledger, file)
     open_terms(ledger, file, 2)
-    assert "add up to (epsilon = 6, delta = 2e-06) of" in words(ledger, file)
-    with pytest.raises((PolicyNotApplied, PolicyChanged), match="above its lifetime"):
-        apply_policy(ledger, file, **NEW)
+    other = open_ledger(url(path))
+    granted(other, policies=[make_policy("z")])
+    apply_policy(ledger, policy(budget="{epsilon: 2, delta: 1e-6}"))
+    granted(other, policies=[make_policy("z")])
     assert verify(ledger).fine
-    assert len(terms_of(ledger)) == 2
