@@ -28,6 +28,7 @@ from tests.ledger.support import (
     granted,
     make_ledger,
     make_policy,
+    terms_of,
     url,
 )
 
