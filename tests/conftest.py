@@ -1,5 +1,6 @@
 """How hypothesis runs in the whole suite, and what every test leaves behind."""
 
+import gc
 import logging
 import os
 import random
@@ -61,6 +62,8 @@ def pytest_collection_modifyitems(
         random.Random(seed).shuffle(items)
         modules = list(dict.fromkeys(item.path for item in items))
         items.sort(key=lambda item: modules.index(item.path))
+    # No collection of garbage looks at all loaded modules and tests again.
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
