@@ -83,7 +83,7 @@ def project_of_step(name: str, body: Callable[..., Any] | None) -> Project:
         "the wrong ledger, and the step did not run. Run the two projects in two "
         "processes.",
     )
-    project = current_project()
+    project = current_project(setup)
     keep_settings(setup)
     if body is not None:
         _of_steps[body] = setup
@@ -97,17 +97,20 @@ def bind_step(body: Callable[..., Any], root: Path) -> None:
         keep_settings(_of_steps[body])
 
 
-def current_project() -> Project:
+def current_project(setup: Settings | None = None) -> Project:
     """Return the project of the flow run, the process or the working directory.
 
     The ledger stays open; policy files are read again only when one has changed.
+
+    Args:
+        setup: Its settings, if they were read.
 
     Raises:
         LedgerError: If the ledger is missing, out of reach or not the pinned one.
         PolicyError: If a policy file cannot be used.
         ConfigurationError: If the settings cannot be read.
     """
-    setup = settings()
+    setup = setup or settings()
     project = _projects.get(setup)
     if project is not None and project.files == _stamps(setup.policies):
         return project

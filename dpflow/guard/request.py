@@ -195,13 +195,12 @@ def ask(
             "dataset that it reads, whose policy charges the population as well.",
         )
     policies = tuple(map(project.policies.policy_for, step.datasets))
-    flow = charged_flow(policies, place)
-    charged = None if flow is None else flow.name
     call = step.ask(args, kwargs)
     cost = call.cost
     if not isinstance(cost, Cost):
+        flow = charged_flow(policies, place)
         pins = [_governing(policy, project.ledger) for policy in policies]
-        cost = _planned(cost, step.name, charged, pins)
+        cost = _planned(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
     digests, release_key = project.ledger.digests, None
