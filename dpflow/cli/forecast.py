@@ -137,6 +137,8 @@ def _fit_cells(record: Forecast, fit: Fit) -> tuple[str, str, str]:
 def _headline(record: Forecast) -> str:
     outlook = record.outlook
     left = outlook.runs_left
+    if left is None and outlook.window:
+        return "Such runs fit permanently, one for each part of the dataset."
     if left is None:
         return "There is no end to the runs that fit: nothing here limits them."
     runs = "No run fits" if left == 0 else f"{left} run{'' if left == 1 else 's'} fit"

@@ -188,7 +188,8 @@ def _large_delta(policy: Policy, people: int | None) -> Iterator[Advice]:
 
 def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
     part = policy.partition
-    if part is not None and part.by_time and policy.lifetime is None:
+    unlimited = part is not None and part.by_time and policy.lifetime is None
+    if part is not None and unlimited and not policy.window:
         person = policy.unit.removesuffix(f"-{part.by}")
         yield Advice(
             "renewal",
@@ -208,7 +209,8 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
                 "Name that when you say what is guaranteed, or lower the lifetime.",
             )
     charged = [view.counted for view in terms if view.charged]
-    if len(charged) > 1 and not terms[-1].divided and not differing(charged):
+    apart = not (terms and (terms[-1].divided or terms[-1].window))
+    if len(charged) > 1 and apart and not differing(charged):
         total = budget_text(total_of(charged, terms[-1].lifetime))
         yield Advice(
             "renewed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 from typing import Any
 
@@ -22,9 +22,11 @@ from dpflow.ledger.decision.gates import (
     check_holds,
     covers_flow,
 )
-from dpflow.ledger.views.runs import JournalCharge
+from dpflow.ledger.decision.windows import Window
+from dpflow.ledger.views.runs import JournalCharge, RunCharge
 from dpflow.policy.pinned import TIMES
 from dpflow.policy.reserved import charges_others
+from dpflow.policy.windows import window_length
 from dpflow.rounding import number_from_text
 
 Pinned = Mapping[str, Any]
@@ -129,6 +131,8 @@ class Load:
 
     def count(self) -> int | None:
         """Return the number of runs that the account admits; None: without end."""
+        if self.account.window is not None:
+            return self._count_in_windows(self.account.window)
         if self.renewed:
             return None if self.admits(1) else 0
         if self.again is None:
@@ -136,12 +140,23 @@ class Load:
         runs = repeat(self.again, self.account.used)[1]
         return runs if runs < NO_END else None
 
+    def _count_in_windows(self, window: Window) -> int | None:
+        """Count runs of one later part each; two lengths of them show all windows."""
+        used, zero = dict(window.used), self.account.rule.zero()
+        for run in range(2 * window.length):
+            there = window._replace(place=window.place + run, used=tuple(used.items()))
+            at = self.account._replace(used=zero, rest=there.rest(zero, {}))
+            if not all(map(at.admits, self.peaks)):
+                return run
+            used[there.place] = self.spent
+        return None
+
     def used_after(self, runs: int) -> float | None:
         """Return the share of a filter's threshold that is used after some runs."""
         rule = self.account.rule
         if not isinstance(rule, Filter):
             return None
-        total = self.account.used + self.spent.times(runs)
+        total = self.account.total + self.spent.times(runs)
         if self.again is not None:
             total = repeat(self.again, self.account.used, runs)[0]
         return rule.used_fraction(total)
@@ -299,10 +314,61 @@ def _gates(
             if name in ("", gate.name)
         ]
         fresh = announced_gate(copy, kind, _NEXT if kind == "partition" else name)
+        if fresh is not None and renewed and (length := window_length(copy)):
+            used = {each.window.place: each.used for each in standing if each.window}
+            fresh = in_next_part(fresh, length, used)
         if fresh is not None:
             yield from (
                 (gate, renewed) for gate in (not renewed and standing) or [fresh]
             )
+
+
+def in_next_part(gate: Gate, length: int, used: Mapping[int, Tally]) -> Gate:
+    """Return a gate of the first part after all charged ones, in its windows.
+
+    Args:
+        gate: Of no part yet, as if nothing was charged to it.
+        length: Number of parts of a window.
+        used: Amounts of charged parts, by place.
+    """
+    window = Window(length, max(used, default=0) + 1, tuple(used.items()))
+    return gate._replace(window=window, rest=window.rest(gate.used, {}))
+
+
+def empty_gate(gate: Gate) -> Gate:
+    """Return a gate as if nothing was charged to it, of no account."""
+    window = None if gate.window is None else gate.window._replace(used=())
+    gate = gate._replace(id="", partition="", row=None, state="open", size=1)
+    return gate._replace(used=gate.rule.zero(), window=window, rest=None)
+
+
+def window_loads(charges: Iterable[RunCharge]) -> list[Load]:
+    """Return what another run asks of windows, as if it read one later part.
+
+    Runs that read several parts, one further part each, add as much to a window.
+
+    Args:
+        charges: What a run did to each account.
+    """
+    families: dict[tuple[str, str], list[tuple[Window, RunCharge]]] = {}
+    for charge in charges:
+        if charge.gate.window is not None:
+            own = families.setdefault(charge.gate.family, [])
+            own.append((charge.gate.window, charge))
+    loads = []
+    for own in families.values():
+        (length, _, used), newest = max(own, key=lambda each: each[0].place)
+        gate, zero = empty_gate(newest.gate), newest.gate.rule.zero()
+        tops = [reduce(Tally.highest, charge.peaks) for _, charge in own]
+        loads.append(
+            Load(
+                account=in_next_part(gate, length, dict(used)),
+                spent=sum((charge.spent for _, charge in own), zero),
+                peaks=(sum(tops, zero),),
+                renewed=True,
+            )
+        )
+    return loads
 
 
 def reach_of_shares(pinned: Pinned) -> float | None:

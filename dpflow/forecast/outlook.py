@@ -20,10 +20,12 @@ from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.cadence import Every, Schedule, schedule_of
 from dpflow.forecast.counting import (
     Load,
+    empty_gate,
     load_of,
     loads_of,
     planned_workload,
     runs_left,
+    window_loads,
     workload_of,
 )
 from dpflow.forecast.deployment import deployed_schedule
@@ -75,6 +77,7 @@ class Outlook:
         single: Whether steps are counted instead of runs: the example was charged
             outside of any flow run.
         older: Whether the journal has older runs, which were not looked at.
+        window: Number of parts of the windows in which runs fit; 0 without windows.
     """
 
     dataset: str
@@ -92,6 +95,7 @@ class Outlook:
     complete: bool = True
     single: bool = False
     older: bool = False
+    window: int = 0
 
     @property
     def every(self) -> Every | None:
@@ -115,7 +119,7 @@ class Outlook:
         """Say how many of the planned runs remain, and until when."""
         left, what = self.runs_left, "step" if self.single else "run"
         if left is None:
-            return f"no end of {what}s"
+            return f"{what}s fit permanently" if self.window else f"no end of {what}s"
         of = "" if planned is None or planned < left else f" of {planned}"
         one = (left if not of else planned) == 1
         text = f"{left}{of} {what}{'' if one else 's'} remain{'s' if left == 1 else ''}"
@@ -225,7 +229,7 @@ def outlook_of(
         older: Whether the journal has older runs, which were not looked at.
     """
     left, limiting = (0, None) if closed else runs_left(loads)
-    budget = budget_load(loads)
+    budget, windows = budget_load(loads), [load.account.window for load in loads]
     closed_by = "policy, which lets in other flows only"
     return Outlook(
         dataset=dataset,
@@ -243,6 +247,7 @@ def outlook_of(
         complete=like is None or like.complete,
         single=like is not None and like.run is None,
         older=older,
+        window=max((w.length for w in windows if w is not None), default=0),
     )
 
 
@@ -264,7 +269,7 @@ def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
     def room(run: FlowRun) -> list[float]:
         """Return how many more such runs fit: now, and with budgets that are whole."""
         now = loads_of_run(runs, run, run_charges(ledger, runs.dataset, run))
-        whole = [replace(load, account=_empty(load.account)) for load in now]
+        whole = [replace(load, account=empty_gate(load.account)) for load in now]
         counts = (runs_left(loads)[0] for loads in (now, whole))
         return [float("inf") if count is None else count for count in counts]
 
@@ -295,9 +300,9 @@ def loads_of_run(
 ) -> list[Load]:
     """Return what another such run asks of each account."""
     by = runs.term.facts["pinned"].get("partition", {}).get("by")
-    return [
+    return window_loads(charges.values()) + [
         Load(
-            account=_empty(charge.gate) if renewed else charge.gate,
+            account=empty_gate(charge.gate) if renewed else charge.gate,
             spent=charge.spent,
             peaks=charge.peaks,
             renewed=renewed,
@@ -305,6 +310,7 @@ def loads_of_run(
         )
         for charge in charges.values()
         for renewed in (by in TIMES and bool(charge.gate.partition),)
+        if charge.gate.window is None
     ]
 
 
@@ -315,13 +321,6 @@ def _again(gate: Gate, run: FlowRun) -> Once | None:
     with suppress(InvalidCost, UnsupportedCost):
         return load_of(gate, workload_of(run.steps)).again
     return None
-
-
-def _empty(gate: Gate) -> Gate:
-    """Return a gate as if nothing was charged to it, of no account."""
-    return gate._replace(
-        id="", partition="", used=gate.rule.zero(), row=None, state="open", size=1
-    )
 
 
 def budget_load(loads: Iterable[Load]) -> Load | None:

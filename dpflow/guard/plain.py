@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
-from dpflow.exceptions import require
+from dpflow.accounting.rules.windows import has_delta
+from dpflow.exceptions import UnsupportedCost, require
 from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, granted, run
 from dpflow.guard.functions import charging
@@ -29,7 +30,7 @@ from dpflow.guard.step import (
     checked_text,
     define_step,
 )
-from dpflow.ledger.records import Granted
+from dpflow.ledger.records import Granted, Request
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,6 +165,7 @@ def spend(
     )
     place = current_place(checked_flow(flow))
     project, request = ask(defined, (), {}, place)
+    _check_windows(request)
     answer = reserve(project, request, place, noise=noise)
     # A block has no release key, so that nothing is replayed.
     granting = cast("Granted", answer)
@@ -171,3 +173,20 @@ def spend(
     with execution.charged(entering_frame()):
         yield execution
     execution.end()
+
+
+def _check_windows(request: Request) -> None:
+    """Refuse a block with a delta that could go on to answer as rows arrive.
+
+    Raises:
+        UnsupportedCost: If a dataset of the block has windows.
+    """
+    for policy in request.policies:
+        rule = policy.dataset_filter() if policy.window else None
+        if rule is not None and has_delta(rule, rule.price(request.cost)):
+            msg = (
+                f"the block {request.step!r} has a delta, and may answer again when "
+                f"rows of other parts of a window of dataset {policy.dataset!r} have "
+                "arrived. Write a `@guarded` function, or use noise without a delta."
+            )
+            raise UnsupportedCost(msg, mechanism=request.cost.mechanism)

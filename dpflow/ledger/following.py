@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dpflow.ledger.decision.checks import check
+from dpflow.ledger.decision.checks import check, check_windows
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow
 from dpflow.ledger.model import keys_followed
@@ -120,7 +120,7 @@ class Trail:
             state = reading.load(needs, before=entry.number)
             for entry in entries:
                 check(state, entry)
-                follow(state, entry)
+                check_windows(state, follow(state, entry))
         except UNREADABLE as error:
             what = f"entry {entry.number}: {error}"
             raise damaged(what, reading.place) from error

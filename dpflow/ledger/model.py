@@ -29,6 +29,7 @@ from dpflow.ledger.rows import (
 )
 from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
+from dpflow.policy.windows import MOST_LENGTH, part_at, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,32 @@ class Decision:
 # Keys that belong together
 
 
+@lru_cache(maxsize=512)
+def accounts_near(
+    account: str, length: int, ahead: int = 0
+) -> tuple[tuple[int, str], ...]:
+    """Return places and accounts of all parts that share a window with a part.
+
+    None for an account of no part by time; a step that names one is refused.
+
+    Args:
+        account: Of the part, or of a flow in it.
+        length: Number of parts of a window.
+        ahead: Number of further parts, after those.
+    """
+    part, (book, _, rest) = split(account)[4], account.partition("#")
+    number, _, rest = rest.partition("/")
+    tail = rest[len(f"partition/{part}") :]
+    try:
+        place = place_of(part)
+    except (ValueError, TypeError):
+        return ()
+    places = range(place - length + 1, place + length + ahead)
+    parts = ((each, part_at(part, each)) for each in places)
+    begin = f"{book}#{number}/partition/"
+    return tuple((each, f"{begin}{name}{tail}") for each, name in parts if name)
+
+
 def newest_terms(state: State, *books: str) -> Iterator[str]:
     """Yield the keys of books and of their newest terms."""
     for book in books:
@@ -165,9 +192,12 @@ def _terms(state: State, book: str) -> int:
     return max(int(row["term"]), 1)
 
 
-def terms_of_accounts(accounts: Iterable[str]) -> Iterator[str]:
+def terms_of_accounts(state: State, accounts: Iterable[str]) -> Iterator[str]:
     """Yield the keys of the books and terms of accounts, and of each term's whole."""
-    for root in roots_of(accounts):
+    names = [*accounts]
+    # The newest term governs the parts of windows.
+    yield from newest_terms(state, *{split(n)[0] for n in names if not split(n)[1]})
+    for root in roots_of(names):
         yield f"term/{root}"
         yield f"book/{split(root)[0]}"
         yield account_key(root)
@@ -178,7 +208,16 @@ def keys_followed(state: State, entry: Entry) -> Iterator[str]:
 
     An entry whose rows leave out a key that it has to name is not followed.
     """
-    yield from ("repairs", *entry.rows, *terms_of_accounts(entry.amounts))
+    terms = terms_of_accounts(state, entry.amounts)
+    yield from ("repairs", *entry.rows, *terms)
+    length = min(entry.body.get("window", 0), MOST_LENGTH)
+    for name in entry.amounts if length else ():
+        near = accounts_near(name, length) if split(name)[4] else ()
+        yield from (account_key(each) for _, each in near)
+    if entry.kind == "open":
+        book = str(entry.body["book"])
+        yield from all_terms(state, book)
+        yield account_key(f"{book}#{entry.body['term']['number']}")
     for charge in (entry.charge, (entry.body.get("preflight") or NONE).get("id")):
         if charge is not None:
             yield from charge_keys(state, charge)

@@ -383,6 +383,8 @@ class TermView:
         tally: Filter and thresholds that the term was opened with; None if only its
             budget adds up with those of other terms.
         by_time: Whether the dataset is divided by time.
+        window: Number of consecutive parts that the budget covers, in all terms; 0
+            without windows.
     """
 
     number: int
@@ -398,6 +400,7 @@ class TermView:
     overdrawn: bool = False
     tally: str | None = field(default=None, repr=False)
     by_time: bool = field(default=False, repr=False)
+    window: int = 0
 
     @property
     def counted(self) -> Opened:

@@ -179,18 +179,21 @@ def sums_of_lists(sums: Mapping[str, Sequence[int]]) -> dict[str, Amounts]:
 
 @lru_cache(maxsize=4096)
 def split(account: str) -> tuple[str, int, str, str, str]:
-    """Return book, term, kind, name and partition of an account, as its id tells."""
+    """Return book, term, kind, name and partition of an account, as its id tells.
+
+    The term is 0 for a part of windows, which terms share.
+    """
     book, _, place = account.partition("#")
-    number, _, rest = place.partition("/")
-    partition = ""
+    text, _, rest = place.partition("/")
+    number, partition = int(text or 0), ""
     if rest.startswith("partition/"):
         partition, _, rest = rest.removeprefix("partition/").partition("/")
         if not rest:
-            return book, int(number), "partition", partition, partition
+            return book, number, "partition", partition, partition
     kind, _, name = rest.partition("/")
     if not kind:
         kind = "population" if book.startswith("population/") else "dataset"
-    return book, int(number), kind, name, partition
+    return book, number, kind, name, partition
 
 
 def is_within(account: str, whole: str) -> bool:
@@ -201,7 +204,7 @@ def is_within(account: str, whole: str) -> bool:
 def roots_of(accounts: Iterable[str]) -> list[str]:
     """Return the accounts that the whole of each account's term has."""
     terms = dict.fromkeys(split(name)[:2] for name in accounts)
-    return [f"{book}#{number}" for book, number in terms]
+    return [f"{book}#{number}" for book, number in terms if number]
 
 
 def term_of(account: str) -> int:

@@ -130,13 +130,13 @@ class State:
 
     def newest(self, book: str) -> Term | None:
         """Return the term that governs a book; None if nothing was applied yet."""
-        number = self.book(book).terms
-        return self.term(book, number) if number else None
+        return self.term(book, 0)
 
     def term(self, book: str, number: int) -> Term | None:
-        """Return a term; None if it was never opened."""
+        """Return a term; None if it was never opened. Number 0 is the newest."""
+        number = number or self.book(book).terms
         key = term_key(book, number)
-        if self.row(key) is None:
+        if not number or self.row(key) is None:
             return None
         entry = self.numbers[key]
         return Term(book, number, entry, self.entries[entry].body["term"])

@@ -189,7 +189,7 @@ class PersonStore:
             for charge in charges:
                 yield from charge_keys(state, charge)
                 if (made := state.made.get(charge)) is not None:
-                    yield from terms_of_accounts(made.amounts)
+                    yield from terms_of_accounts(state, made.amounts)
                     yield from map(account_key, made.amounts)
                     yield from (f"people/{name}" for name in made.amounts)
 

@@ -69,7 +69,7 @@ def judge(
         if field == "lifetime" and old is None and file.get("partition"):
             why = "what all partitions were charged so far would be forgotten"
             result.append(_change((field,), old, new, "other", why))
-        elif field == "budget" and file.get("partition"):
+        elif field == "budget" and file.get("partition") and not in_windows(file):
             why = "each part keeps the budget that it was opened with"
             result.append(_change((field,), old, new, "other", why))
         elif field in ("budget", "lifetime"):
@@ -85,6 +85,11 @@ def judge(
             verdict = "neutral" if field == "about" else "other"
             result += [_change(*each, verdict) for each in differing(old, new, field)]
     return tuple(result)
+
+
+def in_windows(copy: Copy) -> bool:
+    """Say whether the budget is the one of windows that all terms share."""
+    return "window" in copy and "lifetime" not in copy
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:

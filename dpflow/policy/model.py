@@ -23,6 +23,7 @@ from dpflow.accounting import (
     make_filter,
     make_odometer,
 )
+from dpflow.accounting.rules.windows import guards_windows
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.fields import (
     Budget,
@@ -46,12 +47,13 @@ from dpflow.policy.types import (
     problem_at,
     raise_all,
 )
+from dpflow.policy.windows import Window
 from dpflow.rounding import number_text, reading_up
 
 #: Fields that a ledger keeps as they are declared.
 _KEPT = {
     *("dataset", "unit", "relation", "budget", "other_flows"),
-    *("lifetime", "partition", "population", "source"),
+    *("lifetime", "partition", "population", "source", "window"),
 }
 
 
@@ -87,6 +89,11 @@ class Policy(Governing):
         description="Disjoint parts of the dataset, each with the budget to itself.",
         examples=[{"by": "region"}],
     )
+    window: Window | None = Field(
+        default=None,
+        description="Consecutive parts by time that the budget covers together.",
+        examples=[{"length": 52}],
+    )
     population: Name | None = Field(
         default=None,
         description="People who are in several datasets; its file caps them together.",
@@ -119,10 +126,20 @@ class Policy(Governing):
         examples=["warehouse.sales.customers"],
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_filter(cls, value: object) -> object:
+        # `auto` has no price that is equal in all windows.
+        if isinstance(value, Mapping) and value.get("window") is not None:
+            return {"filter": "gdp", **value}
+        return value
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         solved = any(share.plan or share.reserved for share in self.flows.values())
         problems = [*self._rule_problems()]
+        if self.window is not None and not problems:
+            problems += [problem_at(m, hint, *at) for m, hint, *at in _unsuited(self)]
         # A plan is solved for rules, so they come first.
         if solved and not problems:
             problems = rule_problem(self.pinned, "flows")
@@ -308,3 +325,36 @@ def _above(
             )
             hint = f"Write at most {text}, or raise the {limit}."
             yield problem_at(f"the {name}'s {excess}.", hint, *place, number)
+
+
+def _unsuited(policy: Policy) -> Iterator[tuple[str, ...]]:
+    """Yield what is wrong with a policy that has a window, what to do, and where."""
+    if policy.partition is None or not policy.partition.by_time:
+        hint = "Add `partition: {by: week}`, or remove `window`."
+        yield "a window counts consecutive parts by time.", hint, "window"
+    if not guards_windows(policy.dataset_filter()):
+        message = (
+            f"filter `{policy.filter.theorem}` cannot guard a window: the price of a "
+            "step would differ from window to window."
+        )
+        hint = (
+            "Write `filter: gdp` for Gaussian noise, or `filter: zcdp` for a mixture. "
+            "Nothing was pinned or charged."
+        )
+        yield message, hint, "filter"
+    halts = "an odometer's reading only grows, and the loss in a window falls again"
+    paused = "a paused schedule would stay paused when a later part fits again"
+    share = "a reserved share has one threshold, and each window has its own sum"
+    pauses = policy.on_exhausted.schedule == "pause"
+    refused: list[tuple[object, str, tuple[str, ...]]] = [
+        (policy.odometer, halts, ("odometer",)),
+        (policy.population, "a population has no windows", ("population",)),
+        (pauses, paused, ("on_exhausted", "schedule")),
+    ]
+    for flow, numbers in policy.flows.items():
+        at = numbers.halt_at_epsilon
+        refused.append((at, halts, ("flows", flow, "halt_at_epsilon")))
+        refused.append((numbers.reserved, share, ("flows", flow, "reserved")))
+    for present, why, place in refused:
+        if present:
+            yield f"{why}.", f"Remove `{place[-1]}`, or `window`.", *place

@@ -85,19 +85,20 @@ def guarantee_in_words(
         population = pinned["dataset"].removeprefix(_POPULATION)
         dataset = f"all datasets of population {population!r}"
     budget = budget_text(pinned["budget"])
+    terms = "in all terms" if "window" in pinned else "in one term"
     sentence = (
-        f"all releases from {dataset} governed by this ledger in one term together are "
-        f"{budget}-differentially private, if every declared sensitivity is right and "
-        "every step draws the noise it declares."
+        f"all releases from {dataset} governed by this ledger {terms} together are "
+        f"{budget}-differentially private{_span(pinned)}, if every declared "
+        "sensitivity is right and every step draws the noise it declares."
     )
     if shortly:
-        sentence = f"{budget} for {dataset}, in the same sense."
+        sentence = f"{budget} for {dataset}{_span(pinned)}, in the same sense."
     cap = budget_text(pinned["lifetime"]) if "lifetime" in pinned else None
     parts = [f"Every {pinned['unit']} ({pinned['relation']}): {sentence}"]
     if population:
         parts.append("What a dataset lost before it joined is not counted.")
     if "partition" in pinned:
-        parts.append(_partition_words(pinned["partition"], pinned["unit"], cap))
+        parts.append(_partition_words(pinned, cap))
     if "population" in pinned:
         parts.append(
             f"Every step is charged to the population {pinned['population']!r} as well."
@@ -107,20 +108,36 @@ def guarantee_in_words(
     return " ".join(parts)
 
 
-def _partition_words(
-    partition: Mapping[str, Any], unit: str, lifetime: str | None
-) -> str:
-    """Say what partitions protect, and what they do not."""
+def _span(pinned: Mapping[str, Any]) -> str:
+    """Name the windows that the budget covers; "" without windows."""
+    if "window" not in pinned:
+        return ""
+    (by, where), length = _period(pinned["partition"]), pinned["window"]["length"]
+    person = pinned["unit"].removesuffix(f"-{by}")
+    return f" for what one {person} did in any {length} consecutive {by}s{where}"
+
+
+def _period(partition: Mapping[str, Any]) -> tuple[str, str]:
+    """Name the period of parts by time, and its time zone in brackets, if any."""
     by = partition["by"]
+    zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
+    return by, "" if zone is None else f" ({zone})"
+
+
+def _partition_words(pinned: Mapping[str, Any], lifetime: str | None) -> str:
+    """Say what partitions protect, and what they do not."""
+    unit, (by, where) = pinned["unit"], _period(pinned["partition"])
     if by not in TIMES:
         return (
             f"Each {by} has this budget to itself, and the guarantee holds if all "
             f"records of one {unit} belong to one {by} permanently."
         )
     person = unit.removesuffix(f"-{by}")
-    zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
-    where = "" if zone is None else f" ({zone})"
     rest = f"Over all {by}s together, one {person} loses at most {lifetime}."
+    if "window" in pinned:
+        steps = "Every step reads rows of its named parts only."
+        longer = "Longer periods are not covered; `lifetime` limits them."
+        return f"{steps} {longer if lifetime is None else rest}"
     if lifetime is None:
         rest = (
             f"One {person} in many {by}s loses more, without a limit: give `lifetime` "

@@ -93,7 +93,7 @@ def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
     if len(whole) > 1:
         why = f"the flows {', '.join(whole)} each plan to use the whole budget"
         hint = "Give each a share: epsilon and delta."
-    elif "partition" in pinned:
+    elif "partition" in pinned and "window" not in pinned:
         why = "runs cannot be planned where each partition has a budget of its own"
     elif "population" in pinned:
         why = "a plan does not see what others use of the population's budget"

@@ -46,6 +46,9 @@ def term_guarantee(
     # What a divided dataset was opened with is the cap of all its parts together.
     whole = terms and not terms[-1].divided
     budget = terms[-1].opened if whole else copy["budget"]
+    if whole and "window" in copy:
+        # All terms share the sums of windows, which the first may have filled.
+        budget = next((view.opened for view in terms if view.charged), budget)
     pinned = {**copy, "budget": budget}
     text = guarantee_in_words(pinned, _all_terms(copy, terms), shortly=shortly)
     if not whole or budget == terms[-1].budget:
@@ -135,6 +138,9 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     counted = [view.counted for view in charged]
     if any(view.overdrawn for view in charged):
         parts.append(_OVERDRAWN)
+    elif charged and terms[-1].window and terms[-1].lifetime is None:
+        length = terms[-1].window
+        parts.append(f"Together they stay within the budget in any {length} parts.")
     elif charged and differing(counted):
         parts.append(_NO_SUM)
     elif charged:

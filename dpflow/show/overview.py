@@ -16,7 +16,7 @@ from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AccountView, RefusalView
 from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import Standing
-from dpflow.ledger.views.entries import kind_title, people_lines
+from dpflow.ledger.views.entries import account_title, kind_title, people_lines
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 
@@ -236,10 +236,10 @@ def _spent(view: AccountView) -> Spent:
     rule = view.gate.rule
     used: Fraction | None = Fraction(0)
     if view.charged and isinstance(rule, Filter):
-        used = epsilon_used(rule, view.gate.used)
+        used = epsilon_used(rule, view.gate.total)
     return Spent(
         account=view.id,
-        where="" if view.kind != "partition" else kind_title(view.kind, "", view.name),
+        where="" if view.kind != "partition" else account_title(view),
         used=used,
         epsilon=view.epsilon or "0",
         delta=view.delta,

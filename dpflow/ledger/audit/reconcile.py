@@ -270,7 +270,7 @@ def _compared(
     def needs(state: State) -> Iterable[str]:
         yield "repairs"
         yield from map(account_key, by_account)
-        yield from terms_of_accounts(by_account)
+        yield from terms_of_accounts(state, by_account)
         yield from all_terms(state, *by_book)
 
     state = reading.load(needs)

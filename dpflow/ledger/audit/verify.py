@@ -18,7 +18,13 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnwitnessed
-from dpflow.ledger.decision.checks import check, check_grant, is_admitted, totals
+from dpflow.ledger.decision.checks import (
+    check,
+    check_grant,
+    check_windows,
+    is_admitted,
+    totals,
+)
 from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.entry import (
     ACCOUNT,
@@ -269,6 +275,7 @@ class _Journal:
                 self._recall(reading, draft)
             check(state, draft)
         entry = follow(state, draft)
+        check_windows(state, entry)
         start = f"{self._secret}{entry.number}/"
         self._named += sum([hash(start + key) for key in entry.rows])
         report.reservations += entry.kind == "reserve"

@@ -17,12 +17,18 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
+from dpflow.ledger.decision.fitting import (
+    first_fitting_part,
+    fitting_factor,
+    in_windows,
+    window_fact,
+    with_parts_near,
+)
 from dpflow.ledger.decision.gates import (
     Gate,
+    accounts_of,
     charges_of,
-    fitting_factor,
     gates_of,
-    places_of,
 )
 from dpflow.ledger.decision.refusal import (
     Refusal,
@@ -40,9 +46,10 @@ from dpflow.ledger.decision.settlement import (
     reopened,
 )
 from dpflow.ledger.decision.terms import policies_of, terms_of
+from dpflow.ledger.decision.windows import alerts_near
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.model import Command, Decision, newest_terms
+from dpflow.ledger.model import Command, Decision, accounts_near, newest_terms
 from dpflow.ledger.records import (
     Alert,
     Busy,
@@ -52,7 +59,14 @@ from dpflow.ledger.records import (
     by_identity,
     cost_text,
 )
-from dpflow.ledger.rows import NONE, Charge, Release, Term, account_key, granted_key
+from dpflow.ledger.rows import (
+    NONE,
+    Charge,
+    Release,
+    Term,
+    account_key,
+    granted_key,
+)
 from dpflow.ledger.state import State, charge_keys
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
@@ -101,9 +115,12 @@ class Reserve(Command):
                 book = policy.dataset
                 yield from newest_terms(state, book)
                 number = max((rows.get(f"book/{book}") or {"term": 1})["term"], 1)
-                for place in places_of(policy, step):
-                    yield account_key(f"{book}#{number}{place}")
-                    yield granted_key(request.step, f"{book}#{number}{place}")
+                length = policy.window.length if policy.window else 0
+                for name in accounts_of(policy, step, number):
+                    yield account_key(name)
+                    yield granted_key(request.step, name)
+                    near = accounts_near(name, length, length) if length else ()
+                    yield from (account_key(other) for _, other in near)
 
     def charges_met(self, state: State) -> Iterable[str | None]:
         """Return the charges that make its release and hold its run."""
@@ -254,12 +271,15 @@ def _case(pen: Decision, request: Request) -> _Case:
     requests: list[tuple[Gate, Cost]] = []
     for step in request.planned or (request,):
         books = [by_name[p.dataset] for p in (*step.policies, *step.populations)]
-        requests += [(gate, step.cost) for gate in gates_of(pen.state, step, books)]
+        gates = gates_of(pen.state, step, books)
+        near = (with_parts_near(pen.state, g, step.partitions) for g in gates)
+        requests += [(gate, step.cost) for gate in near]
     for gate, _ in requests if request.planned else ():
         check_additive(gate)
     cover = cover_of(pen.state, request, requests)
     drawn = None if cover is None else cover.drawn
     pairs = charges_of(requests) if drawn is None else drawn
+    pairs = in_windows(pairs, drawn=drawn is not None)
     arguments = {k: v for k, v in (request.arguments or {}).items() if v}
     body: dict[str, Any] = {
         **request.body,
@@ -268,6 +288,7 @@ def _case(pen: Decision, request: Request) -> _Case:
         "release_key": request.key_text or None,
         "units": {gate.id: gate.size for gate, _ in requests if gate.size != 1},
         **_said(arguments=arguments, covers=request.covers),
+        **window_fact(gate for gate, _ in requests),
     }
     return _Case(pen, request, terms, requests, pairs, cover, drawn is not None, body)
 
@@ -344,6 +365,8 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
     if first.cause == "full" and not halted and not case.drawn:
         gates = tuple((gate._replace(row=None), cost) for gate, cost in case.requests)
         factor = fitting_factor(gates)
+    # Other gates that refuse admit no later part.
+    by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
     most = state.granted(case.request.step, first.gate.id)
     before = most is not None and first.amount.fits_within(Tally(most))
     exhausted = before and first.cause not in _NEVER
@@ -354,6 +377,7 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
         frozen=state.book(first.gate.dataset).frozen,
         halted=halted,
         factor=factor,
+        again=first_fitting_part(case.pairs) if by_windows else None,
     )
 
 
@@ -396,8 +420,8 @@ def _alerts(case: _Case) -> Iterator[Alert]:
     policies = (*case.request.policies, *case.request.populations)
     thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
     for gate, amount in case.pairs:
-        used = gate.used + case.added(gate, amount)
-        before = NONE if gate.row is None else gate.row.alerts
+        used = gate.total + case.added(gate, amount)
+        before = alerts_near(case.pen.state, gate.id, gate.window)
         for threshold in thresholds[gate.dataset]:
             if not gate.uses(used, threshold):
                 break

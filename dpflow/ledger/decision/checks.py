@@ -26,12 +26,16 @@ from dpflow.ledger.decision.gates import (
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views, view_of
 from dpflow.ledger.decision.settlement import gate_of, least_posted
 from dpflow.ledger.decision.terms import BY_ITSELF, may_be_replaced
+from dpflow.ledger.decision.windows import continuation_problem, window_total
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.records import digest
 from dpflow.ledger.rows import Term, gate_in, roots_of, split
 from dpflow.ledger.state import State
 from dpflow.policy.lifetime import promise_of
 from dpflow.policy.reserved import charges_others
+
+#: Kinds that raise what is used.
+_RAISING = ("reserve", "adjust", "repair")
 
 
 def check(state: State, entry: Entry) -> None:
@@ -62,6 +66,24 @@ def totals(entry: Entry) -> Iterator[tuple[str, Amounts]]:
         yield name, tuple(map(add, settled, held))
 
 
+def check_windows(state: State, entry: Entry) -> None:
+    """Check the sums of windows that an entry raised, on the state after it.
+
+    Raises:
+        JournalError: If a grant is above its gate, or an overdraft is not noted.
+    """
+    for name in entry.amounts if entry.kind in _RAISING else ():
+        total = window_total(state, name)
+        term = state.term(*split(name)[:2])
+        if total is None or is_admitted(term, name, total.amounts):
+            continue
+        grants = entry.kind == "reserve"
+        if grants or name not in entry.body.get("overdrawn", ()):
+            why = "above its gate" if grants else "without a note of its overdraft"
+            what = f"a window of account {name!r} was charged {why}"
+            raise JournalError(what)
+
+
 def check_grant(state: State, entry: Entry) -> None:
     """Check all of a grant but whether its gates admit it.
 
@@ -71,6 +93,8 @@ def check_grant(state: State, entry: Entry) -> None:
     for name in entry.amounts:
         book, number = split(name)[:2]
         term, root = state.newest(book), f"{book}#{number}"
+        if not number and term is not None:
+            number, root = term.number, term.whole
         if term is None or term.number != number:
             problem = "of another term"
         elif (it := account_state(state, book, state.account(name))) != "open":
@@ -104,7 +128,10 @@ def is_admitted(term: Term | None, account: str, total: Amounts) -> bool:
 
 def _overdraft_problem(state: State, entry: Entry) -> str | None:
     """Say whether a charge of an operator leaves out a whole term, or an overdraft."""
-    if missing := {*roots_of(entry.amounts)} - entry.amounts.keys():
+    roots = roots_of(entry.amounts)
+    books = {split(name)[0] for name in entry.amounts}
+    missing = {*roots} - entry.amounts.keys() or books - {split(r)[0] for r in roots}
+    if missing:
         return f"it charges parts of {min(missing)!r}, and not the whole"
     for name, total in totals(entry):
         term, amount = state.term(*split(name)[:2]), Tally(entry.amounts[name])
@@ -151,6 +178,8 @@ def _term_problem(state: State, entry: Entry) -> str | None:
         if governs is None:
             return f"term {number} is tightened, which does not govern"
         before = governs.facts["gates"]
+    elif problem := continuation_problem(state, book, facts["pinned"]):
+        return f"term {number} does not go on with its windows: {problem}"
     # A flow that was removed keeps the gate under which it was charged.
     wanted = {**before, **wanted}
     if gates.keys() != wanted.keys():

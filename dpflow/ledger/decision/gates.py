@@ -25,9 +25,10 @@ from dpflow.accounting.rules.rule import (
     solved_thresholds,
 )
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.searches import least_noise
+from dpflow.accounting.rules.windows import part_price
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
+from dpflow.ledger.decision.windows import Window, window_of
 from dpflow.ledger.entry import Sums, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import Request, by_identity
@@ -51,12 +52,15 @@ class Gate(NamedTuple):
         name: Of the flow or partition.
         partition: The partition that it belongs to; empty if to none.
         halt: For an odometer, the reading above which it refuses.
-        used: What is settled and held.
+        used: What is settled and held on the account.
         row: The account; None before its first entry.
         state: "open", "overdrawn" or "frozen".
         size: How many privacy units of one person the step can touch here; 0 for an
             account that only says whether the dataset is open.
         closed: Whether the policy gives the step's flow no access to the dataset.
+        window: Of a part of windows, its place; `size` is then the most parts of the
+            step in one window that contains it.
+        rest: What other parts of its fullest window use, with those of the same step.
     """
 
     id: str
@@ -71,6 +75,18 @@ class Gate(NamedTuple):
     state: str = "open"
     size: int = 1
     closed: bool = False
+    window: Window | None = None
+    rest: Tally | None = None
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """Dataset and flow of a part: accounts of one family share windows."""
+        return self.dataset, self.name if self.kind == "flow" else ""
+
+    @property
+    def total(self) -> Tally:
+        """What is compared with the threshold: the account, or its fullest window."""
+        return self.used if self.rest is None else self.used + self.rest
 
     def price(
         self, cost: Cost, used: Tally | None = None, outcome: Outcome | None = None
@@ -92,6 +108,8 @@ class Gate(NamedTuple):
         if size == 0:
             return rule.zero()
         if rule.steady:
+            if self.window is not None:
+                return _part_price(rule, cost, size, outcome)
             return _steady_price(rule, self.halt, cost, size, outcome)
         used = self.used if used is None else used
         return _price(rule, self.halt, group_cost(cost, size), used, outcome)
@@ -99,7 +117,7 @@ class Gate(NamedTuple):
     def admits(self, amount: Tally) -> bool:
         """Say whether the gate lets a step run that asks for an amount."""
         is_open = self.state == "open"
-        return is_open and rule_admits(self.rule, self.halt, self.used + amount)
+        return is_open and rule_admits(self.rule, self.halt, self.total + amount)
 
     def uses(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows."""
@@ -131,12 +149,12 @@ class Gate(NamedTuple):
         """Return what remains of the threshold; None if the theorem has no box."""
         if not isinstance(self.rule, Filter) or self.rule.limit is None:
             return None
-        return remainder(self.rule.limit, self.used)
+        return remainder(self.rule.limit, self.total)
 
     def overdrawn_by(self, amount: Tally) -> bool:
         """Say whether an amount that is charged anyway brings usage above a filter."""
         above = isinstance(self.rule, Filter) and any(amount.amounts)
-        return above and not rule_admits(self.rule, None, self.used + amount)
+        return above and not rule_admits(self.rule, None, self.total + amount)
 
 
 def rule_admits(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
@@ -179,6 +197,20 @@ def _solved_price(
     before_solving(lambda: _solved_price(rule, halt, cost, size, outcome))
     group = (rule, halt, group_cost(cost, size), rule.zero(), outcome)
     return price_or_error(lambda: _price(*group))
+
+
+@by_identity
+def _part_price(rule: Rule, cost: Cost, size: int, outcome: Any) -> Tally:
+    """Return the amount of a part of windows."""
+    return priced(_solved_part(rule, cost, size, outcome))
+
+
+@lru_cache(maxsize=1024)
+def _solved_part(
+    rule: Rule, cost: Cost, size: int, outcome: Any
+) -> Tally | DpflowError:
+    before_solving(lambda: _solved_part(rule, cost, size, outcome))
+    return price_or_error(lambda: part_price(rule, cost, size, outcome))
 
 
 # The gates of a term
@@ -275,24 +307,28 @@ def gate_at(state: State, account: str, size: int = 1) -> Gate | None:
     (rule, halt), row = gate, state.account(account)
     used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
     standing = account_state(state, book, row)
-    return Gate(
-        account, book, kind, name, partition, rule, halt, used, row, standing, size
-    )
+    window = window_of(term.facts["pinned"], partition) if term else None
+    start = Gate(account, book, kind, name, partition, rule, halt, used, row, standing)
+    return start._replace(size=size, window=window)
 
 
 # The gates of a step
 
 
-def places_of(policy: Policy, request: Request) -> Iterator[str]:
-    """Yield what may follow a term's number in the ids of a step's accounts."""
-    yield ""
+def accounts_of(policy: Policy, request: Request, number: int) -> Iterator[str]:
+    """Yield the ids of a step's accounts of a dataset or population, in a term."""
+    whole, book = f"{policy.dataset}#{number}", f"{policy.dataset}#"
+    yield whole
     shares = any(share.reserved for share in policy.flows.values())
     parts = [""] if policy.partition is None else request.partitions
     for prefix in (name and f"/partition/{name}" for name in parts):
-        if prefix or shares:
-            yield prefix or "/others"
+        if prefix:
+            # Terms share the parts of windows.
+            yield f"{book if policy.window else whole}{prefix}"
+        elif shares:
+            yield f"{whole}/others"
         if request.flow:
-            yield from (f"{prefix}/{kind}/{request.flow}" for kind in OF_FLOW)
+            yield from (f"{whole}{prefix}/{kind}/{request.flow}" for kind in OF_FLOW)
 
 
 def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate]:
@@ -321,10 +357,13 @@ def gates_of(state: State, request: Request, terms: Sequence[Term]) -> list[Gate
         skipped += [] if charges_others(pinned, request.flow) else ["others"]
         # The cap of all parts by time; else the account only says what is open.
         size = 1 if policy.partition is None else parts * ("whole" in pinned)
-        for place in places_of(policy, request):
-            gate = gate_at(state, f"{term.whole}{place}")
-            if gate is not None and gate.kind not in skipped:
-                gates.append(gate if place else gate._replace(size=size, closed=closed))
+        for name in accounts_of(policy, request, term.number):
+            gate = gate_at(state, name)
+            if gate is None or gate.kind in skipped:
+                continue
+            if name == term.whole:
+                gate = gate._replace(size=size, closed=closed)
+            gates.append(gate)
     for term in terms[len(policies) :]:
         members = [p.partition for p in policies if population_of(p) == term.book]
         # A person can be in each part by time.
@@ -394,36 +433,3 @@ def charges_of(
         before = sums[gate.id][1] if gate.id in sums else gate.rule.zero()
         sums[gate.id] = (gate, before + gate.price(cost, used + before))
     return list(sums.values())
-
-
-@lru_cache(maxsize=64)
-def fitting_factor(requests: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
-    """Return by how much the noise must grow for every gate to admit a request.
-
-    It is solved, and remembered while nothing else is used.
-
-    Args:
-        requests: The gates without their rows, each with a cost as it was requested;
-            those of one account add up.
-
-    Returns:
-        A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
-    """
-    before_solving(lambda: fitting_factor(requests))
-
-    def fits(factor: Fraction) -> bool:
-        try:
-            smaller = [
-                (gate, cost.noisier(factor).rounded()) for gate, cost in requests
-            ]
-            return all(gate.admits(amount) for gate, amount in charges_of(smaller))
-        except (ValueError, UnsupportedCost):
-            return False
-
-    high = least_noise(fits, low=1, high=2, most=10**6, close=Fraction(101, 100))
-    if high is None:
-        return None
-    # Three digits, upwards, unless that is too large: the printed factor must fit.
-    step = Fraction(10) ** (len(str(int(high))) - 3)
-    rounded = -(-high // step) * step
-    return rounded if fits(rounded) else high

@@ -11,6 +11,7 @@ from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
 from dpflow.policy.lifetime import differing, fits, is_within, room, say_total, total_of
 from dpflow.policy.pinned import TIMES, budget_text
+from dpflow.policy.windows import window_length
 
 
 def is_charged(state: State, term: Term) -> bool:
@@ -34,6 +35,7 @@ def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
         opened=facts["opened"],
         divided="whole" in pinned,
         by_time=pinned.get("partition", {}).get("by") in TIMES,
+        window=window_length(pinned),
         budget=pinned["budget"],
         lifetime=lifetime,
         promised=facts["promised"],
@@ -64,7 +66,8 @@ def term_views(
             term.facts,
             charged=is_charged(state, term) or term.number in lost,
             frozen=frozen if term is terms[-1] else None,
-            overdrawn=term.number in overdrawn,
+            # Terms share the parts of windows, which have no number.
+            overdrawn=bool(overdrawn & {term.number, 0}),
         )
         for term in terms
     )
@@ -92,8 +95,8 @@ def lifetime_error(
         it breaks the promise for all terms; else None.
     """
     charged, lifetime = [view for view in terms if view.charged], new.lifetime
-    if not charged or (lifetime is None and not opens):
-        return None
+    if not charged or (lifetime is None and (new.window or not opens)):
+        return None  # the budget of windows covers all terms
     counted = [view.counted for view in charged]
     every = [*counted, new.counted] if opens else counted
     limit = "and no lifetime caps them"

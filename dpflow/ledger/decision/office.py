@@ -5,7 +5,7 @@ A charge of an operator, and of a repair, only ever raises usage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -19,7 +19,14 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.decision.gates import Gate, check_holds, gate_at, gates_of, remainder
+from dpflow.ledger.decision.fitting import in_windows, window_fact, with_parts_near
+from dpflow.ledger.decision.gates import (
+    Gate,
+    check_holds,
+    gate_at,
+    gates_of,
+    remainder,
+)
 from dpflow.ledger.decision.settlement import (
     gate_of,
     is_newest,
@@ -304,7 +311,8 @@ class Prior(ByHand):
         pen = Decision(state, self)
         terms = terms_of(pen, request)
         gates = gates_of(pen.state, request, terms)
-        raises = [_Raise(gate, gate.price(self.cost), late=True) for gate in gates]
+        near = (with_parts_near(pen.state, gate, self.partitions) for gate in gates)
+        raises = [_Raise(gate, gate.price(self.cost), late=True) for gate in near]
         body = {"step": request.step, "flow": self.flow, "policy": policies_of(terms)}
         return self.charged(pen, raises, body)
 
@@ -388,7 +396,11 @@ class Repair(Command):
             ConfigurationError: If it has no term, or its term has no gate for it.
         """
         first = min((number for number, _ in self.lost), default=0)
-        for name in dict.fromkeys((*roots_of(self.amounts), *self.amounts)):
+        # Parts of windows belong to no term; the newest one decides about them.
+        books = {split(name)[0] for name in self.amounts if not split(name)[1]}
+        newest = [term.whole for term in map(state.newest, sorted(books)) if term]
+        roots = roots_of(self.amounts)
+        for name in dict.fromkeys((*roots, *newest, *self.amounts)):
             gate, book = gate_at(state, name), split(name)[0]
             if gate is None:
                 msg = (
@@ -407,14 +419,17 @@ class Repair(Command):
 def _raised(
     pen: Decision,
     kind: str,
-    raises: Iterable[_Raise],
+    raises: Sequence[_Raise],
     body: Mapping[str, Any],
     charge: str | None = None,
 ) -> tuple[Posted, ...]:
     """Write an entry that raises what accounts have settled."""
-    posted = [(each.gate, each.amount) for each in raises]
+    near = (with_parts_near(pen.state, each.gate) for each in raises)
+    pairs = zip(near, (each.amount for each in raises), strict=True)
+    posted = in_windows([*pairs])
     overdrawn = [gate.id for gate, amount in posted if gate.overdrawn_by(amount)]
-    facts = {**body, "overdrawn": overdrawn} if overdrawn else body
+    facts = {**body, "overdrawn": overdrawn} if overdrawn else {**body}
+    facts |= window_fact(gate for gate, _ in posted)
     amounts = {gate.id: amount.amounts for gate, amount in posted}
     pen.write(kind, amounts, facts, charge=charge)
     return tuple(

@@ -19,6 +19,7 @@ from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views
 from dpflow.ledger.decision.terms import agrees, opened, opened_as, pin
+from dpflow.ledger.decision.windows import continuation_problem
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term, is_within, roots_of
@@ -185,6 +186,9 @@ def _obstacle(
             f"dataset {dataset!r} is frozen, and opens no term. Run `dpflow unfreeze "
             f"{dataset}` first."
         )
+        return PolicyNotApplied(msg, dataset=dataset)
+    if opens and (why := continuation_problem(state, dataset, policy.pinned())):
+        msg = f"dataset {dataset!r} opens no such term: {why}"
         return PolicyNotApplied(msg, dataset=dataset)
     new = opened_as(policy, len(terms) + 1)
     return lifetime_error(dataset, terms, new, opens=opens, raises=raises)

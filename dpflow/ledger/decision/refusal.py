@@ -58,6 +58,7 @@ def refusal_error(
     frozen: Mapping[str, Any] | None = None,
     halted: bool = False,
     factor: Fraction | None = None,
+    again: str | None = None,
 ) -> BudgetRefused:
     """Build the error with the requested and the remaining amount and a cost that fits.
 
@@ -68,6 +69,7 @@ def refusal_error(
         frozen: Author and reason of the freeze of the dataset.
         halted: Whether an odometer has halted the flow run.
         factor: Least growth of the noise with which the step fits, if it can.
+        again: The first later part of a window for which it fits.
     """
     gate = refusal.gate
     asked, left, reason = _shortage(gate, refusal.amount)
@@ -92,6 +94,8 @@ def refusal_error(
         reason = "it has halted this flow run already."
     elif not halted:
         fits = _fitting(request, gate, factor)
+        if again is not None:
+            fits += f" With this noise it fits again for data from {again}."
     flow = f" of flow {request.flow!r}" if request.flow else ""
     message = (
         f"Step {request.step!r}{flow} was refused{by}. "
@@ -136,7 +140,10 @@ def frozen_text(freeze: Mapping[str, Any]) -> str:
 
 def _gate(gate: Gate) -> str:
     theorem, name, dataset = gate.rule.theorem, gate.name, _dataset(gate)
-    if gate.partition:
+    if gate.window is not None:
+        length = gate.window.length
+        dataset = f"{length} parts around {gate.partition!r} of {dataset}"
+    elif gate.partition:
         dataset = f"partition {gate.partition!r} of {dataset}"
     texts = {
         "others": f"the reserved shares of {dataset}",
@@ -194,7 +201,7 @@ def _fitting(request: Request, gate: Gate, factor: Fraction | None) -> str:
     why = "the budget is used up"
     if gate.kind == "others":
         why = "the rest is reserved"
-    elif not any(gate.used.amounts):
+    elif not any(gate.total.amounts):
         why = "it needs more than the whole budget"
     return f"No amount of noise makes it fit: {why}."
 

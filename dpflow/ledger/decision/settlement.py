@@ -66,7 +66,7 @@ class End(Command):
             yield from held_keys(state, name)
         made = state.made.get(name)
         if made is not None and (self.reported is not None or self.kind == "void"):
-            yield from terms_of_accounts(made.amounts)
+            yield from terms_of_accounts(state, made.amounts)
 
     def charges_met(self, _: State) -> Iterable[str | None]:
         """Return the charge, if its owner must have ended."""

@@ -17,6 +17,7 @@ from typing import Any
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
+from dpflow.ledger.decision.fitting import with_rests
 from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.ledger.decision.lifetime import term_views
 from dpflow.ledger.decision.settlement import gate_of
@@ -25,7 +26,7 @@ from dpflow.ledger.entry import ACCOUNT, Sums
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, newest_terms, terms_of_accounts
 from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
-from dpflow.ledger.rows import Charge, Term, account_key, added_up, term_of
+from dpflow.ledger.rows import Charge, Term, account_key, added_up, split, term_of
 from dpflow.ledger.state import State, charge_keys, whole_book
 from dpflow.ledger.storage.tables import ENDLESS, Reading
 from dpflow.policy import Policy, PolicySet
@@ -126,7 +127,7 @@ def account_view(
         reserved=rule.named(gate.used - settled - dead),
         forfeited=rule.named(dead + closed),
         left=None if left is None else rule.named(left),
-        used_fraction=gate.used_share(gate.used),
+        used_fraction=gate.used_share(gate.total),
         reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
         charged=charged,
@@ -236,15 +237,20 @@ def newest_gates(reading: Reading, book: str) -> dict[str, Gate]:
 
 def term_gates(reading: Reading, whole: str) -> dict[str, Gate]:
     """Return the gates of a term: that of the whole, and those of charged accounts."""
-    keys = reading.names(account_key(f"{whole}/"))
-    return gates_by_name(reading, [whole, *(key[len(ACCOUNT) :] for key in keys)])
+    # Parts of windows belong to all terms.
+    book = split(whole)[0]
+    keys = [
+        k for at in (whole, f"{book}#") for k in reading.names(account_key(f"{at}/"))
+    ]
+    gates = gates_by_name(reading, [whole, *(key[len(ACCOUNT) :] for key in keys)])
+    return {gate.id: gate for gate in with_rests(gates.values())}
 
 
 def gates_by_name(reading: Reading, names: Iterable[str]) -> dict[str, Gate]:
     """Return the gates of accounts by their ids."""
     names = [*names]
-    keys = (*terms_of_accounts(names), *map(account_key, names))
-    state = reading.load(lambda _: keys)
+    keys = [*map(account_key, names)]
+    state = reading.load(lambda state: (*terms_of_accounts(state, names), *keys))
     return {name: gate_of(state, name, 1) for name in names}
 
 

@@ -56,6 +56,8 @@ def percent_text(fraction: float | None) -> str:
 
 def account_title(view: AccountView) -> str:
     """Say which account this is."""
+    if view.kind == "partition" and view.gate.window and view.id:
+        return f"{view.gate.window.length} parts around {view.name}"
     return kind_title(view.kind, view.dataset, view.name, view.gate.partition)
 
 

@@ -18,9 +18,14 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Amounts, Entry
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import Term, account_key, roots_of
+from dpflow.ledger.rows import Term, account_key, split
 from dpflow.ledger.storage.tables import ENDLESS, Reading
-from dpflow.ledger.views.accounts import gates_by_name, governing, newest_terms_of
+from dpflow.ledger.views.accounts import (
+    gates_by_name,
+    governing,
+    newest_gates,
+    newest_terms_of,
+)
 
 
 @dataclass(slots=True)
@@ -290,10 +295,15 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
     entries = [entry for c in own for entry in (c.made, c.ended) if entry is not None]
     entries = sorted(entries, key=lambda entry: entry.number)
     with ledger.storage.read() as reading:
-        wholes = {term.whole for term in newest_terms_of(reading, dataset)}
+        terms = newest_terms_of(reading, dataset)
+        # Terms share the parts of windows.
+        places = {(term.book, n) for term in terms for n in (0, term.number)}
         names = {name for charge in own for name in charge.made.amounts}
-        within = [name for name in names if not wholes.isdisjoint(roots_of([name]))]
+        within = [name for name in names if split(name)[:2] in places]
         gates = gates_by_name(reading, within)
+        if any(gate.window for gate in gates.values()):
+            whole = newest_gates(reading, dataset)
+            gates |= {name: whole[name] for name in gates if name in whole}
     # What an operator added was admitted by no gate.
     return {k: _charge_of(gate, [*entries, *run.raised]) for k, gate in gates.items()}
 

@@ -20,7 +20,7 @@ from dpflow.accounting.rules.zcdp import ZcdpFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import model
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision import gates
+from dpflow.ledger.decision import fitting, gates
 from dpflow.ledger.decision.gates import gates_text
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import rule_of
@@ -32,7 +32,7 @@ STEP = Gaussian(sensitivity=1, sigma=1)
 @pytest.fixture(autouse=True)
 def _nothing_solved() -> Iterator[None]:
     """Let each test solve its rules and numbers itself."""
-    remembered = (gates._solved_price, gates.fitting_factor, rule_of)
+    remembered = (gates._solved_price, fitting.fitting_factor, rule_of)
     for cache in (residue_charge.residue_charge, *remembered):
         cache.cache_clear()
     yield

@@ -1,0 +1,128 @@
+"""Windows: what the parts around a part of a divided dataset have used.
+
+Each part has one account, which the terms of its dataset share. Its gate compares the
+largest sum over consecutive parts with the budget (docs/derivations/ledger.md#windows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import add
+from typing import Any, NamedTuple
+
+from dpflow.accounting import make_filter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.tightening import admits_less
+from dpflow.accounting.rules.windows import fullest_window
+from dpflow.ledger.model import accounts_near
+from dpflow.ledger.rows import Account, split
+from dpflow.ledger.state import State
+from dpflow.policy.windows import place_of, window_length
+
+#: Fields in which all terms with windows agree.
+_EQUAL = ("window", "partition", "unit", "relation", "lifetime")
+
+
+class Window(NamedTuple):
+    """The windows that contain a part.
+
+    Attributes:
+        length: Number of parts of a window.
+        place: Of the part in the calendar.
+        used: Amounts of charged parts around it, by place.
+    """
+
+    length: int
+    place: int
+    used: tuple[tuple[int, Tally], ...] = ()
+
+    def among(self, used: Mapping[int, Tally]) -> Window:
+        """Return the same with the amounts of charged parts, by place."""
+        places = range(self.place - self.length + 1, self.place + self.length)
+        near = tuple((place, used[place]) for place in places if place in used)
+        return self._replace(used=near)
+
+    def rest(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
+        """Return what the other parts of the fullest window use.
+
+        Args:
+            own: What the part itself has used.
+            added: What the same step adds, by place.
+        """
+        amounts, zero = dict(self.used), own.times(0)
+        for place, amount in added.items():
+            amounts[place] = amounts.get(place, zero) + amount
+        amounts[self.place] = own
+        return fullest_window(amounts, self.place, self.length) - own
+
+
+def window_of(pinned: Mapping[str, Any], part: str) -> Window | None:
+    """Return the windows of a part; None if the copy of the policy has none."""
+    length = window_length(pinned) if part else 0
+    return Window(length, place_of(part)) if length else None
+
+
+def used_of(row: Account) -> Tally:
+    """Return what is settled and held on an account."""
+    return Tally((*map(add, row.settled, row.held),))
+
+
+def charged_near(state: State, account: str, window: Window, ahead: int = 0) -> Window:
+    """Return the windows of a part with what was charged around it.
+
+    Args:
+        state: With the accounts of these parts.
+        account: Of the part.
+        window: Its windows.
+        ahead: Number of further parts, after those that share a window with it.
+    """
+    rows = (
+        (place, state.account(name))
+        for place, name in accounts_near(account, window.length, ahead)
+    )
+    used = ((place, used_of(row)) for place, row in rows if row is not None)
+    return window._replace(used=tuple(used))
+
+
+def window_total(state: State, account: str) -> Tally | None:
+    """Return the sum of a part's fullest window; None if its term has no windows."""
+    book, number, _, _, part = split(account)
+    term, row = state.term(book, number), state.account(account)
+    window = window_of(term.facts["pinned"], part) if term else None
+    if window is None or row is None:
+        return None
+    own = used_of(row)
+    return own + charged_near(state, account, window).rest(own, {})
+
+
+def alerts_near(state: State, account: str, window: Window | None) -> set[str]:
+    """Return the alerts of an account, or of all that share a window with it."""
+    near = accounts_near(account, window.length) if window else ((0, account),)
+    rows = (state.account(name) for _, name in near)
+    return {threshold for row in rows if row is not None for threshold in row.alerts}
+
+
+def continuation_problem(state: State, book: str, pins: Mapping[str, Any]) -> str:
+    """Say why a copy cannot open a term next to charged windows; "" if it can.
+
+    Args:
+        state: With all terms of the book and their whole accounts.
+        book: Its name.
+        pins: What the new term would pin.
+    """
+    charged = [t for t in state.terms(book) if state.account(t.whole) is not None]
+    before = charged[-1].facts["pinned"] if charged else {}
+    if not charged or not (window_length(before) or window_length(pins)):
+        return ""
+    fields = [name for name in _EQUAL if before.get(name) != pins.get(name)]
+    fields += ["lifetime"] if "lifetime" in pins and not fields else []
+    if not fields:
+        new, old = (make_filter(**each["filter"]) for each in (pins, before))
+        fields = [] if admits_less(new, old) else ["filter", "budget"]
+    if not fields:
+        return ""
+    return (
+        "all terms share the accounts of windows, so that a further term has an equal "
+        "filter, window, partition, unit and relation, no lifetime, and no higher "
+        f"budget. Undo the edit of {' and '.join(fields)}."
+    )

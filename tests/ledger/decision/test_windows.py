@@ -1,0 +1,345 @@
+"""Windows: any few consecutive parts together stay within the budget."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import date, timedelta
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+
+from dpflow import ApproxDP, Gaussian, PureDP, Refined
+from dpflow.accounting.rules.windows import most_in_window
+from dpflow.exceptions import (
+    BudgetRefused,
+    LedgerCorrupt,
+    PolicyError,
+    PolicyNotApplied,
+    UnsupportedCost,
+)
+from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
+from dpflow.forecast.outlook import outlooks
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.office import Prior
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.views.accounts import accounts, standing_gates
+from dpflow.policy import parse_policy
+from dpflow.policy.windows import part_at, place_of
+from tests.accounting.oracle import MP, real
+from tests.ledger.support import granted, make_ledger, make_policy, url
+
+WEEKS = [
+    "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
+    for n in range(3 * 52 + 1)
+]
+BY_WEEK = {"unit": "customer-week", "partition": "{by: week}"}
+PAIRS = make_policy(**BY_WEEK, window="{length: 2}")
+GDP = {**BY_WEEK, "budget": "{epsilon: 3, delta: 1e-6}", "filter": "gdp"}
+GAUSSIAN = make_policy(**GDP, window="{length: 2}")
+YEAR = make_policy(
+    **GDP,
+    window="{length: 52}",
+    flows="{report: {plan: {runs: 52, steps: {buyers: 1}}}}",
+)
+
+
+def charge(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str:
+    """Reserve a step that reads some weeks, counted from 0, and settle it."""
+    parts = tuple(WEEKS[week] for week in weeks)
+    reservation = granted(ledger, cost, policies=(policy,), partitions=parts, **more)
+    ledger.settle(reservation)
+    return reservation
+
+
+def gaussian_delta(epsilon: str, mu_squared: Fraction) -> object:
+    """Return the exact delta of Gaussians with this sum of squared mus."""
+    with MP.workdps(50):
+        mu, eps = MP.sqrt(real(mu_squared)), real(epsilon)
+        phi = lambda x: MP.erfc(-x / MP.sqrt(2)) / 2
+        return phi(mu / 2 - eps / mu) - MP.exp(eps) * phi(-mu / 2 - eps / mu)
+
+
+def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None:
+    """For a user in all weeks of any window, the exact delta is below the promise."""
+    share = YEAR.pinned()["flows"]["report"]
+    noise = Fraction(share["noise"]["buyers"])
+    cost = Gaussian(sensitivity=1, noise_multiplier=noise)
+    for week in range(len(WEEKS)):
+        charge(ledger, week, policy=YEAR, cost=cost, flow="report")
+    assert verify(ledger).fine
+    gates = standing_gates(ledger, "a")
+    parts = [gates[f"a#/partition/{week}"].used.amounts[0] for week in WEEKS]
+    unit = gates[f"a#/partition/{WEEKS[0]}"].rule.price(cost).amounts[0]
+    assert parts == [unit] * len(WEEKS)
+    assert [place_of(b) - place_of(a) for a, b in pairwise(WEEKS)] == [1] * 156
+    promised = real("1e-6")
+    for first in range(len(WEEKS) - 51):
+        together = (parts[first + n] // unit for n in range(52))
+        delta = gaussian_delta("3", sum(together) / noise**2)
+        assert promised * (1 - MP.mpf("1e-6")) < delta <= promised
+    # A window of 53 weeks would lose more.
+    assert gaussian_delta("3", 53 / noise**2) > promised
+
+
+def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger: Ledger) -> None:
+    """Compared with all windows in turn, for steps with parts at random."""
+    policy = make_policy(**BY_WEEK, window="{length: 3}", budget="{epsilon: 12}")
+    rng, used, refused = random.Random(1), Counter[int](), 0
+    for _ in range(120):
+        weeks = sorted(rng.sample(range(12), rng.choice([1, 1, 2, 3, 5])))
+        after = used + Counter(dict.fromkeys(weeks, 1))
+        windows = [range(w + s, w + s + 3) for w in weeks for s in (-2, -1, 0)]
+        fits = all(sum(after[w] for w in window) <= 12 for window in windows)
+        try:
+            charge(ledger, *weeks, policy=policy, cost="1")
+        except BudgetRefused:
+            refused += 1
+            assert not fits
+        else:
+            assert fits
+            used = after
+    assert refused > 20
+    assert verify(ledger).fine
+
+
+def test_a_part_is_charged_for_the_most_parts_that_a_window_shares(ledger: Ledger):
+    """Two neighbours cost each part two squares; parts far apart cost one each."""
+    cost = Gaussian(sensitivity=1, noise_multiplier=10)
+    charge(ledger, 0, 1, 9, policy=GAUSSIAN, cost=cost)
+    gates = standing_gates(ledger, "a")
+    mus = [gates[f"a#/partition/{WEEKS[n]}"].used for n in (0, 1, 9)]
+    one = gates[f"a#/partition/{WEEKS[0]}"].rule.price(cost)
+    assert mus == [one.times(2), one.times(2), one]
+    assert most_in_window([0, 1, 9], 1, 2) == 2
+
+
+def test_a_refusal_names_the_first_part_that_fits_again(ledger: Ledger) -> None:
+    """Late reports count in the windows of their own part."""
+    for week in (0, 1, 2, 3, 5):
+        charge(ledger, week)
+    for week, again in ((5, 7), (3, None), (2, None), (4, None)):
+        with pytest.raises(BudgetRefused) as caught:
+            charge(ledger, week, cost="0.6")
+        message = str(caught.value)
+        assert f"2 parts around '{WEEKS[week]}'" in message
+        assert ("fits again for data from" in message) == (again is not None)
+        assert again is None or f"data from {WEEKS[again]}." in message
+    # What needs more than the whole budget fits nowhere.
+    with pytest.raises(BudgetRefused) as caught:
+        charge(ledger, 20, cost="1.1")
+    assert "again" not in str(caught.value)
+
+
+def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
+    """The windows of the dataset go on; only a budget that does not rise may follow."""
+    shares = "{report: {epsilon: 0.5}}"
+    first = make_policy(**BY_WEEK, window="{length: 2}", flows=shares)
+    charge(ledger, 0, policy=first, flow="report")
+    with pytest.raises(BudgetRefused, match="share of flow"):
+        charge(ledger, 1, policy=first, cost="0.1", flow="report")
+    more = make_policy(
+        **BY_WEEK, window="{length: 2}", flows="{report: {epsilon: 0.6}}"
+    )
+    apply_policy(ledger, more, reason="a larger share", new_term=True)
+    with pytest.raises(BudgetRefused, match="basic filter of 2 parts"):
+        charge(ledger, 1, policy=more, cost="0.6", flow="report")
+    charge(ledger, 1, policy=more, flow="report")
+    assert verify(ledger).fine
+    for fields in (
+        {"window": "{length: 3}"},
+        {"window": "{length: 2}", "budget": "{epsilon: 2}"},
+        {"window": "{length: 2}", "lifetime": "{epsilon: 9}"},
+        {"window": "{length: 2}", "relation": "replace-one"},
+        {
+            "window": "{length: 2}",
+            "filter": "zcdp",
+            "budget": "{epsilon: 1, delta: 0.1}",
+        },
+        {},
+    ):
+        by = "{by: week, replace: within}" if "relation" in fields else "{by: week}"
+        other = make_policy(**{**BY_WEEK, "partition": by, **fields})
+        with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
+            apply_policy(ledger, other, reason="else", new_term=True)
+    lower = make_policy(**BY_WEEK, window="{length: 2}", budget="{epsilon: 0.5}")
+    apply_policy(ledger, lower, reason="less", new_term=True)
+    with pytest.raises(BudgetRefused):
+        charge(ledger, 2, policy=lower, cost="0.1")
+    charge(ledger, 3, policy=lower)
+    assert verify(ledger).fine
+
+
+def test_windows_begin_before_the_first_charge(ledger: Ledger) -> None:
+    """What parts without windows were charged would be missing in the sums."""
+    parts = make_policy(**BY_WEEK)
+    charge(ledger, 0, policy=parts)
+    with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
+        apply_policy(ledger, PAIRS, reason="windows", new_term=True)
+
+
+def test_a_lifetime_caps_all_windows(ledger: Ledger) -> None:
+    """The dataset's own account charges a step as the group of its parts."""
+    policy = make_policy(**BY_WEEK, window="{length: 2}", lifetime="{epsilon: 1.6}")
+    charge(ledger, 0, 1, policy=policy)
+    charge(ledger, 3, policy=policy)
+    with pytest.raises(BudgetRefused, match=r"of dataset 'a'\. It needs"):
+        charge(ledger, 6, policy=policy)
+    sentence = policy.guarantee_sentence()
+    assert (
+        "Over all weeks together, one customer loses at most (epsilon = 1.6" in sentence
+    )
+
+
+def test_a_settlement_frees_the_windows(ledger: Ledger) -> None:
+    """Draws that did not run return to the part, and so to each window with it."""
+    cost = Refined(Gaussian(sensitivity=1, noise_multiplier="1.6"), coarsest=50)
+    fields = {"policies": (GAUSSIAN,), "partitions": (WEEKS[1],)}
+    reservation = granted(ledger, cost, **fields)
+    gates = standing_gates(ledger, "a")
+    held = gates[f"a#/partition/{WEEKS[1]}"].total
+    dear = Gaussian(sensitivity=1, noise_multiplier="1.6")
+    with pytest.raises(BudgetRefused):
+        charge(ledger, 2, policy=GAUSSIAN, cost=dear)
+    ledger.settle(reservation, reported=1)
+    less = standing_gates(ledger, "a")[f"a#/partition/{WEEKS[1]}"].total
+    assert less.amounts < held.amounts
+    charge(ledger, 2, policy=GAUSSIAN, cost=dear)
+    assert verify(ledger).fine
+
+
+def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
+    """Prior spending counts in all windows of its parts, and is noted there."""
+    charge(ledger, 1)
+    spending = Prior(
+        policy=PAIRS, cost=PureDP(epsilon="0.6"), reason="r", partitions=(WEEKS[0],)
+    )
+    posted = {each.account: each.overdrawn for each in ledger.ask(spending)}
+    assert posted == {"a#1": False, f"a#/partition/{WEEKS[0]}": True}
+    for week in (0, 1):
+        with pytest.raises(BudgetRefused):
+            charge(ledger, week, cost="0.1")
+    charge(ledger, 2, cost="0.5")
+    assert verify(ledger).fine
+
+
+def test_a_grant_above_a_window_is_detected(ledger: Ledger, monkeypatch) -> None:
+    """A process that compares only the part's own account is refused by all others."""
+    charge(ledger, 0)
+    charge(ledger, 1)
+    with monkeypatch.context() as patch:
+        alone = lambda pairs, **_: list(pairs)
+        patch.setattr("dpflow.ledger.decision.admit.in_windows", alone)
+        charge(ledger, 2, cost="0.6")
+    (bad,) = verify(ledger).bad
+    assert f"a window of account 'a#/partition/{WEEKS[2]}'" in bad.problem
+
+
+def test_another_process_follows_grants_in_windows(tmp_path, monkeypatch):
+    """It reads the parts around each, and refuses the ledger after a false one."""
+    place, decisions = tmp_path / "ledger.db", "dpflow.ledger.decision.admit.in_windows"
+    ledger, other = make_ledger(place), open_ledger(url(place), witness="none")
+    charge(ledger, 0)
+    charge(ledger, 1)
+    charge(other, 2)
+    monkeypatch.setattr(decisions, lambda pairs, **_: list(pairs))
+    charge(ledger, 3, cost="0.6")
+    with pytest.raises(LedgerCorrupt, match="a window of account"):
+        charge(other, 9)
+
+
+def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
+    """Before anything is charged: a delta over several parts needs `basic`."""
+    policy = make_policy(
+        **BY_WEEK,
+        window="{length: 2}",
+        budget="{epsilon: 9, delta: 0.1}",
+        filter="zcdp",
+    )
+    loss = ApproxDP(epsilon="0.1", delta="1e-6")
+    with pytest.raises(UnsupportedCost):
+        charge(ledger, 0, policy=policy, cost=loss)
+    assert not accounts(ledger)
+
+
+def test_policies_that_windows_do_not_suit_are_refused() -> None:
+    """Each says what to write instead, and nothing is pinned."""
+    reserved = "{r: {epsilon: 1, delta: 1e-7, reserved: true}}"
+    for fields, message in (
+        (
+            {"filter": "auto"},
+            "filter `auto` cannot guard a window: the price of a step",
+        ),
+        ({"filter": "residue"}, "Write `filter: gdp` for Gaussian noise"),
+        ({"partition": "{by: region}", "unit": "customer"}, "parts by time"),
+        ({"window": "{length: 367}"}, "less than or equal to 366"),
+        ({"window": "{of: week, length: 2}"}, "window.of"),
+        ({"odometer": "{theorem: rdp, order: 8}"}, "Remove `odometer`"),
+        ({"population": "people"}, "Remove `population`"),
+        ({"on_exhausted": "{schedule: pause}"}, "Remove `schedule`"),
+        (
+            {"flows": reserved},
+            "Remove `reserved`",
+        ),
+        ({"flows": "{r: {halt_at_epsilon: 1}}"}, "halt_at_epsilon"),
+    ):
+        with pytest.raises(PolicyError) as caught:
+            make_policy(**{**GDP, "window": "{length: 2}", **fields})
+        assert message in str(caught.value)
+
+
+def test_without_a_filter_windows_take_gdp() -> None:
+    """Its threshold needs the least Gaussian noise; the sentence names the window."""
+    text = """
+dataset: a
+unit: customer-day
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+partition: {by: day}
+window: {length: 365}
+"""
+    policy = parse_policy(text)
+    assert policy.filter.theorem == "gdp"
+    sentence = policy.guarantee_sentence()
+    said = "for what one customer did in any 365 consecutive days (UTC), if every"
+    assert f"(epsilon = 3, delta = 1e-06)-differentially private {said}" in sentence
+    assert "Longer periods are not covered; `lifetime` limits them." in sentence
+
+
+@pytest.mark.parametrize(
+    ("part", "later"),
+    [
+        ("2026-W53", "2027-W01"),
+        ("2026-12", "2027-01"),
+        ("2028-02-29", "2028-03-01"),
+        ("2026-12-31T23", "2027-01-01T00"),
+    ],
+)
+def test_parts_are_consecutive_in_the_calendar(part: str, later: str) -> None:
+    """Week 53, leap days and midnights count like all others."""
+    assert part_at(part, place_of(part) + 1) == later
+    assert part_at(later, place_of(later)) == later
+    assert part_at(part, -10) is None
+    assert part_at(part, 10**9) is None
+
+
+def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger: Ledger):
+    """A steady report fits permanently; a dearer one until its window is full."""
+    pinned = YEAR.pinned()
+    noise = pinned["flows"]["report"]["noise"]["buyers"]
+    fits, less = (
+        (WorkloadStep(Gaussian(sensitivity=1, noise_multiplier=each)),)
+        for each in (noise, "11")
+    )
+    assert runs_left(loads_of(pinned, "report", fits))[0] is None
+    assert runs_left(loads_of(pinned, "report", less))[0] == 50
+    for week in range(60):
+        charge(ledger, week, policy=YEAR, cost=fits[0].cost, flow="report")
+    gates = standing_gates(ledger, "a")
+    assert runs_left(loads_of(pinned, "report", fits, accounts=gates))[0] is None
+    assert runs_left(loads_of(pinned, "report", less, accounts=gates))[0] == 0
+    (outlook,) = outlooks(ledger, "a")
+    assert outlook.remaining(52) == "steps fit permanently"
