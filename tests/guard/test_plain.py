@@ -7,15 +7,25 @@ import inspect
 
 import pytest
 
-from dpflow import BudgetRefused, Laplace, guarded, release, reserve_run, spend
+from dpflow import (
+    ApproxDP,
+    BudgetRefused,
+    Laplace,
+    guarded,
+    release,
+    reserve_run,
+    spend,
+)
 from dpflow.exceptions import (
     BudgetExhausted,
     ConfigurationError,
     ReservationConflict,
     UnknownDataset,
+    UnsupportedCost,
 )
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
+from dpflow.testing import ledger_for_tests
 from tests.projects import (
     NOISY,
     POLICY,
@@ -199,6 +209,31 @@ def test_a_block_that_does_not_fit_draws_nothing(shop):
     assert ran == []
     assert kinds() == ["refuse"] * 3
     assert (held(), spent()) == ("0", "0")
+
+
+def test_a_block_with_a_delta_is_refused_in_windows():
+    """It could answer again when rows of other parts have arrived."""
+    policy = """
+dataset: orders
+unit: customer-week
+relation: add-or-remove
+budget: {epsilon: 1, delta: 1e-6}
+filter: basic
+partition: {by: week}
+window: {length: 2}
+"""
+    block = {"dataset": "orders", "step": "count", "partitions": "2026-W05"}
+    with ledger_for_tests() as ledger:
+        ledger.use(policy)
+        loss = ApproxDP(epsilon="0.1", delta="1e-9")
+        with (
+            pytest.raises(UnsupportedCost, match="may answer again"),
+            spend(cost=loss, noise="own", **block),
+        ):
+            raise AssertionError
+        with spend(cost=TENTH, noise="own", **block):
+            pass
+        assert len(ledger.charges()) == 1
 
 
 def test_bad_declarations_charge_nothing(shop):

@@ -18,7 +18,7 @@ from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views
-from dpflow.ledger.decision.terms import agrees, opened, opened_as, pin
+from dpflow.ledger.decision.terms import agrees, opened, opened_as, pin, pinned
 from dpflow.ledger.decision.windows import continuation_problem
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
@@ -187,7 +187,7 @@ def _obstacle(
             f"{dataset}` first."
         )
         return PolicyNotApplied(msg, dataset=dataset)
-    if opens and (why := continuation_problem(state, dataset, policy.pinned())):
+    if opens and (why := continuation_problem(state, dataset, pinned(policy))):
         msg = f"dataset {dataset!r} opens no such term: {why}"
         return PolicyNotApplied(msg, dataset=dataset)
     new = opened_as(policy, len(terms) + 1)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from dpflow.accounting import make_filter
+from dpflow.accounting import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
 from dpflow.accounting.rules.windows import fullest_window
-from dpflow.ledger.model import accounts_near
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.model import accounts_near, rule_of
 from dpflow.ledger.rows import Account, split
 from dpflow.ledger.state import State
 from dpflow.policy.windows import place_of, window_length
@@ -117,7 +118,8 @@ def continuation_problem(state: State, book: str, pins: Mapping[str, Any]) -> st
     fields = [name for name in _EQUAL if before.get(name) != pins.get(name)]
     fields += ["lifetime"] if "lifetime" in pins and not fields else []
     if not fields:
-        new, old = (make_filter(**each["filter"]) for each in (pins, before))
+        texts = (canonical({"role": "filter", **c["filter"]}) for c in (pins, before))
+        new, old = (cast("Filter", rule_of(text)) for text in texts)
         fields = [] if admits_less(new, old) else ["filter", "budget"]
     if not fields:
         return ""

@@ -39,13 +39,15 @@ def people_lines(views: Sequence[AccountView]) -> list[str]:
 
 def alert_text(account: str, threshold: str) -> str:
     """Say which share of what an account allows is used."""
-    dataset, _, kind, name, part = split(account)
+    dataset, number, kind, name, part = split(account)
     percent = f"{float(100 * number_from_text(threshold)):g}%"
     where = f"{name} on {dataset}{f' in {part}' if part else ''}"
     if kind == "odometer":
         return f"the odometer of {where} has moved {percent} of the way to its halt"
     if kind == "flow":
         return f"{percent} of the share of {where} is used"
+    if not number:
+        return f"{percent} of the budget of {dataset} is used in windows around {part}"
     return f"{percent} of the budget of {account} is used"
 
 

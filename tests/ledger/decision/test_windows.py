@@ -30,7 +30,7 @@ from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.policy import parse_policy
 from dpflow.policy.windows import part_at, place_of
 from tests.accounting.oracle import MP, real
-from tests.ledger.support import granted, make_ledger, make_policy, url
+from tests.ledger.support import granted, make_ledger, make_policy, request, url
 
 WEEKS = [
     "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
@@ -209,6 +209,17 @@ def test_a_settlement_frees_the_windows(ledger: Ledger) -> None:
     assert less.amounts < held.amounts
     charge(ledger, 2, policy=GAUSSIAN, cost=dear)
     assert verify(ledger).fine
+
+
+def test_an_alert_is_raised_once_for_parts_that_share_windows(ledger: Ledger):
+    """A report that fills each window would raise all of them for every part."""
+    policy = make_policy(**BY_WEEK, window="{length: 2}", alerts="[0.5]")
+    reached = []
+    for week in range(5):
+        fields = {"policies": (policy,), "partitions": (WEEKS[week],)}
+        answer = ledger.reserve(request(ledger, "0.5", **fields))
+        reached += [(week, alert.used_fraction) for alert in answer.alerts]
+    assert reached == [(0, 0.5), (2, 1.0), (4, 1.0)]
 
 
 def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
