@@ -214,19 +214,13 @@ def keys_followed(state: State, entry: Entry) -> Iterator[str]:
     for name in entry.amounts if length else ():
         near = accounts_near(name, length) if split(name)[4] else ()
         yield from (account_key(each) for _, each in near)
-    if entry.kind == "open":
-        book = str(entry.body["book"])
-        yield from all_terms(state, book)
-        yield account_key(f"{book}#{entry.body['term']['number']}")
     for charge in (entry.charge, (entry.body.get("preflight") or NONE).get("id")):
         if charge is not None:
             yield from charge_keys(state, charge)
     if entry.kind in ("open", "tighten"):
         book = str(entry.body["book"])
-        yield from (
-            *all_terms(state, book),
-            account_key(f"{book}#{_terms(state, book) + 1}"),
-        )
+        yield from all_terms(state, book)
+        yield account_key(f"{book}#{entry.body['term']['number']}")
     if entry.kind == "reserve":
         step = str(entry.body["step"])
         yield from (granted_key(step, name) for name in entry.amounts)
