@@ -244,7 +244,7 @@ def test_a_write_that_fails_gives_no_mask(place, monkeypatch):
 
 def test_a_row_whose_commit_was_lost_is_sent_again(place, monkeypatch):
     """The second time it is there already, and the mask is given out."""
-    decide = Ledger._decided
+    decide = Ledger._transacted
 
     def once(self, commands):
         decisions = decide(self, commands)
@@ -255,9 +255,9 @@ def test_a_row_whose_commit_was_lost_is_sent_again(place, monkeypatch):
     with place.ledger() as ledger, monkeypatch.context() as patch:
         for _ in range(2):
             used = store_of(ledger, place.folder)
-            patch.setattr(Ledger, "_decided", once)
+            patch.setattr(Ledger, "_transacted", once)
             used.reserve(THREE, lambda _: np.full(3, float(BOUND) * QUARTER))
-            patch.setattr(Ledger, "_decided", decide)
+            patch.setattr(Ledger, "_transacted", decide)
         kinds = [line.kind for line in ledger.watch.witness.all_lines()]
         assert kinds.count("pay") == 2
     assert place.step(0.6, 0.5, 0.0) == [False, True, True]
