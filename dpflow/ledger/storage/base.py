@@ -15,9 +15,9 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.entry import first_hash
 
-#: Of the tables and of the law: hash text, kinds, and what `journal.after` does. Each
-#: change of them raises it; a ledger of another version is refused.
-VERSION = 2
+#: Of the tables and of the law: hash text, kinds, facts of terms, and what
+#: `journal.after` does. Each change raises it; a ledger of another version is refused.
+VERSION = 3
 
 
 def is_postgres(url: str) -> bool:
