@@ -20,8 +20,7 @@ _HEAD = (
     "Each numbered statement and each experiment of the five papers has a row: the "
     "file that uses it and a test that shows it, or the reason for neither. If a "
     "published statement is wrong, the row is about the corrected one; see "
-    "[corrections](derivations/README.md#corrections-to-published-statements).\n\n"
-    "`python docs/_site/seeds.py` writes this page from `docs/_site/seeds.toml`.\n"
+    "[corrections](derivations/README.md#corrections-to-published-statements).\n"
 )
 
 
