@@ -15,7 +15,7 @@ from dpflow.ledger.decision.terms import opened_as
 from dpflow.ledger.records import TermView
 from dpflow.policy import Budget, Policy
 from dpflow.policy.lifetime import differing, terms_that_fit, total_of
-from dpflow.policy.pinned import budget_text, declared_budget, readable_text
+from dpflow.policy.pinned import budget_text, readable_text
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
 
@@ -198,7 +198,7 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
             "Give `lifetime` a budget to cap it.",
         )
     if part is None and policy.lifetime is not None:
-        lifetime, term = declared_budget(policy.lifetime), opened_as(policy)
+        lifetime, term = policy.lifetime.model_dump(), opened_as(policy)
         count = terms_that_fit(term.counted, lifetime)
         if count > 1:
             whole = budget_text(lifetime)

@@ -166,14 +166,13 @@ class Step:
     def _cost(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
         if isinstance(self.cost, Cost | PlannedNoise):
             return self.cost
-        cost: object = self._called("cost", self.cost, public)
-        if isinstance(cost, Cost | PlannedNoise):
-            return cost
-        msg = (
+        cost: Cost | PlannedNoise = self._called("cost", self.cost, public)
+        require(
+            isinstance(cost, Cost | PlannedNoise),
             f"the cost function of step {self.name!r} returned {cost!r}; it must "
-            "return a cost such as Gaussian(...). The step did not run."
+            "return a cost such as Gaussian(...). The step did not run.",
         )
-        raise ConfigurationError(msg)
+        return cost
 
     def _touched(
         self, values: Mapping[str, Any], public: Mapping[str, Any]
@@ -283,19 +282,17 @@ def _problems(step: Step, parts: object) -> dict[str, bool]:
     cost, cell, parameters = step.cost, step.cell, step.signature.parameters
     is_cost = isinstance(cost, Cost | PlannedNoise)
     names_cell = callable(cell) and not inspect.iscoroutinefunction(cell)
-    yields = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    is_generator = any(is_kind(step.body) for is_kind in kinds)
     unknown = sorted(step.private.difference(parameters))
     unread = sorted(step.ignore) if step.release_key is None else []
     return {
         f"needs dataset=: the name of a dataset, or several different names, got "
-        f"{step.dataset!r}": not step.datasets
-        or not _are_different_texts(step.datasets),
+        f"{step.dataset!r}": not _are_different_texts(step.datasets),
         "describes an object by its address, and another one gets that later. Name the "
         "step by what it does": has_address(step.name),
         "is a generator: an abandoned one is recorded as completed. Return the whole "
-        "output, or make each part a step of its own": any(
-            is_kind(step.body) for is_kind in yields
-        ),
+        "output, or make each part a step of its own": is_generator,
         "needs cost=: a cost such as Gaussian(sensitivity=1, sigma=20), or a function "
         f"that returns one, got {cost!r}": not is_cost and not callable(cost),
         f"has no parameters {unknown} to be private; its parameters: "

@@ -62,14 +62,15 @@ def judge(
             is unknown, which counts as all.
     """
     result: list[Change] = []
+    parts, shared = file.get("partition"), "window" in file and "lifetime" not in file
     for field in sorted(ledger.keys() | file.keys()):
         old, new = ledger.get(field), file.get(field)
         if old == new:
             continue
-        if field == "lifetime" and old is None and file.get("partition"):
+        if field == "lifetime" and old is None and parts:
             why = "what all partitions were charged so far would be forgotten"
             result.append(_change((field,), old, new, "other", why))
-        elif field == "budget" and file.get("partition") and not in_windows(file):
+        elif field == "budget" and parts and not shared:
             why = "each part keeps the budget that it was opened with"
             result.append(_change((field,), old, new, "other", why))
         elif field in ("budget", "lifetime"):
@@ -79,17 +80,11 @@ def judge(
         elif field == "other_flows":
             verdict: Verdict = "tighter" if new == "refuse" else "looser"
             result.append(_change((field,), old, new, verdict))
-        elif field == "source" and old is None:
-            result.append(_change((field,), old, new, "neutral"))
         else:
-            verdict = "neutral" if field == "about" else "other"
+            free = field == "about" or (field == "source" and old is None)
+            verdict = "neutral" if free else "other"
             result += [_change(*each, verdict) for each in differing(old, new, field)]
     return tuple(result)
-
-
-def in_windows(copy: Copy) -> bool:
-    """Say whether the budget is the one of windows that all terms share."""
-    return "window" in copy and "lifetime" not in copy
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
@@ -137,15 +132,11 @@ def _change(
 
 def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
     """Judge limits, single or in a mapping; None is no limit."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in sorted(old.keys() | new.keys()):
-            yield from _numbers(old.get(name), new.get(name), *path, name)
-    elif old is None or new is None:
-        if old != new:
-            yield _change(path, old, new, "tighter" if old is None else "looser")
-    elif old != new:
-        lower = number_from_text(new) < number_from_text(old)
-        yield _change(path, old, new, "tighter" if lower else "looser")
+    for place, was, now in differing(old, new, *path):
+        lower = was is None
+        if was is not None and now is not None:
+            lower = number_from_text(now) < number_from_text(was)
+        yield _change(place, was, now, "tighter" if lower else "looser")
 
 
 def _flows(

@@ -6,19 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dpflow.exceptions import PolicyError, UnknownDataset
-from dpflow.policy.fields import (
-    Budget,
-    FilterChoice,
-    FlowShare,
-    OdometerChoice,
-    OnExhausted,
-)
 from dpflow.policy.model import Policy
 from dpflow.policy.population import PREFIX, Population, membership_problem
 from dpflow.policy.strict_yaml import (
@@ -37,16 +31,6 @@ from dpflow.removed import FIELDS
 NO_FOLDER_HINT = (
     "Work in a project's folder, run `dpflow init`, or set DPFLOW_POLICIES."
 )
-
-
-_PARTS: Mapping[str, type[BaseModel]] = {
-    "budget": Budget,
-    "filter": FilterChoice,
-    "odometer": OdometerChoice,
-    "flows": FlowShare,
-    "lifetime": Budget,
-    "on_exhausted": OnExhausted,
-}
 
 
 #: Pydantic's kinds of values, in the words of a YAML file.
@@ -242,9 +226,9 @@ def _check_populations(
         whole = policies.get(f"{PREFIX}{policy.population}")
         known = sorted(n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX))
         message = f"there is no file of the population {policy.population!r}."
-        problem: tuple[str, str] | None
-        problem = message, f"Write one. {did_you_mean(policy.population, known)}"
-        if whole is None or (problem := membership_problem(policy, whole)):
+        hint = f"Write one. {did_you_mean(policy.population, known)}"
+        problem = membership_problem(policy, whole) if whole else (message, hint)
+        if problem:
             raise policy_error(str(paths[dataset]), None, *problem)
 
 
@@ -294,8 +278,11 @@ def _fields_around(place: KeyPath) -> Mapping[str, FieldInfo]:
     """Return the fields of the mapping that a place belongs to."""
     # A flow's name stands between `flows` and the fields of its share.
     inside = 2 if place[:1] == ("flows",) else 1
-    part = _PARTS.get(str(place[0])) if len(place) > inside else Policy
-    return part.model_fields if part is not None else {}
+    if len(place) <= inside:
+        return Policy.model_fields
+    field = Policy.model_fields[str(place[0])].annotation
+    parts = (getattr(part, "model_fields", None) for part in (field, *get_args(field)))
+    return next(filter(None, parts), {})
 
 
 def _example(name: str, known: FieldInfo | None) -> str:

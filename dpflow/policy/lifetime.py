@@ -8,7 +8,7 @@ bounds the term.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -61,17 +61,13 @@ def is_within(budget: Budget, lifetime: Budget) -> bool:
 
 def differing(terms: Sequence[Opened]) -> list[int]:
     """Return the places of terms that do not add up in the tally of the first one."""
-    if not terms:
+    if not terms or terms[0].tally is None:
         return []
-    unit, relation, _, tally = terms[0]
+    first = terms[0]
     return [
         place
         for place, term in enumerate(terms)
-        if tally is not None
-        and (
-            (term.unit, term.relation) != (unit, relation)
-            or add_thresholds([tally, term.tally]) is None
-        )
+        if term[:2] != first[:2] or add_thresholds([first.tally, term.tally]) is None
     ]
 
 
@@ -91,13 +87,10 @@ def fits(terms: Sequence[Opened], lifetime: Budget) -> bool:
 
 def terms_that_fit(term: Opened, lifetime: Budget) -> int:
     """Return how many such terms fit into a lifetime."""
-    pairs: Iterable[tuple[Any, Any]] = zip(
-        *map(_numbers, (lifetime, term.budget)), strict=True
-    )
+    sides: Any = _numbers(lifetime), _numbers(term.budget)
     if (tally := add_thresholds([term.tally])) is not None:
-        limit = tally.limit(*_numbers(lifetime))
-        pairs = zip(limit.amounts, tally.total.amounts, strict=True)
-    return min(int(whole // part) for whole, part in pairs if part)
+        sides = tally.limit(*sides[0]).amounts, tally.total.amounts
+    return min(int(whole // part) for whole, part in zip(*sides, strict=True) if part)
 
 
 def total_of(terms: Sequence[Opened], lifetime: Budget | None = None) -> Budget:

@@ -48,7 +48,7 @@ from dpflow.policy.types import (
     raise_all,
 )
 from dpflow.policy.windows import Window
-from dpflow.rounding import number_text, reading_up
+from dpflow.rounding import reading_up
 
 #: Fields that a ledger keeps as they are declared.
 _KEPT = {
@@ -178,16 +178,10 @@ class Policy(Governing):
         choice, options = self.odometer, self.odometer.options
         delta = self.budget.delta if choice.delta is None else choice.delta
         if "halt_at_epsilon" in choice.arguments():
-            halt = self.halt_at(flow)
-            target = Fraction(self.budget.epsilon) if halt is None else halt
-            options["halt_at_epsilon"] = number_text(target)
+            share = self.flows.get(flow or "")
+            halt = share.halt_at_epsilon if share else None
+            options["halt_at_epsilon"] = exact_text(halt or self.budget.epsilon)
         return make_odometer(choice.theorem, delta=exact_text(delta), **options)
-
-    def halt_at(self, flow: str | None) -> Fraction | None:
-        """Return the reading that no step of the flow may pass; None if no limit."""
-        share = self.flows.get(flow or "")
-        halt = share.halt_at_epsilon if share else None
-        return None if halt is None else Fraction(halt)
 
     def _filter(self, numbers: Budget | FlowShare) -> Filter:
         budget = numbers.model_dump(include={"epsilon", "delta"})
@@ -200,22 +194,17 @@ class Policy(Governing):
         wrong_filter = rule_problem(partial(self._related, made[0]), "filter")
         wrong_odometer = rule_problem(partial(self._related, made[1]), "odometer")
         yield from (*wrong_filter, *wrong_odometer)
-        if self.lifetime is not None:
-            yield from _above(
-                "budget", self.budget, "lifetime", self.lifetime, "budget"
-            )
+        yield from _above(self.budget, self, "lifetime", "budget")
         if not wrong_filter:
             yield from rule_problem(self.whole_filter, "lifetime")
-        broken = self.partition and self.partition.problem_with(
-            self.unit, self.relation
-        )
-        if broken:
+        part = self.partition
+        if part and (broken := part.problem_with(self.unit, self.relation)):
             yield problem_at(*broken, "partition")
         for flow, share in self.flows.items():
             place = ("flows", flow)
             if unusable := check_flow_name(flow):
                 yield problem_at(*unusable, *place)
-            excess = [*_above("share", share, "budget", self.budget, *place)]
+            excess = [*_above(share, self, "budget", *place)]
             yield from excess
             if not excess and not wrong_filter:
                 yield from rule_problem(partial(self.flow_filter, flow), *place)
@@ -313,16 +302,16 @@ def _parameters(rule: Rule | None) -> dict[str, Any] | None:
 
 
 def _above(
-    name: str, part: Budget | FlowShare, limit: str, whole: Budget, *place: str
+    part: Budget | FlowShare, policy: Policy, limit: str, *place: str
 ) -> Iterator[InitErrorDetails]:
-    """Refuse a budget or share above its limit."""
+    """Refuse a budget or share above its limit, if there is one."""
+    name = "budget" if isinstance(part, Budget) else "share"
     for number in ("epsilon", "delta"):
-        small, large = getattr(part, number), getattr(whole, number)
-        if small is not None and small > large:
-            text = exact_text(large)
-            excess = (
-                f"{number} {exact_text(small)} exceeds the {limit}'s {number} {text}"
-            )
+        small = getattr(part, number)
+        large = getattr(getattr(policy, limit), number, None)
+        if small is not None and large is not None and small > large:
+            less, text = exact_text(small), exact_text(large)
+            excess = f"{number} {less} exceeds the {limit}'s {number} {text}"
             hint = f"Write at most {text}, or raise the {limit}."
             yield problem_at(f"the {name}'s {excess}.", hint, *place, number)
 
@@ -337,24 +326,19 @@ def _unsuited(policy: Policy) -> Iterator[tuple[str, ...]]:
             f"filter `{policy.filter.theorem}` cannot guard a window: the price of a "
             "step would differ from window to window."
         )
-        hint = (
-            "Write `filter: gdp` for Gaussian noise, or `filter: zcdp` for a mixture. "
-            "Nothing was pinned or charged."
-        )
+        hint = "Write `filter: gdp` for Gaussian noise, or `filter: zcdp` for others."
         yield message, hint, "filter"
-    halts = "an odometer's reading only grows, and the loss in a window falls again"
-    paused = "a paused schedule would stay paused when a later part fits again"
-    share = "a reserved share has one threshold, and each window has its own sum"
-    pauses = policy.on_exhausted.schedule == "pause"
-    refused: list[tuple[object, str, tuple[str, ...]]] = [
-        (policy.odometer, halts, ("odometer",)),
-        (policy.population, "a population has no windows", ("population",)),
-        (pauses, paused, ("on_exhausted", "schedule")),
-    ]
-    for flow, numbers in policy.flows.items():
-        at = numbers.halt_at_epsilon
-        refused.append((at, halts, ("flows", flow, "halt_at_epsilon")))
-        refused.append((numbers.reserved, share, ("flows", flow, "reserved")))
-    for present, why, place in refused:
-        if present:
-            yield f"{why}.", f"Remove `{place[-1]}`, or `window`.", *place
+    reasons = {
+        "odometer": "an odometer's reading only grows, and a window's loss falls",
+        "population": "a population has no windows",
+        "schedule": "a paused schedule would stay paused when a later part fits again",
+        "reserved": "a reserved share has one threshold, and each window its own sum",
+    }
+    places: list[tuple[str, ...]]
+    places = [(name,) for name in ("odometer", "population") if getattr(policy, name)]
+    if policy.on_exhausted.schedule == "pause":
+        places.append(("on_exhausted", "schedule"))
+    shares = policy.flows.items()
+    places += [("flows", flow, "reserved") for flow, share in shares if share.reserved]
+    for place in places:
+        yield f"{reasons[place[-1]]}.", f"Remove `{place[-1]}`, or `window`.", *place

@@ -92,10 +92,15 @@ class Partition(Record):
 
     def fits(self, name: str) -> bool:
         """Say whether a partition of the dataset can have a name."""
-        if self.by_time:
-            return _is_period(name, self.by)
-        # A slash would let one account's id be read as another's.
-        return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
+        if not self.by_time:
+            # A slash would let one account's id be read as another's.
+            return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
+        try:
+            datetime.fromisoformat(f"{name}-01" if self.by == "month" else name)
+        except ValueError:
+            return False
+        # A period has one spelling, to the letter.
+        return re.fullmatch(re.sub(r"\d", "[0-9]", _SHAPES[self.by]), name) is not None
 
     def problem_with(self, unit: str, relation: str) -> tuple[str, str] | None:
         """Return what is wrong with these under partitions, and what to do."""
@@ -113,15 +118,3 @@ class Partition(Record):
             hint = "Add `replace: within` if it never does, or use add-or-remove."
             return message, hint
         return None
-
-
-def _is_period(name: str, period: str) -> bool:
-    """Say whether a name has the shape of a period's, to the letter, and is one."""
-    shape = re.sub(r"\d", "[0-9]", _SHAPES[period])
-    if not re.fullmatch(shape, name):
-        return False
-    try:
-        datetime.fromisoformat(f"{name}-01" if period == "month" else name)
-    except ValueError:
-        return False
-    return True

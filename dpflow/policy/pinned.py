@@ -11,21 +11,14 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from dpflow.policy.fields import Budget
 from dpflow.policy.strict_yaml import KeyPath, exact_decimal, key_text
 from dpflow.policy.types import exact_text
-from dpflow.rounding import number_from_text, number_text
 
 
 def readable_text(number: Decimal) -> str:
     """Write a number as people do, 1e-06 or 3, unless a float would alter it."""
     text = repr(float(number)).removesuffix(".0")
     return text if Decimal(text) == number else exact_text(number)
-
-
-def declared_budget(budget: Budget) -> dict[str, str]:
-    """Return a budget in one spelling."""
-    return budget.model_dump()
 
 
 # Differences
@@ -45,7 +38,7 @@ def difference_lines(ledger: Mapping[str, Any], file: Mapping[str, Any]) -> list
 
 def differing(
     ledger: object, file: object, *path: str
-) -> Iterator[tuple[KeyPath, object, object]]:
+) -> Iterator[tuple[KeyPath, Any, Any]]:
     """Yield the smallest parts that differ, with their places."""
     if isinstance(ledger, Mapping) and isinstance(file, Mapping):
         for key in sorted(ledger.keys() | file.keys()):
@@ -158,6 +151,5 @@ def budget_text(budget: Mapping[str, str]) -> str:
 
 def _people(text: str) -> str:
     number = exact_decimal(text)
-    if number is None:  # a fraction such as 1/3
-        return number_text(number_from_text(text))
-    return readable_text(number)
+    # A fraction such as 1/3 is no decimal.
+    return text if number is None else readable_text(number)

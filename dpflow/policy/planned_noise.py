@@ -20,8 +20,7 @@ from typing import Any
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule
-from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -151,13 +150,17 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
 
 
 def _admission(plan: Mapping[str, Any]) -> _Admits:
-    rules: list[Rule] = [make_filter(**each) for each in plan["filters"]]
-    halt = None
+    rules: list[Filter | Odometer] = [make_filter(**each) for each in plan["filters"]]
     if plan["halt"] is not None:
         rules.append(make_odometer(**plan["odometer"]))
-        halt = number_from_text(plan["halt"])
     for rule in rules:
-        _check_steady(rule)
+        if not rule.steady or rule.lists_steps:
+            msg = (
+                f"runs cannot be planned under {rule.theorem}: what a step is charged "
+                "depends on what was charged before, so runs to come have no price "
+                "yet. Write `filter: gdp`, or write the noise as a number."
+            )
+            raise InvalidCost(msg, name="plan", value=rule.theorem)
     kinds = {k: step.get("mechanism") for k, step in plan["steps"].items()}
     texts = [step["cost"] for step in plan["steps"].values() if "cost" in step]
     others = [cost_from_text(text) for text in texts]
@@ -165,31 +168,15 @@ def _admission(plan: Mapping[str, Any]) -> _Admits:
     def admits(noise: Mapping[str, Fraction], runs: int) -> bool:
         planned = [PlannedNoise.of_unit(kinds[k]).at(m) for k, m in noise.items()]
         steps = [*planned, *others]
+        totals = [reduce(add, map(rule.price, steps)).times(runs) for rule in rules]
         return all(
-            _admitted(rule, halt, reduce(add, map(rule.price, steps)).times(runs))
-            for rule in rules
+            rule.admits(total)
+            if isinstance(rule, Filter)
+            else rule.read(total) <= number_from_text(plan["halt"])
+            for rule, total in zip(rules, totals, strict=True)
         )
 
     return admits
-
-
-def _check_steady(rule: Rule) -> None:
-    """Refuse a rule under which runs to come have no price today."""
-    if rule.steady and not rule.lists_steps:
-        return
-    msg = (
-        f"runs cannot be planned under {rule.theorem}: what a step is charged depends "
-        "on what was charged before, so runs to come have no price yet. Write "
-        "`filter: gdp`, or write the noise as a number."
-    )
-    raise InvalidCost(msg, name="plan", value=rule.theorem)
-
-
-def _admitted(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
-    """Say whether a flow's gate lets a total be: a filter, or an odometer's halt."""
-    if isinstance(rule, Filter):
-        return rule.admits(total)
-    return not isinstance(rule, Odometer) or rule.read(total) <= (halt or 0)
 
 
 def _root(weight: Fraction) -> Fraction:
@@ -209,10 +196,9 @@ def planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
 def plan_lines(pinned: Mapping[str, Any]) -> list[str]:
     """Say what noise a copy plans, a line for each flow that has a plan."""
     return [
-        f"Flow {name}: {share['plan']['runs']} runs fit an empty account, with noise "
-        f"of {_noise_words(share['noise'])} times the sensitivity."
-        for name, share in pinned["flows"].items()
-        if "noise" in share
+        f"Flow {name}: {plan['runs']} runs fit an empty account, with noise "
+        f"of {_noise_words(plan['noise'])} times the sensitivity."
+        for name, plan in planned_noise(pinned).items()
     ]
 
 

@@ -25,7 +25,32 @@ def with_derived_numbers(pinned: _Pinned) -> dict[str, Any]:
     Raises:
         InvalidCost: If the noise or the thresholds do not exist.
     """
-    return _with_others(with_planned_noise(pinned))
+    pinned = with_planned_noise(pinned)
+    flows = reserved_flows(pinned)
+    if not flows:
+        return pinned
+    _check_allowed(pinned, flows[0])
+    whole = _filter(pinned["filter"])
+    rest = list(whole.thresholds)
+    for flow in flows:
+        share = _filter(pinned["flows"][flow]["filter"])
+        if not same_prices(share, whole):
+            msg = (
+                f"the share of flow {flow!r} and the dataset's filter have different "
+                "constants, so that their thresholds do not add up. Declare the "
+                "filter's options such that they hold for both."
+            )
+            raise InvalidCost(msg, name="reserved", value=flow)
+        rest = [a - b for a, b in zip(rest, share.thresholds, strict=True)]
+    for name, amount in zip(whole.components, rest, strict=True):
+        if amount < 0:
+            msg = (
+                f"the reserved shares of {', '.join(flows)} together exceed the "
+                f"budget's {name} by {short_up(from_units(-amount))}. Lower a "
+                "reserved share, or raise the budget."
+            )
+            raise InvalidCost(msg, name="reserved", value=flows[-1])
+    return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
 
 
 def reserved_flows(pinned: _Pinned) -> list[str]:
@@ -51,34 +76,6 @@ def run_lines(pinned: _Pinned) -> list[str]:
         "dataset's budget."
     )
     return [*plan_lines(pinned), line]
-
-
-def _with_others(pinned: _Pinned) -> dict[str, Any]:
-    flows = reserved_flows(pinned)
-    if not flows:
-        return dict(pinned)
-    _check_allowed(pinned, flows[0])
-    whole = _filter(pinned["filter"])
-    rest = list(whole.thresholds)
-    for flow in flows:
-        share = _filter(pinned["flows"][flow]["filter"])
-        if not same_prices(share, whole):
-            msg = (
-                f"the share of flow {flow!r} and the dataset's filter have different "
-                "constants, so that their thresholds do not add up. Declare the "
-                "filter's options such that they hold for both."
-            )
-            raise InvalidCost(msg, name="reserved", value=flow)
-        rest = [a - b for a, b in zip(rest, share.thresholds, strict=True)]
-    for name, amount in zip(whole.components, rest, strict=True):
-        if amount < 0:
-            msg = (
-                f"the reserved shares of {', '.join(flows)} together exceed the "
-                f"budget's {name} by {short_up(from_units(-amount))}. Lower a "
-                "reserved share, or raise the budget."
-            )
-            raise InvalidCost(msg, name="reserved", value=flows[-1])
-    return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
 
 
 def _check_allowed(pinned: _Pinned, flow: str) -> None:

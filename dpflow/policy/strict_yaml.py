@@ -67,11 +67,8 @@ class Document:
 
     def line_of(self, path: KeyPath) -> int:
         """Return the line of a key, or of the nearest key around it."""
-        for length in range(len(path), -1, -1):
-            line = self.lines.get(path[:length])
-            if line is not None:
-                return line
-        return 1
+        around = (self.lines.get(path[:n]) for n in range(len(path), -1, -1))
+        return next(filter(None, around), 1)
 
 
 def policy_error(file: str, line: int | None, message: str, hint: str) -> PolicyError:
@@ -127,19 +124,15 @@ def _refuse_hiding(text: str, file: str) -> None:
     Tabs, line feeds, CR LF and a byte order mark at the start are read alike by all.
     """
     # A blank for a blank: the positions stay, and so does the line.
-    plain = text.replace("\r\n", " \n")
+    plain = text.replace("\r\n", " \n").removeprefix("\ufeff")
     for place, sign in enumerate(plain):
         shows = unicodedata.category(sign) not in _HIDING
         if (shows and not yaml.SafeLoader.NON_PRINTABLE.match(sign)) or sign in "\t\n":
             continue
-        if sign == "\ufeff" and place == 0:
-            continue
         line = plain.count("\n", 0, place) + 1
         name = unicodedata.name(sign, "a control character")
-        message = (
-            f"the sign U+{ord(sign):04X}, {name}, shows nothing, and may hide a field "
-            "from who reads the file."
-        )
+        code = f"U+{ord(sign):04X}, {name}"
+        message = f"the sign {code}, is invisible and may hide a field."
         hint = "Delete all behind the last sign that you see, and type the line again."
         raise policy_error(file, line, message, hint)
 
@@ -160,14 +153,9 @@ class _Loader(yaml.SafeLoader):
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             problem = " ".join(part for part in (error.context, error.problem) if part)
-            hint = (
-                "Write one document; check the indentation, colons, quotes and "
-                "brackets near this line."
-            )
-            line = mark.line + 1 if mark else None
-            raise policy_error(
-                self._file, line, f"not YAML: {problem}.", hint
-            ) from None
+            hint = "Write one document; check indentation, colons and quotes there."
+            line, message = mark.line + 1 if mark else None, f"not YAML: {problem}."
+            raise policy_error(self._file, line, message, hint) from None
         except (ValueError, OverflowError):
             # PyYAML turns \U escapes into characters without checking their range.
             raise self._no_character(self.line + 1) from None
@@ -182,10 +170,9 @@ class _Loader(yaml.SafeLoader):
         """Compose a node, refusing aliases, anchors, tags and deep nesting."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         hint = "Write the value out where it is used, and quote it to make it text."
-        if isinstance(event, yaml.AliasEvent):
-            self._refuse(event, f"the alias *{event.anchor} is not allowed.", hint)
+        mark = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
         if event.anchor is not None:
-            self._refuse(event, f"the anchor &{event.anchor} is not allowed.", hint)
+            self._refuse(event, f"the {mark}{event.anchor} is not allowed.", hint)
         if event.tag is not None:
             self._refuse(event, f"the tag {event.tag} is not allowed.", hint)
         if self._depth > MAX_DEPTH:
@@ -293,10 +280,5 @@ def exact_decimal(text: str) -> Decimal | None:
 
 def key_text(path: KeyPath) -> str:
     """Write the place of a key for people: `flows.weekly-report.epsilon`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{part}" if text else part
-    return text
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")

@@ -96,7 +96,7 @@ def test_the_policy_fits_between_thirty_and_forty_weeks():
     tally = odometer.zero()
     for cost in steps * 36:
         tally += odometer.price(cost)
-    assert odometer.read(tally) <= policy.halt_at("weekly-report")
+    assert odometer.read(tally) <= policy.flows["weekly-report"].halt_at_epsilon
 
 
 #: Expected deviations by quadrature, computed apart from this project.
