@@ -39,9 +39,9 @@ def ledger() -> Iterator[Any]:
 
 def visits(cost: Any = NOISE, **declared: Any) -> Callable[..., float]:
     """Return a step that releases the visits of a week."""
-    given = {"release_key": "visits/{week}", "measures": "visits", **declared}
+    given = {"dataset": "shop", "release_key": "visits/{week}", "measures": "visits"}
 
-    @guarded(dataset="shop", cost=cost, name="visits", **given)
+    @guarded(**{"cost": cost, "name": "visits", **given, **declared})
     def step(week: str) -> float:
         return release(VISITS[week])
 
@@ -70,17 +70,16 @@ def test_the_command_derives_a_sum_and_says_what_a_new_release_costs(ledger):
     """At no cost: the budget is as before; JSON holds the same record."""
     release_all(visits())
     before = run_json("status", "shop")
-    text = run_fine("answer", "visits", "--from", "2026-W02", "--to", "2026-W04")
+    question = ("answer", "visits", "--from", "2026-W02", "--to", "2026-W04")
+    text = run_fine(*question)
     assert "900.375, 832.479 to 968.271 at 95 %" in text
-    assert (
-        "A new release with this interval is Gaussian(sensitivity=3, sigma=34.64)"
-        in text
-    )
+    anew = "Gaussian(sensitivity=3, sigma=34.64)"
+    assert f"A new release with this interval is {anew}" in text
     assert re.search(r"The remaining budget of shop pays for \d+ of these", text)
-    data = run_json("answer", "visits", "--from", "2026-W02", "--to", "2026-W04")
+    data = run_json(*question)
     assert data["value"] == 900.375
     assert data["terms"] == {f"visits/2026-W0{n}": [1, 0] for n in (4, 3, 2)}
-    assert data["anew"] == {"Gaussian(sensitivity=3, sigma=34.64)": "shop"}
+    assert data["anew"] == {anew: "shop"}
     assert run_json("status", "shop") == before
     (newest, *_) = run_json("releases", "list", "shop")["releases"]
     facts = newest["facts"]
@@ -143,27 +142,19 @@ def test_undeclared_steps_are_refused(ledger):
     assert "Measures here: none" in refused(start="2026-W01", end="2026-W03")
 
 
-def test_a_release_is_used_once_and_the_least_noise_is_chosen(ledger):
+def test_a_release_is_used_once_and_the_least_noise_is_chosen(ledger, monkeypatch):
     """Two draws of a week are averaged by noise, and a replay adds nothing."""
-    coarse, fine = (
-        visits(),
-        visits(Gaussian(sensitivity=1, sigma=10), release_key="fine/{week}"),
-    )
+    less = Gaussian(sensitivity=1, sigma=10)
+    coarse, fine = visits(), visits(less, release_key="fine/{week}")
     for step in (coarse, fine, coarse, fine):
         step("2026-W01")
     result = asked(start="2026-W01")
     assert result.terms == {"fine/2026-W01": (0.8, 0), "visits/2026-W01": (0.2, 0)}
-    VISITS["2026-W01"] = 1e6 + 0.125
-    try:
-        visits(Gaussian(sensitivity=1, sigma=10), release_key="far/{week}")("2026-W01")
-        times = {
-            key: times for key, (times, _) in asked(start="2026-W01").terms.items()
-        }
-    finally:
-        VISITS["2026-W01"] = 100.125
-    assert (
-        times["far/2026-W01"] == times["fine/2026-W01"] == 4 * times["visits/2026-W01"]
-    )
+    monkeypatch.setitem(VISITS, "2026-W01", 1e6 + 0.125)
+    visits(less, release_key="far/{week}")("2026-W01")
+    terms = asked(start="2026-W01").terms
+    far, near, old = (terms[f"{key}/2026-W01"][0] for key in ("far", "fine", "visits"))
+    assert far == near == 4 * old
 
 
 @pytest.mark.parametrize("way", ["withdrawn", "changed", "mutated", "own"])
@@ -175,24 +166,20 @@ def test_releases_without_the_declared_noise_are_not_used(ledger, way):
         run_fine("releases", "withdraw", "visits/2026-W03", "--reason", "a test")
         assert "visits/2026-W03 is withdrawn" in refused(start="2026-W03")
         return
+    if way == "own":
+        with pytest.raises(ConfigurationError, match="noise that release"):
+            visits(noise="own")("2026-W01")
+        return
     given = {"release_key": "other/{week}", "measures": "other", "ignore": ("way",)}
 
-    @guarded(
-        dataset="shop", cost=NOISE, **given, noise="own" if way == "own" else "release"
-    )
+    @guarded(dataset="shop", cost=NOISE, **given)
     def other(week: str) -> Any:
-        if way == "own":
-            return VISITS[week]
         if way == "changed":
             return release(VISITS[week]) * 2
         noisy = release([VISITS[week]])
         noisy[0] = 0.0
         return noisy
 
-    if way == "own":
-        with pytest.raises(ConfigurationError, match="noise that release"):
-            other("2026-W01")
-        return
     with pytest.warns(RuntimeWarning, match="not the object that release"):
         other("2026-W01")
     with pytest.raises(ReleaseError, match="is not the number that was drawn"):
@@ -205,43 +192,24 @@ def test_a_measure_needs_a_key_one_dataset_and_noise_with_an_interval(ledger):
         {"release_key": None},
         {"dataset": ("shop", "other")},
         {"cost": dpflow.PureDP(epsilon="0.1")},
-        {"noise": "own"},
     ):
-        given = {
-            "dataset": "shop",
-            "cost": NOISE,
-            "release_key": "a/{week}",
-            **declared,
-        }
-
-        @guarded(**given, measures="visits")
-        def step(week: str) -> float:
-            return release(VISITS[week])
-
         with pytest.raises(dpflow.DpflowError):
-            step("2026-W01")
+            visits(**declared)("2026-W01")
     assert ledger.charges() == []
     with pytest.raises(ConfigurationError, match="measures= takes a text"):
         visits(measures="")
 
 
-LIMITS = Contributions(unit=("customer",), max_rows=2, relation="add-or-remove")
-OTHER = Contributions(
-    unit=("customer",), max_rows=1, clip={"a": Clip(0, 2)}, relation="add-or-remove"
-)
+CUSTOMERS = {"unit": ("customer",), "relation": "add-or-remove"}
+LIMITS = Contributions(**CUSTOMERS, max_rows=2)
+OTHER = Contributions(**CUSTOMERS, max_rows=1, clip={"a": Clip(0, 2)})
 
 
 def limited(limits: Contributions) -> Callable[..., float]:
     """Return a step that names its bounds."""
+    given = {"release_key": "visits/{week}", "measures": "visits", "name": "v"}
 
-    @guarded(
-        dataset="shop",
-        cost=NOISE,
-        release_key="visits/{week}",
-        measures="visits",
-        name="v",
-        ignore=("limits",),
-    )
+    @guarded(dataset="shop", cost=NOISE, **given, ignore=("limits",))
     def step(week: str) -> float:
         return release(VISITS[week] * limits.max_rows / limits.max_rows)
 
@@ -270,10 +238,7 @@ def test_terms_share_version_clip_bounds_and_relation(ledger, condition):
     if condition == "control":
         assert asked(start="2026-W01", end="2026-W03").value == 600.375
         return
-    names = {
-        "bounds": "bounds, unit or relation",
-        "relation": "bounds, unit or relation",
-    }
+    names = dict.fromkeys(("bounds", "relation"), "bounds, unit or relation")
     message = refused(start="2026-W01", end="2026-W03")
     assert f"differ in ['{names.get(condition, condition)}']" in message
     assert asked(start="2026-W01", end="2026-W02").value == 300.25
@@ -281,13 +246,9 @@ def test_terms_share_version_clip_bounds_and_relation(ledger, condition):
 
 def test_other_fields_of_the_key_are_chosen(ledger):
     """Regions are not added up silently."""
+    given = {"release_key": "visits/{region}/{week}", "measures": "visits"}
 
-    @guarded(
-        dataset="shop",
-        cost=NOISE,
-        release_key="visits/{region}/{week}",
-        measures="visits",
-    )
+    @guarded(dataset="shop", cost=NOISE, **given)
     def step(region: str, week: str) -> float:
         return release(VISITS[week])
 
@@ -295,30 +256,23 @@ def test_other_fields_of_the_key_are_chosen(ledger):
         for week in ("2026-W01", "2026-W02"):
             step(region, week)
     assert "differ in ['region']" in refused(start="2026-W01", end="2026-W02")
-    chosen = run_json(
-        "answer", "visits", "--from", "2026-W01", "--where", "region=north"
-    )
+    north = ("--where", "region=north")
+    chosen = run_json("answer", "visits", "--from", "2026-W01", *north)
     assert list(chosen["terms"]) == ["visits/north/2026-W01"]
 
 
 def test_partitions_are_the_periods(ledger):
     """A release of three weeks and those of single ones; another clip is refused."""
-    ledger.use(
-        SHOP.replace("unit: customer", "unit: customer-week").replace(
-            "filter: auto", "filter: gdp"
-        )
-        + "partition: {by: week}\n"
-    )
+    by_week = SHOP.replace("customer", "customer-week").replace("auto", "gdp")
+    ledger.use(f"{by_week}partition: {{by: week}}\n")
     release_all(visits(partitions=("{week}",)))
 
     def quarter(bound: int, key: str) -> None:
-        @guarded(
-            dataset="shop",
-            cost=Gaussian(sensitivity=bound, sigma=30),
-            release_key=key + "/{first}..{last}",
-            measures="visits",
-            partitions=("{first}", "2026-W02", "{last}"),
-        )
+        cost = Gaussian(sensitivity=bound, sigma=30)
+        given = {"release_key": key + "/{first}..{last}", "measures": "visits"}
+        parts = ("{first}", "2026-W02", "{last}")
+
+        @guarded(dataset="shop", cost=cost, **given, partitions=parts)
         def step(first: str, last: str) -> float:
             return release(601.5)
 
@@ -348,11 +302,8 @@ def test_refined_and_laplace_noise_have_their_intervals(ledger):
     assert result.interval[1] - result.value > 3 * 2**0.5 * 1.96 * 10
     with pytest.raises(ReleaseError, match="Gaussian and unrefined"):
         dpflow.answer("refined", start="2026-W04", over="2026-W04..2026-W05")
-    release_all(
-        visits(
-            Laplace(sensitivity=1, scale=10), measures="laplace", release_key="l/{week}"
-        )
-    )
+    given = {"measures": "laplace", "release_key": "l/{week}"}
+    release_all(visits(Laplace(sensitivity=1, scale=10), **given))
     result = dpflow.answer("laplace", start="2026-W01", end="2026-W02")
     assert result.value == 300.25
     assert 41.13 < result.interval[1] - result.value < 41.14

@@ -176,9 +176,8 @@ def test_an_entry_of_a_bad_ledger_is_not_confirmed(sold: Shop) -> None:
     assert run(*VERIFY, "none.yaml").exit_code == 2
     result = run(*VERIFY, "entry.yaml", "journal.jsonl")
     assert (result.exit_code, "leave FILE out" in result.stderr) == (2, True)
-    edit(
-        sold.root / ".dpflow" / "ledger.db", "UPDATE entry SET at = '' WHERE number = 2"
-    )
+    later = "UPDATE entry SET at = '' WHERE number = 2"
+    edit(sold.root / ".dpflow" / "ledger.db", later)
     result = run(*VERIFY, "entry.yaml")
     assert (result.exit_code, "registry entry" in result.stdout) == (1, False)
 
@@ -198,16 +197,8 @@ def test_no_entry_promises_too_much(sold: Shop) -> None:
     assert run("policy", "apply", "adult").exit_code == 0
     error = run("policy", "registry", "adult").stderr
     assert f"lacks texts of an entry: {', '.join(sorted(NEEDED))}." in error
-    charge = (
-        "ledger",
-        "charge",
-        "cdnow",
-        "--reason",
-        "late",
-        "--cost",
-        "PureDP(epsilon=9)",
-    )
-    assert run(*charge).exit_code == 0
+    late = ("--reason", "late", "--cost", "PureDP(epsilon=9)")
+    assert run("ledger", "charge", "cdnow", *late).exit_code == 0
     result = run("policy", "registry", "cdnow")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "no sum of budgets bounds the loss of dataset 'cdnow'" in result.stderr
@@ -217,25 +208,19 @@ def test_no_entry_promises_too_much(sold: Shop) -> None:
 def test_numbers_of_an_entry_round_up(shop: Shop) -> None:
     """A float has 15 sure digits; shorter decimals stay as they are."""
     exact = "1.00000000000000000000001"
-    shop.write(
-        described(ADULT.replace("epsilon: 1", f"epsilon: {exact}, delta: 1e-30")),
-        "adult.yaml",
-    )
+    policy = ADULT.replace("epsilon: 1", f"epsilon: {exact}, delta: 1e-30")
+    shop.write(described(policy), "adult.yaml")
     shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
     numbers = written(shop, "adult")["deployment"]["privacy_loss"]["privacy_parameters"]
     assert numbers == {"epsilon": 1.00000000000001, "delta": 1e-30}
     assert run_json(*VERIFY, "entry.yaml")["fine"] is True
 
 
-SCHEMA = {
-    "type": "object",
-    "required": ["deployment"],
-    "properties": {
-        "tier": {"enum": [2]},
-        "deployment": {"properties": {"basic": {"$ref": "#/$defs/basic"}}},
-    },
-    "$defs": {"basic": {"properties": {"data_product_type": {"enum": ["Dataset"]}}}},
-}
+SCHEMA = """type: object
+required: [deployment]
+properties: {deployment: {properties: {basic: {$ref: "#/$defs/basic"}}}}
+$defs: {basic: {properties: {data_product_type: {enum: [Dataset]}}}}
+"""
 
 
 def test_an_entry_is_checked_by_a_given_schema(
@@ -244,7 +229,7 @@ def test_an_entry_is_checked_by_a_given_schema(
     """An entry that does not fit is not written; no reference is fetched."""
     path = sold.root / "schema.yaml"
     registry = ("policy", "registry", "cdnow", "--schema", "schema.yaml")
-    path.write_text(yaml.safe_dump(SCHEMA))
+    path.write_text(SCHEMA)
     result = run(*registry)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "$.deployment.basic.data_product_type: 'text of data_pro" in result.stderr

@@ -27,7 +27,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.accounts import accounts, standing_gates
-from dpflow.policy import parse_policy
+from dpflow.policy import Policy, parse_policy
 from dpflow.policy.windows import part_at, place_of
 from tests.accounting.oracle import MP, real
 from tests.ledger.support import granted, make_ledger, make_policy, request, url
@@ -37,14 +37,17 @@ WEEKS = [
     for n in range(3 * 52 + 1)
 ]
 BY_WEEK = {"unit": "customer-week", "partition": "{by: week}"}
-PAIRS = make_policy(**BY_WEEK, window="{length: 2}")
-GDP = {**BY_WEEK, "budget": "{epsilon: 3, delta: 1e-6}", "filter": "gdp"}
-GAUSSIAN = make_policy(**GDP, window="{length: 2}")
-YEAR = make_policy(
-    **GDP,
-    window="{length: 52}",
-    flows="{report: {plan: {runs: 52, steps: {buyers: 1}}}}",
-)
+GDP = {"budget": "{epsilon: 3, delta: 1e-6}", "filter": "gdp"}
+
+
+def by_week(length: int = 2, **fields: str) -> Policy:
+    """Make a policy with windows of some weeks, by default two."""
+    return make_policy(**{**BY_WEEK, "window": f"{{length: {length}}}", **fields})
+
+
+PAIRS, GAUSSIAN = by_week(), by_week(**GDP)
+PLAN = "{report: {plan: {runs: 52, steps: {buyers: 1}}}}"
+YEAR = by_week(52, **GDP, flows=PLAN)
 
 
 def charge(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str:
@@ -87,7 +90,7 @@ def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None
 
 def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger: Ledger) -> None:
     """Compared with all windows in turn, for steps with parts at random."""
-    policy = make_policy(**BY_WEEK, window="{length: 3}", budget="{epsilon: 12}")
+    policy = by_week(3, budget="{epsilon: 12}")
     rng, used, refused = random.Random(1), Counter[int](), 0
     for _ in range(120):
         weeks = sorted(rng.sample(range(12), rng.choice([1, 1, 2, 3, 5])))
@@ -136,36 +139,29 @@ def test_a_refusal_names_the_first_part_that_fits_again(ledger: Ledger) -> None:
 
 def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
     """The windows of the dataset go on; only a budget that does not rise may follow."""
-    shares = "{report: {epsilon: 0.5}}"
-    first = make_policy(**BY_WEEK, window="{length: 2}", flows=shares)
+    first, more = (
+        by_week(flows=f"{{report: {{epsilon: {share}}}}}") for share in ("0.5", "0.6")
+    )
     charge(ledger, 0, policy=first, flow="report")
     with pytest.raises(BudgetRefused, match="share of flow"):
         charge(ledger, 1, policy=first, cost="0.1", flow="report")
-    more = make_policy(
-        **BY_WEEK, window="{length: 2}", flows="{report: {epsilon: 0.6}}"
-    )
     apply_policy(ledger, more, reason="a larger share", new_term=True)
     with pytest.raises(BudgetRefused, match="basic filter of 2 parts"):
         charge(ledger, 1, policy=more, cost="0.6", flow="report")
     charge(ledger, 1, policy=more, flow="report")
     assert verify(ledger).fine
-    for fields in (
-        {"window": "{length: 3}"},
-        {"window": "{length: 2}", "budget": "{epsilon: 2}"},
-        {"window": "{length: 2}", "lifetime": "{epsilon: 9}"},
-        {"window": "{length: 2}", "relation": "replace-one"},
-        {
-            "window": "{length: 2}",
-            "filter": "zcdp",
-            "budget": "{epsilon: 1, delta: 0.1}",
-        },
-        {},
+    within = "{by: week, replace: within}"
+    for other in (
+        by_week(3),
+        by_week(budget="{epsilon: 2}"),
+        by_week(lifetime="{epsilon: 9}"),
+        by_week(relation="replace-one", partition=within),
+        by_week(filter="zcdp", budget="{epsilon: 1, delta: 0.1}"),
+        make_policy(**BY_WEEK),
     ):
-        by = "{by: week, replace: within}" if "relation" in fields else "{by: week}"
-        other = make_policy(**{**BY_WEEK, "partition": by, **fields})
         with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
             apply_policy(ledger, other, reason="else", new_term=True)
-    lower = make_policy(**BY_WEEK, window="{length: 2}", budget="{epsilon: 0.5}")
+    lower = by_week(budget="{epsilon: 0.5}")
     apply_policy(ledger, lower, reason="less", new_term=True)
     with pytest.raises(BudgetRefused):
         charge(ledger, 2, policy=lower, cost="0.1")
@@ -183,25 +179,21 @@ def test_windows_begin_before_the_first_charge(ledger: Ledger) -> None:
 
 def test_a_lifetime_caps_all_windows(ledger: Ledger) -> None:
     """The dataset's own account charges a step as the group of its parts."""
-    policy = make_policy(**BY_WEEK, window="{length: 2}", lifetime="{epsilon: 1.6}")
+    policy = by_week(lifetime="{epsilon: 1.6}")
     charge(ledger, 0, 1, policy=policy)
     charge(ledger, 3, policy=policy)
     with pytest.raises(BudgetRefused, match=r"of dataset 'a'\. It needs"):
         charge(ledger, 6, policy=policy)
-    sentence = policy.guarantee_sentence()
-    assert (
-        "Over all weeks together, one customer loses at most (epsilon = 1.6" in sentence
-    )
+    total = "Over all weeks together, one customer loses at most (epsilon = 1.6"
+    assert total in policy.guarantee_sentence()
 
 
 def test_a_settlement_frees_the_windows(ledger: Ledger) -> None:
     """Draws that did not run return to the part, and so to each window with it."""
-    cost = Refined(Gaussian(sensitivity=1, noise_multiplier="1.6"), coarsest=50)
-    fields = {"policies": (GAUSSIAN,), "partitions": (WEEKS[1],)}
-    reservation = granted(ledger, cost, **fields)
-    gates = standing_gates(ledger, "a")
-    held = gates[f"a#/partition/{WEEKS[1]}"].total
     dear = Gaussian(sensitivity=1, noise_multiplier="1.6")
+    fields = {"policies": (GAUSSIAN,), "partitions": (WEEKS[1],)}
+    reservation = granted(ledger, Refined(dear, coarsest=50), **fields)
+    held = standing_gates(ledger, "a")[f"a#/partition/{WEEKS[1]}"].total
     with pytest.raises(BudgetRefused):
         charge(ledger, 2, policy=GAUSSIAN, cost=dear)
     ledger.settle(reservation, reported=1)
@@ -213,7 +205,7 @@ def test_a_settlement_frees_the_windows(ledger: Ledger) -> None:
 
 def test_an_alert_is_raised_once_for_parts_that_share_windows(ledger: Ledger):
     """A report that fills each window would raise all of them for every part."""
-    policy = make_policy(**BY_WEEK, window="{length: 2}", alerts="[0.5]")
+    policy = by_week(alerts="[0.5]")
     reached = []
     for week in range(5):
         fields = {"policies": (policy,), "partitions": (WEEKS[week],)}
@@ -264,12 +256,7 @@ def test_another_process_follows_grants_in_windows(tmp_path, monkeypatch):
 
 def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
     """Before anything is charged: a delta over several parts needs `basic`."""
-    policy = make_policy(
-        **BY_WEEK,
-        window="{length: 2}",
-        budget="{epsilon: 9, delta: 0.1}",
-        filter="zcdp",
-    )
+    policy = by_week(budget="{epsilon: 9, delta: 0.1}", filter="zcdp")
     loss = ApproxDP(epsilon="0.1", delta="1e-6")
     with pytest.raises(UnsupportedCost):
         charge(ledger, 0, policy=policy, cost=loss)
@@ -280,10 +267,7 @@ def test_policies_that_windows_do_not_suit_are_refused() -> None:
     """Each says what to write instead, and nothing is pinned."""
     reserved = "{r: {epsilon: 1, delta: 1e-7, reserved: true}}"
     for fields, message in (
-        (
-            {"filter": "auto"},
-            "filter `auto` cannot guard a window: the price of a step",
-        ),
+        ({"filter": "auto"}, "filter `auto` cannot guard a window: the price of a"),
         ({"filter": "residue"}, "Write `filter: gdp` for Gaussian noise"),
         ({"partition": "{by: region}", "unit": "customer"}, "parts by time"),
         ({"window": "{length: 367}"}, "less than or equal to 366"),
@@ -291,27 +275,20 @@ def test_policies_that_windows_do_not_suit_are_refused() -> None:
         ({"odometer": "{theorem: rdp, order: 8}"}, "Remove `odometer`"),
         ({"population": "people"}, "Remove `population`"),
         ({"on_exhausted": "{schedule: pause}"}, "Remove `schedule`"),
-        (
-            {"flows": reserved},
-            "Remove `reserved`",
-        ),
+        ({"flows": reserved}, "Remove `reserved`"),
         ({"flows": "{r: {halt_at_epsilon: 1}}"}, "halt_at_epsilon"),
     ):
         with pytest.raises(PolicyError) as caught:
-            make_policy(**{**GDP, "window": "{length: 2}", **fields})
+            by_week(**{**GDP, **fields})
         assert message in str(caught.value)
 
 
 def test_without_a_filter_windows_take_gdp() -> None:
     """Its threshold needs the least Gaussian noise; the sentence names the window."""
-    text = """
-dataset: a
-unit: customer-day
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-partition: {by: day}
-window: {length: 365}
-"""
+    text = (
+        "dataset: a\nunit: customer-day\nrelation: add-or-remove\nwindow: {length: 365}"
+    )
+    text += "\nbudget: {epsilon: 3, delta: 1e-6}\npartition: {by: day}\n"
     policy = parse_policy(text)
     assert policy.filter.theorem == "gdp"
     sentence = policy.guarantee_sentence()
@@ -342,15 +319,15 @@ def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger: Ledger):
     pinned = YEAR.pinned()
     noise = pinned["flows"]["report"]["noise"]["buyers"]
     fits, less = (
-        (WorkloadStep(Gaussian(sensitivity=1, noise_multiplier=each)),)
-        for each in (noise, "11")
+        Gaussian(sensitivity=1, noise_multiplier=each) for each in (noise, "11")
     )
-    assert runs_left(loads_of(pinned, "report", fits))[0] is None
-    assert runs_left(loads_of(pinned, "report", less))[0] == 50
+    runs = lambda cost, **accounts: runs_left(
+        loads_of(pinned, "report", (WorkloadStep(cost),), **accounts)
+    )[0]
+    assert (runs(fits), runs(less)) == (None, 50)
     for week in range(60):
-        charge(ledger, week, policy=YEAR, cost=fits[0].cost, flow="report")
+        charge(ledger, week, policy=YEAR, cost=fits, flow="report")
     gates = standing_gates(ledger, "a")
-    assert runs_left(loads_of(pinned, "report", fits, accounts=gates))[0] is None
-    assert runs_left(loads_of(pinned, "report", less, accounts=gates))[0] == 0
+    assert (runs(fits, accounts=gates), runs(less, accounts=gates)) == (None, 0)
     (outlook,) = outlooks(ledger, "a")
     assert outlook.remaining(52) == "steps fit permanently"

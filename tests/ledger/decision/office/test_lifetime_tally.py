@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,9 +19,8 @@ from dpflow.ledger.decision.terms import FIRST, opened_as
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.opening import open_ledger
-from dpflow.policy import Budget, Policy
+from dpflow.policy import Policy, parse_policy
 from dpflow.policy.lifetime import Opened
-from dpflow.policy.population import Population
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.audit.test_forged import written_as
 from tests.ledger.support import (
@@ -60,6 +61,15 @@ def open_terms(ledger: Ledger, file: Policy, count: int, **fields: Any) -> None:
         charge(ledger, file, **fields)
 
 
+def refuse_renewal(
+    ledger: Ledger, file: Policy, match: str = "above its lifetime"
+) -> PolicyNotApplied:
+    """Apply a policy to a new term, which its lifetime refuses."""
+    with pytest.raises(PolicyNotApplied, match=match) as caught:
+        apply_policy(ledger, file, **NEW)
+    return caught.value
+
+
 def words(ledger: Ledger, file: Policy) -> str:
     """Return the guarantee and what the terms add up to."""
     terms = views.terms(ledger, file.dataset)
@@ -74,8 +84,7 @@ def test_five_terms_lose_6_991_and_not_15(ledger: Ledger) -> None:
     total = "(epsilon = 6.991, delta = 5e-06) in the tally of their filter"
     assert f"stay within (epsilon = 6.991, delta = 5e-06); those charged so far within {total}." in text  # fmt: skip  # noqa: E501
     assert f"Charged terms add up to {total} of the lifetime" in text
-    with pytest.raises(PolicyNotApplied, match=r"epsilon = 7\.727, delta = 6e-06"):
-        apply_policy(ledger, file, **NEW)
+    refuse_renewal(ledger, file, r"epsilon = 7\.727, delta = 6e-06")
     codes = {each.code: each.text for each in advice(file, terms=views.terms(ledger, "a"))}  # fmt: skip  # noqa: E501
     assert "lets 5 terms renew" in codes["renewal"]
     assert "(epsilon = 6.991, delta = 5e-06)" in codes["renewed"]
@@ -89,9 +98,8 @@ def test_a_lifetime_of_6_99_refuses_the_fifth_term(ledger: Ledger) -> None:
     open_terms(ledger, file, 4)
     match = r"= \(epsilon = 6\.991, delta = 5e-06\) in the tally .* above its lifetime \(epsilon = 6\.99, .*\(epsilon = 2\.999, delta = 1e-06\) remains"  # noqa: E501
     for wide in (file, policy("6.99", other_flows="refuse")):
-        with pytest.raises(PolicyNotApplied, match=match) as caught:
-            apply_policy(ledger, wide, **NEW)
-    assert caught.value.total == {"epsilon": "6.991", "delta": "0.000005"}
+        total = refuse_renewal(ledger, wide, match).total
+        assert total == {"epsilon": "6.991", "delta": "0.000005"}
     looser = policy("6.99", budget="{epsilon: 3.1, delta: 1e-6}")
     assert "above its lifetime" in propose(ledger, looser).obstacle
     last = policy("6.99", budget="{epsilon: 2.999, delta: 1e-6}")
@@ -143,8 +151,7 @@ def test_a_term_of_another_kind_ends_the_promise(
     charge(ledger, policy("15"))
     other = policy("15", **fields)
     match = "in the tally of term 1, and term 2 differs.*--raise-lifetime"
-    with pytest.raises(PolicyNotApplied, match=match):
-        apply_policy(ledger, other, **NEW)
+    refuse_renewal(ledger, other, match)
     apply_policy(ledger, other, **NEW, raise_lifetime=True)
     assert "stay within" not in words(ledger, other)
     granted(ledger, "0.1", policies=[other])
@@ -153,8 +160,7 @@ def test_a_term_of_another_kind_ends_the_promise(
     assert "no sum bounds" in text
     assert "add up to" not in text
     # Every further term needs the flag as well.
-    with pytest.raises(PolicyNotApplied, match="--raise-lifetime"):
-        apply_policy(ledger, other, **NEW)
+    refuse_renewal(ledger, other, "--raise-lifetime")
     assert verify(ledger).fine
 
 
@@ -162,8 +168,7 @@ def test_an_order_must_be_declared_and_equal(ledger: Ledger) -> None:
     """Orders price steps: a second one ends the promise."""
     charge(ledger, policy("15", filter="{theorem: rdp, order: 9}"))
     for filter_ in ("{theorem: rdp, order: 8}", "rdp"):
-        with pytest.raises(PolicyNotApplied, match="--raise-lifetime"):
-            apply_policy(ledger, policy("15", filter=filter_), **NEW)
+        refuse_renewal(ledger, policy("15", filter=filter_), "--raise-lifetime")
     # Numbers and flows may change.
     smaller = policy(
         "15",
@@ -181,8 +186,7 @@ def test_under_sums_of_budgets_any_filter_may_follow(ledger: Ledger) -> None:
     assert apply_policy(ledger, gaussian, **NEW).term == 2
     charge(ledger, gaussian)
     assert "add up to (epsilon = 6, delta = 2e-06) of" in words(ledger, gaussian)
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, gaussian, **NEW)
+    refuse_renewal(ledger, gaussian)
 
 
 def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(
@@ -197,8 +201,7 @@ def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(
     charge(ledger, file)
     assert "add up to (epsilon = 4.288, delta = 2e-06)" in words(ledger, file)
     tiny = policy("4.288", budget="{epsilon: 1.5, delta: 1e-6}")
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, tiny, **NEW)
+    refuse_renewal(ledger, tiny)
 
 
 def test_an_overdrawn_term_gives_no_number(ledger: Ledger) -> None:
@@ -210,8 +213,7 @@ def test_an_overdrawn_term_gives_no_number(ledger: Ledger) -> None:
     assert "no sum of budgets bounds" in text
     assert "add up to" not in text
     assert "may exceed the lifetime" in text
-    with pytest.raises(PolicyNotApplied, match="in term 1 than its budget"):
-        apply_policy(ledger, file, **NEW)
+    refuse_renewal(ledger, file, "in term 1 than its budget")
 
 
 def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(
@@ -240,34 +242,25 @@ def test_settled_usage_in_place_of_thresholds_is_caught(
     """Control: usage without held amounts admits any number of running terms."""
     file = policy("4.288")
     open_terms(ledger, file, 2)
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, file, **NEW)
-    used = {"epsilon": "0", "delta": "0"}
-    monkeypatch.setattr(
-        "dpflow.ledger.records.Opened",
-        lambda unit, relation, *_: Opened(unit, relation, used, None),
-    )
+    refuse_renewal(ledger, file)
+    none = {"epsilon": "0", "delta": "0"}, None
+    kind = "dpflow.ledger.records.Opened"
+    monkeypatch.setattr(kind, lambda unit, relation, *_: Opened(unit, relation, *none))
     assert apply_policy(ledger, file, **NEW).term == 3
 
 
 def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger: Ledger) -> None:
     """Its terms add up in its tally; those of its datasets in theirs."""
-    people = Population(
-        population="people",
-        unit="customer",
-        relation="add-or-remove",
-        budget=Budget(epsilon=3, delta="1e-6"),
-        lifetime=Budget(epsilon="4.288", delta="2e-6"),
-        filter="gdp",
-    ).as_policy()
+    text = "population: people\nunit: customer\nrelation: add-or-remove\nfilter: gdp\n"
+    text += "budget: {epsilon: 3, delta: 1e-6}\nlifetime: {epsilon: 4.288, delta: 2e-6}"
+    people = parse_policy(text)
     shop = policy("15", population="people")
     for number in (1, 2):
         if number == 2:
             apply_policy(ledger, people, **NEW)
         granted(ledger, "0.1", policies=[shop], populations=(people,))
     assert "add up to (epsilon = 4.288, delta = 2e-06)" in words(ledger, people)
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, people, **NEW)
+    refuse_renewal(ledger, people)
 
 
 def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
@@ -275,26 +268,36 @@ def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
     file = policy("4.288", partition="{by: region}")
     open_terms(ledger, file, 2, partitions=("north",))
     assert "add up to (epsilon = 4.288, delta = 2e-06) in" in words(ledger, file)
-    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, file, **NEW)
+    refuse_renewal(ledger, file)
 
 
 # Entries that others wrote
 
 
-def forged(change: dict[str, Any], body: dict[str, Any] | None = None) -> Any:
+def forged(change: dict[str, Any]) -> Any:
     """Return a change of what an entry says of its term."""
-    return lambda amounts, said: (
-        amounts,
-        {**said, "term": {**said["term"], **change}, **(body or {})},
-    )
+    return lambda amounts, said: (amounts, said | {"term": said["term"] | change})
+
+
+def follow(path: Place) -> None:
+    """Charge another dataset in a new process, which reads all entries."""
+    granted(open_ledger(url(path)), policies=[make_policy("z")])
 
 
 def found(path: Place, ledger: Ledger, match: str) -> None:
     """Verification and each following process find the newest entry."""
     assert match in str(verify(ledger).bad)
     with pytest.raises(LedgerCorrupt, match=match):
-        granted(open_ledger(url(path)), policies=[make_policy("z")])
+        follow(path)
+
+
+@contextmanager
+def any_lifetime(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Open terms without the condition of the lifetime."""
+    checked = "dpflow.ledger.decision.policy_changes.lifetime_error"
+    with monkeypatch.context() as patch:
+        patch.setattr(checked, lambda *_, **__: None)
+        yield patch
 
 
 @pytest.mark.parametrize(
@@ -312,11 +315,7 @@ def test_a_term_past_its_lifetime_is_found(
     """Every process compares the condition of an `open` entry again."""
     ledger = make_ledger(path)
     charge(ledger, policy())
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "dpflow.ledger.decision.policy_changes.lifetime_error",
-            lambda *_, **__: None,
-        )
+    with any_lifetime(monkeypatch):
         apply_policy(ledger, policy(**other), **NEW)
     found(path, ledger, match)
 
@@ -327,7 +326,7 @@ def test_a_raised_lifetime_says_so_and_is_followed(path: Place) -> None:
     charge(ledger, policy())
     apply_policy(ledger, policy("9", filter="zcdp"), **NEW, raise_lifetime=True)
     assert verify(ledger).fine
-    granted(open_ledger(url(path)), policies=[make_policy("z")])
+    follow(path)
 
 
 def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> None:
@@ -340,7 +339,7 @@ def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> Non
         granted(ledger, "0.1", policies=[file])
     assert len(terms_of(ledger)) == 3
     assert verify(ledger).fine
-    granted(open_ledger(url(path)), policies=[make_policy("z")])
+    follow(path)
 
 
 @pytest.mark.parametrize(
@@ -377,12 +376,8 @@ def test_no_step_opens_a_further_term(
     """An opening that passes for a step's own is no way around the lifetime."""
     ledger = make_ledger(path)
     charge(ledger, policy())
-    with monkeypatch.context() as patch:
+    with any_lifetime(monkeypatch) as patch:
         written_as(patch, forged({"reason": FIRST}))
-        patch.setattr(
-            "dpflow.ledger.decision.policy_changes.lifetime_error",
-            lambda *_, **__: None,
-        )
         apply_policy(ledger, policy("4", delta="2e-6"), **NEW)
     found(path, ledger, "no step opens term 2")
 
