@@ -93,22 +93,20 @@ def second_terms(
     ]
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "most", "whole"), PAIRS)
-def test_no_choice_of_terms_loses_more_than_the_lifetime(
-    epsilon: int, delta: str, most: int, whole: str
-) -> None:
+@pytest.mark.parametrize("pair", PAIRS)
+def test_no_choice_of_terms_loses_more_than_the_lifetime(pair: Any) -> None:
     """A Gaussian fills the lifetime; the worst step of another filter is refused.
 
     Two Gaussians are one Gaussian, so the ratio is 1 up to rounding of floats.
     """
-    first, files = second_terms(epsilon, delta, most, whole)
+    first, files = second_terms(*pair)
     admitted = [
         option
         for file, option in files
         if lifetime_error("a", [opened_as(first)], opened_as(file, 2)) is None
     ]
     assert len(admitted) == 1
-    ratio = value(first, admitted, most) / float(whole)
+    ratio = value(first, admitted, pair[2]) / float(pair[3])
     assert ratio == pytest.approx(1, rel=1e-9)
 
 

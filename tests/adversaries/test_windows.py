@@ -84,11 +84,9 @@ def value(charge: Charge, rule: Filter, loss: float) -> float:
 
 def played(kind: Callable[..., Charge], *more, epsilon, step) -> float:
     """Play against a way to charge, with steps of a given epsilon."""
-    rule, cost = (
-        make_filter("zcdp", epsilon=epsilon, delta="0.05"),
-        PureDP(epsilon=step),
-    )
-    return value(kind(rule, cost, *more), rule, float(Fraction(step)))
+    rule = make_filter("zcdp", epsilon=epsilon, delta="0.05")
+    charge = kind(rule, PureDP(epsilon=step), *more)
+    return value(charge, rule, float(Fraction(step)))
 
 
 def test_no_choice_of_parts_exceeds_the_budget():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.quick
 
 MP = mpmath.mp.clone()
 MP.dps = 50
-ONE = Fraction(1)
+ONE, ZERO = Fraction(1), Fraction(0)
 
 
 def noisy(number=0, spread=1, *, laplace=False, draws=1, slack=0):
@@ -35,6 +35,11 @@ def half(*terms):
     return high - value
 
 
+def exact(number):
+    """Return a fraction with 50 digits."""
+    return MP.mpf(number.numerator) / number.denominator
+
+
 def covered(scales, variance, width):
     """Return the share of sums within a width, by an integral of 50 digits."""
 
@@ -44,9 +49,8 @@ def covered(scales, variance, width):
 
     # Between zeros of the sine, as far as 50 digits of a fast decay need.
     ends = [MP.pi * k / width for k in range(60)]
-    return (
-        2 / MP.pi * MP.quad(lambda u: characteristic(u) * MP.sin(u * width) / u, ends)
-    )
+    wave = lambda u: characteristic(u) * MP.sin(u * width) / u
+    return 2 / MP.pi * MP.quad(wave, ends)
 
 
 def erlang_tail(count, width):
@@ -64,7 +68,7 @@ def erlang_tail(count, width):
 def test_laplace_intervals_cover_what_they_say(count):
     """Exactly 95 % and no more than a millionth above; 1.96 deviations miss more."""
     width = half(*[(ONE, noisy(spread=3, laplace=True))] * count) / 3
-    missed = erlang_tail(count, MP.mpf(width.numerator) / width.denominator)
+    missed = erlang_tail(count, exact(width))
     assert 0.05 * (1 - 2e-5) < missed <= 0.05
     usual = 1 - erlang_tail(count, MP.mpf("1.959963984540054") * MP.sqrt(2 * count))
     wanted = {1: 93.7, 2: 94.1, 4: 94.4, 13: 94.8, 52: 94.9}[count]
@@ -79,21 +83,18 @@ def test_mixed_intervals_agree_with_50_digits(scales, sigma):
     """Laplace and Gaussian noise of several scales: outward, by less than 1e-5."""
     terms = [(ONE, noisy(spread=s, laplace=True)) for s in scales]
     terms += [(-ONE, noisy(spread=sigma))] if sigma else []
-    width = half(*terms)
-    share = covered(
-        scales, MP.mpf(sigma) ** 2, MP.mpf(width.numerator) / width.denominator
-    )
+    share = covered(scales, MP.mpf(sigma) ** 2, exact(half(*terms)))
     assert 0.95 <= share < 0.95 + 1e-6
 
 
 def test_gaussian_intervals_agree_with_50_digits():
     """The quantile times the root of all variances, outward in the last digits."""
-    width = half((Fraction(2), noisy(spread="1.5")), (-ONE, noisy(spread=4)))
-    exact = MP.sqrt(2) * MP.erfinv(MP.mpf("0.95")) * 5
-    assert 0 <= MP.mpf(width.numerator) / width.denominator / exact - 1 < 1e-25
-    rounded = half(
-        (Fraction(2), noisy(spread="1.5", slack="0.5")), (-ONE, noisy(spread=4))
+    width, rounded = (
+        half((Fraction(2), noisy(spread="1.5", slack=slack)), (-ONE, noisy(spread=4)))
+        for slack in (0, "0.5")
     )
+    true = MP.sqrt(2) * MP.erfinv(MP.mpf("0.95")) * 5
+    assert 0 <= exact(width) / true - 1 < 1e-25
     assert rounded == width + 1
 
 
@@ -102,7 +103,7 @@ def test_refined_noise_holds_for_all_draws_together():
     alone = half(*[(ONE, noisy(spread=7))] * 52)
     refined = half(*[(ONE, noisy(spread=7, draws=21))] * 52)
     assert 14.5 < refined / alone < 15.5
-    unused = [(Fraction(0), noisy(draws=21))] * 51
+    unused = [(ZERO, noisy(draws=21))] * 51
     assert half((ONE, noisy(draws=21)), *unused) > half((ONE, noisy(draws=21)))
     laplace = half((ONE, noisy(draws=2, laplace=True)))
     assert abs(float(laplace) - math.log(2 / 0.05)) < 1e-9
@@ -110,14 +111,14 @@ def test_refined_noise_holds_for_all_draws_together():
 
 def test_ratios_cover_with_the_covariance_and_too_often_without():
     """A share's numerator is in its denominator: 95.0 %; as if apart 98.5 %."""
-    draws, zero = np.random.default_rng(5).normal(size=(250, 4)) * 20, 0 * ONE
+    draws = np.random.default_rng(5).normal(size=(250, 4)) * 20
     true, hits = np.array([300.0, 200.0, 400.0, 500.0]), [0, 0]
     for noise in draws:
         numbers = [noisy(number, 20) for number in map(float, true + noise)]
         under = [(ONE, number) for number in numbers]
-        over = [(ONE, numbers[0]), *((zero, number) for number in numbers[1:])]
-        apart = [(ONE, numbers[0]), *((zero, number) for number in numbers)]
-        rest = [(zero, numbers[0]), *under]
+        over = [(ONE, numbers[0]), *((ZERO, number) for number in numbers[1:])]
+        apart = [(ONE, numbers[0]), *((ZERO, number) for number in numbers)]
+        rest = [(ZERO, numbers[0]), *under]
         for place, pair in enumerate([(over, under), (apart, rest)]):
             _, low, high = ratio(*pair)
             hits[place] += low <= Fraction(300, 1400) <= high
@@ -137,37 +138,30 @@ def test_ratios_without_an_interval_are_refused():
     ]:
         with pytest.raises(ReleaseError, match=problem):
             ratio([(ONE, number)], [(ONE, number)])
-    value, low, high = ratio(
-        [(ONE, noisy(-50, 1)), (0 * ONE, good)], [(0 * ONE, good), (ONE, good)]
-    )
+    over, under = [(ONE, noisy(-50, 1)), (ZERO, good)], [(ZERO, good), (ONE, good)]
+    value, low, high = ratio(over, under)
     assert low < value < high < 0
 
 
 def test_a_ratio_is_rounded_outward_with_its_slack():
     """Fieller's ends by 50 digits, over the corners of what rounding may have moved."""
     over, under = noisy(300, 20, slack="0.5"), noisy(900, 30, slack="0.5")
-    zero = 0 * ONE
-    _, low, high = ratio([(ONE, over), (zero, under)], [(zero, over), (ONE, under)])
+    _, low, high = ratio([(ONE, over), (ZERO, under)], [(ZERO, over), (ONE, under)])
     z = (MP.sqrt(2) * MP.erfinv(MP.mpf("0.95"))) ** 2
     ends = []
     for top, bottom in product((299.5, 300.5), (899.5, 900.5)):
         a, b, c = bottom**2 - z * 900, top * bottom, top**2 - z * 400
         ends += [(b - s * MP.sqrt(b**2 - a * c)) / a for s in (1, -1)]
-    for ours, exact in ((low, min(ends)), (high, max(ends))):
-        assert abs(MP.mpf(ours.numerator) / ours.denominator - exact) < 1e-20
+    for ours, true in ((low, min(ends)), (high, max(ends))):
+        assert abs(exact(ours) - true) < 1e-20
 
 
 PARTS = "abcd"
-ROWS = st.lists(
-    st.frozensets(st.sampled_from(PARTS), min_size=1), min_size=1, max_size=6
-)
+SETS = st.frozensets(st.sampled_from(PARTS), min_size=1)
+ROWS = st.lists(SETS, min_size=1, max_size=6)
 
 
-@given(
-    ROWS,
-    st.lists(st.integers(1, 9), min_size=6, max_size=6),
-    st.frozensets(st.sampled_from(PARTS), min_size=1),
-)
+@given(ROWS, st.lists(st.integers(1, 9), min_size=6, max_size=6), SETS)
 def test_a_combination_is_the_target_with_the_least_variance(rows, spreads, target):
     """It sums to the target exactly, as least squares does; else nothing does."""
     numbers = [noisy(spread=spread) for spread in spreads[: len(rows)]]
@@ -179,11 +173,9 @@ def test_a_combination_is_the_target_with_the_least_variance(rows, spreads, targ
     exists = np.allclose(matrix / scales @ best, wanted)
     assert exists == (times is not None)
     if times is not None:
-        assert all(
-            sum(t for t, row in zip(times, rows, strict=True) if p in row)
-            == (p in target)
-            for p in PARTS
-        )
+        for part in PARTS:
+            added = (t for t, row in zip(times, rows, strict=True) if part in row)
+            assert sum(added) == (part in target)
         assert np.allclose([float(t) for t in times], best / scales)
 
 

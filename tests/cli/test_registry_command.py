@@ -53,6 +53,13 @@ def differences(shop: Shop, entry: Any) -> list[str]:
     return run_json(*VERIFY, "other.yaml", exit_code=1)["differences"]
 
 
+def failure(*command: str, code: int = 1) -> str:
+    """Run a command that fails and prints nothing; return its error."""
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (code, "")
+    return result.stderr
+
+
 def leaves(part: Any, *path: str) -> Iterator[tuple[str, ...]]:
     """Yield the place of each field with a value."""
     for name, value in part.items():
@@ -134,9 +141,8 @@ def test_each_edited_field_is_named(sold: Shop) -> None:
     less, more = differences(sold, entry)
     assert less.startswith("deployment.privacy_loss.privacy_unit_details: ledger Nei")
     assert more == "deployment.privacy_loss.rho: ledger none, file 0.1"
-    result = run(*VERIFY, "other.yaml")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"other.yaml differs from the ledger: {more}" in result.stderr
+    problem = f"other.yaml differs from the ledger: {more}"
+    assert problem in failure(*VERIFY, "other.yaml")
 
 
 def test_an_entry_of_another_place_is_refused(sold: Shop) -> None:
@@ -164,18 +170,17 @@ def test_an_entry_of_another_place_is_refused(sold: Shop) -> None:
     ):
         text = changed(entry, *place, to=notes.replace(old, new))
         (sold.root / "other.yaml").write_text(yaml.safe_dump(text))
-        result = run(*VERIFY, "other.yaml")
-        assert (result.exit_code, reason in result.stderr) == (1, True), result.stderr
+        assert reason in failure(*VERIFY, "other.yaml")
     (sold.root / "other.yaml").write_text("deployment: 3\n")
-    assert "names no entry" in run(*VERIFY, "other.yaml").stderr
+    assert "names no entry" in failure(*VERIFY, "other.yaml")
 
 
 def test_an_entry_of_a_bad_ledger_is_not_confirmed(sold: Shop) -> None:
     """The journal is verified first; and an export has no state to compare with."""
     written(sold)
     assert run(*VERIFY, "none.yaml").exit_code == 2
-    result = run(*VERIFY, "entry.yaml", "journal.jsonl")
-    assert (result.exit_code, "leave FILE out" in result.stderr) == (2, True)
+    error = failure(*VERIFY, "entry.yaml", "journal.jsonl", code=2)
+    assert "leave FILE out" in error
     later = "UPDATE entry SET at = '' WHERE number = 2"
     edit(sold.root / ".dpflow" / "ledger.db", later)
     result = run(*VERIFY, "entry.yaml")
@@ -185,8 +190,7 @@ def test_an_entry_of_a_bad_ledger_is_not_confirmed(sold: Shop) -> None:
 def test_no_entry_promises_too_much(sold: Shop) -> None:
     """Without a release, a text or a sum of budgets there is no entry."""
     sold.write(described(ADULT), "adult.yaml")
-    result = run("policy", "registry", "adult")
-    assert (result.exit_code, "no release from" in result.stderr) == (1, True)
+    assert "no release from" in failure("policy", "registry", "adult")
     sold.charge(PureDP(epsilon="0.1"), "failed", dataset="adult", flow=None)
     assert run("policy", "registry", "adult").exit_code == 1
     sold.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
@@ -195,13 +199,12 @@ def test_no_entry_promises_too_much(sold: Shop) -> None:
     assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": 1, "delta": 0}
     sold.write(ADULT, "adult.yaml")
     assert run("policy", "apply", "adult").exit_code == 0
-    error = run("policy", "registry", "adult").stderr
+    error = failure("policy", "registry", "adult")
     assert f"lacks texts of an entry: {', '.join(sorted(NEEDED))}." in error
     late = ("--reason", "late", "--cost", "PureDP(epsilon=9)")
     assert run("ledger", "charge", "cdnow", *late).exit_code == 0
-    result = run("policy", "registry", "cdnow")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "no sum of budgets bounds the loss of dataset 'cdnow'" in result.stderr
+    error = failure("policy", "registry", "cdnow")
+    assert "no sum of budgets bounds the loss of dataset 'cdnow'" in error
     assert run_json(*VERIFY, "entry.yaml")["fine"] is True  # as it was at its place
 
 
@@ -230,9 +233,8 @@ def test_an_entry_is_checked_by_a_given_schema(
     path = sold.root / "schema.yaml"
     registry = ("policy", "registry", "cdnow", "--schema", "schema.yaml")
     path.write_text(SCHEMA)
-    result = run(*registry)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "$.deployment.basic.data_product_type: 'text of data_pro" in result.stderr
+    problem = "$.deployment.basic.data_product_type: 'text of data_pro"
+    assert problem in failure(*registry)
     sold.write(described(data_product_type="Dataset"))
     assert run("policy", "apply", "cdnow").exit_code == 0
     assert "data_product_type: Dataset" in run_fine(*registry)
@@ -240,7 +242,5 @@ def test_an_entry_is_checked_by_a_given_schema(
     monkeypatch.setattr("urllib.request.urlopen", fetched.append)
     for text in ("type: 3", "[", "3", "$ref: http://127.0.0.1:9/x"):
         path.write_text(text)
-        result = run(*registry)
-        assert (result.exit_code, result.stdout) == (1, ""), text
-        assert "does not fit schema.yaml at $" in result.stderr
+        assert "does not fit schema.yaml at $" in failure(*registry), text
     assert fetched == []

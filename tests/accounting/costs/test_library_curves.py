@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 
 import dp_accounting as dpa
@@ -30,10 +30,12 @@ ORDERS = (2, 5, 13, 32)
 TIGHT = 1 + MP.mpf(10) ** -5
 
 
+batch = dpa.SampledWithoutReplacementDpEvent
+
+
 def batches(size, sample, noise):
     """Return an event: a Gaussian on a batch of fixed size."""
-    gaussian = dpa.GaussianDpEvent(noise)
-    return dpa.SampledWithoutReplacementDpEvent(size, sample, gaussian)
+    return batch(size, sample, dpa.GaussianDpEvent(noise))
 
 
 def best_of(event, mean, shape=1.0):
@@ -58,16 +60,10 @@ def test_curves_admit_what_the_library_reports():
     """The budget is its epsilon, to four decimals; 16.53 and 2.49 without the curve."""
     for event, order, epsilon, delta in REPORTED:
         cost = from_dp_event(event, orders=[order])
-        fits = [
-            rule.admits(rule.price(cost))
-            for above in (0, Fraction(1, 10**4))
-            for rule in (
-                make_filter(
-                    "rdp", epsilon=Fraction(epsilon) + above, delta=delta, order=order
-                ),
-            )
-        ]
-        assert fits == [False, True]
+        for above, fits in ((0, False), (Fraction(1, 10**4), True)):
+            budget = {"epsilon": Fraction(epsilon) + above, "delta": delta}
+            rule = make_filter("rdp", **budget, order=order)
+            assert rule.admits(rule.price(cost)) == fits
 
 
 def batch_divergence(size, sample, noise, order):
@@ -101,27 +97,19 @@ def best_divergence(noise, mean, order):
 
 
 CASES = [
-    *(
-        (
-            batches(size, sample, noise),
-            lambda a, c=(size, sample, noise): batch_divergence(*c, a),
-        )
-        for size, sample in ((60_000, 150), (10, 9), (10**6, 10))
-        for noise in (0.5, 1.3, 30.0)
-    ),
-    *(
-        (
-            best_of(dpa.GaussianDpEvent(noise), mean),
-            lambda a, c=(noise, mean): best_divergence(*c, a),
-        )
-        for noise in (1.0, 10.0)
-        for mean in (1.5, 30, 1000)
-    ),
-    *(
-        (tree(noise, steps), lambda a, n=noise, k=depth: k * a / (2 * real(n) ** 2))
-        for noise in (1.0, 7.3)
-        for steps, depth in ((1, 1), (1000, 10), ([3, 1023], 10), (1024, 11))
-    ),
+    (batches(*sizes, noise), partial(batch_divergence, *sizes, noise))
+    for sizes in ((60_000, 150), (10, 9), (10**6, 10))
+    for noise in (0.5, 1.3, 30.0)
+]
+CASES += [
+    (best_of(dpa.GaussianDpEvent(noise), mean), partial(best_divergence, noise, mean))
+    for noise in (1.0, 10.0)
+    for mean in (1.5, 30, 1000)
+]
+CASES += [
+    (tree(noise, steps), lambda a, n=noise, k=depth: k * a / (2 * real(n) ** 2))
+    for noise in (1.0, 7.3)
+    for steps, depth in ((1, 1), (1000, 10), ([3, 1023], 10), (1024, 11))
 ]
 
 
@@ -173,12 +161,8 @@ def divergence_of(first, second, order, reach):
     """Return the Renyi divergence of two densities, the larger of both ways."""
     ways = []
     for p, q in ((first, second), (second, first)):
-        value, _ = integrate.quad(
-            lambda x, p=p, q=q: math.exp(order * p(x) + (1 - order) * q(x)),
-            -reach,
-            reach,
-            limit=500,
-        )
+        moment = lambda x, p=p, q=q: math.exp(order * p(x) + (1 - order) * q(x))
+        value, _ = integrate.quad(moment, -reach, reach, limit=500)
         ways.append(math.log(value) / (order - 1))
     return max(ways)
 
@@ -236,9 +220,8 @@ def test_a_part_with_a_cost_of_its_own_keeps_it():
     assert relations_of(cost) == ("replace-one",)
     with pytest.raises(UnsupportedCost, match=r"priced for replace-one.*add-or-rem"):
         check_holds(cost, "patients", "add-or-remove")
-    assert relations_of(from_dp_event(tree(1.0, 7), [8], zero_out=True)) == (
-        "add-or-remove",
-    )
+    zeroed = from_dp_event(tree(1.0, 7), [8], zero_out=True)
+    assert relations_of(zeroed) == ("add-or-remove",)
     both = from_dp_event(best_of(dpa.GaussianDpEvent(5.0), 3), [8])
     assert relations_of(both) == ("add-or-remove", "replace-one")
     assert from_dp_event(dpa.GaussianDpEvent(5.0), [8]) == gaussian
@@ -249,7 +232,8 @@ class Strange(dpa.GaussianDpEvent):
     """A subclass may mean anything."""
 
 
-GAUSSIAN = dpa.GaussianDpEvent(1.0)
+GAUSSIAN, NOTHING = dpa.GaussianDpEvent(1.0), dpa.NoOpDpEvent()
+MIXTURE = events.MixtureOfGaussiansDpEvent(1.0, [1.0], [1.0])
 BAD = [
     (tree(1.0, 7), UnsupportedCost, "zero_out=True"),
     (batches(10, 5, "1.3?"), InvalidCost, "noise_multiplier"),
@@ -262,24 +246,12 @@ BAD = [
     (batches(10, 150, 1.3), InvalidCost, "sample_size must lie"),
     (batches(10, 0.5, 1.3), InvalidCost, "whole number"),
     (batches(10, 5, math.nan), InvalidCost, "finite number"),
-    (
-        events.MixtureOfGaussiansDpEvent(1.0, [1.0], [1.0]),
-        UnsupportedCost,
-        "no Renyi curve",
-    ),
+    (MIXTURE, UnsupportedCost, "no Renyi curve"),
     (dpa.PoissonSampledDpEvent(0.1, dpa.LaplaceDpEvent(1.0)), UnsupportedCost, "Pass"),
     (dpa.UnsupportedDpEvent(), UnsupportedCost, "no Renyi curve"),
-    (
-        dpa.SampledWithoutReplacementDpEvent(10, 5, Strange(1.0)),
-        UnsupportedCost,
-        "no cost is exactly",
-    ),
-    (
-        dpa.SampledWithoutReplacementDpEvent(10, 5, dpa.NoOpDpEvent()),
-        UnsupportedCost,
-        "does nothing",
-    ),
-    (best_of(dpa.NoOpDpEvent(), 30), UnsupportedCost, "does nothing"),
+    (batch(10, 5, Strange(1.0)), UnsupportedCost, "no cost is exactly"),
+    (batch(10, 5, NOTHING), UnsupportedCost, "does nothing"),
+    (best_of(NOTHING, 30), UnsupportedCost, "does nothing"),
 ]
 
 
@@ -359,6 +331,5 @@ def test_a_step_has_the_relation_and_order_of_its_policy(dpflow_ledger):
     train()
     (charge,) = dpflow_ledger.charges()
     assert charge.cost == cost
-    assert charge.cost.cost.source.startswith(
-        f"dp-accounting {version('dp-accounting')}"
-    )
+    library_version = f"dp-accounting {version('dp-accounting')}"
+    assert charge.cost.cost.source.startswith(library_version)

@@ -29,7 +29,7 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.windows import part_at, place_of
-from tests.accounting.oracle import MP, real
+from tests.accounting.oracle import MP, gaussian_delta, real
 from tests.ledger.support import granted, make_ledger, make_policy, request, url
 
 WEEKS = [
@@ -58,14 +58,6 @@ def charge(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str
     return reservation
 
 
-def gaussian_delta(epsilon: str, mu_squared: Fraction) -> object:
-    """Return the exact delta of Gaussians with this sum of squared mus."""
-    with MP.workdps(50):
-        mu, eps = MP.sqrt(real(mu_squared)), real(epsilon)
-        phi = lambda x: MP.erfc(-x / MP.sqrt(2)) / 2
-        return phi(mu / 2 - eps / mu) - MP.exp(eps) * phi(-mu / 2 - eps / mu)
-
-
 def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None:
     """For a user in all weeks of any window, the exact delta is below the promise."""
     share = YEAR.pinned()["flows"]["report"]
@@ -82,10 +74,10 @@ def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None
     promised = real("1e-6")
     for first in range(len(WEEKS) - 51):
         together = (parts[first + n] // unit for n in range(52))
-        delta = gaussian_delta("3", sum(together) / noise**2)
+        delta = gaussian_delta(MP.mpf(3), real(sum(together) / noise**2))
         assert promised * (1 - MP.mpf("1e-6")) < delta <= promised
     # A window of 53 weeks would lose more.
-    assert gaussian_delta("3", 53 / noise**2) > promised
+    assert gaussian_delta(MP.mpf(3), real(53 / noise**2)) > promised
 
 
 def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger: Ledger) -> None:
@@ -297,21 +289,17 @@ def test_without_a_filter_windows_take_gdp() -> None:
     assert "Longer periods are not covered; `lifetime` limits them." in sentence
 
 
-@pytest.mark.parametrize(
-    ("part", "later"),
-    [
+def test_parts_are_consecutive_in_the_calendar() -> None:
+    """Week 53, leap days and midnights count like all others."""
+    for part, later in (
         ("2026-W53", "2027-W01"),
         ("2026-12", "2027-01"),
         ("2028-02-29", "2028-03-01"),
         ("2026-12-31T23", "2027-01-01T00"),
-    ],
-)
-def test_parts_are_consecutive_in_the_calendar(part: str, later: str) -> None:
-    """Week 53, leap days and midnights count like all others."""
-    assert part_at(part, place_of(part) + 1) == later
-    assert part_at(later, place_of(later)) == later
-    assert part_at(part, -10) is None
-    assert part_at(part, 10**9) is None
+    ):
+        assert part_at(part, place_of(part) + 1) == later
+        assert part_at(later, place_of(later)) == later
+        assert part_at(part, -10) is part_at(part, 10**9) is None
 
 
 def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger: Ledger):

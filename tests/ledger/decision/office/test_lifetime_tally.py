@@ -114,19 +114,12 @@ def test_deltas_of_gaussian_terms_need_not_add_up(ledger: Ledger) -> None:
     assert "add up to (epsilon = 7.493, delta = 1e-06) in" in words(ledger, file)
 
 
-@pytest.mark.parametrize(
-    ("filter_", "total"),
-    [
-        ("zcdp", "6.968"),
-        ("{theorem: rdp, order: 9}", "9.461"),
-        ("basic", "15"),
-        ("rdp", "15"),
-        ("auto", "15"),
-        ("{theorem: rdp, orders: [8, 9]}", "15"),
-        ("residue", "15"),
-        ("whitehouse", "15"),
-    ],
-)
+TOTALS = {"zcdp": "6.968", "{theorem: rdp, order: 9}": "9.461"}
+BY_BUDGETS = ("basic", "rdp", "auto", "residue", "whitehouse")
+TOTALS |= dict.fromkeys((*BY_BUDGETS, "{theorem: rdp, orders: [8, 9]}"), "15")
+
+
+@pytest.mark.parametrize(("filter_", "total"), TOTALS.items())
 def test_each_filter_adds_terms_up_in_its_own_way(filter_: str, total: str) -> None:
     """In its tally where constants are declared and steady, else by budgets."""
     file = policy("15", filter=filter_)
@@ -212,7 +205,6 @@ def test_an_overdrawn_term_gives_no_number(ledger: Ledger) -> None:
     text = words(ledger, file)
     assert "no sum of budgets bounds" in text
     assert "add up to" not in text
-    assert "may exceed the lifetime" in text
     refuse_renewal(ledger, file, "in term 1 than its budget")
 
 
