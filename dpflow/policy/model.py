@@ -321,6 +321,10 @@ def _unsuited(policy: Policy) -> Iterator[tuple[str, ...]]:
     if policy.partition is None or not policy.partition.by_time:
         hint = "Add `partition: {by: week}`, or remove `window`."
         yield "a window counts consecutive parts by time.", hint, "window"
+    elif policy.partition.by == "hour" and policy.partition.zone not in (None, "UTC"):
+        # Of the consecutive names, one has no rows: a window would be too short.
+        message = "an hour is skipped in spring, and a window would still count it."
+        yield message, "Remove `zone`, so that hours are those of UTC.", "partition"
     if not guards_windows(policy.dataset_filter()):
         message = (
             f"filter `{policy.filter.theorem}` cannot guard a window: the price of a "

@@ -178,7 +178,9 @@ def _term_problem(state: State, entry: Entry) -> str | None:
         if governs is None:
             return f"term {number} is tightened, which does not govern"
         before = governs.facts["gates"]
-    elif problem := continuation_problem(state, book, facts["pinned"]):
+    elif problem := continuation_problem(
+        state, book, facts["pinned"], entry.body.get("forgotten", ())
+    ):
         return f"term {number} does not go on with its windows: {problem}"
     # A flow that was removed keeps the gate under which it was charged.
     wanted = {**before, **wanted}

@@ -93,7 +93,8 @@ class Apply(Command):
         if action == "new term":
             self._check_wanted(proposal)
         raises = self.raise_lifetime
-        error = _obstacle(state, self.policy, terms, action, raises=raises)
+        lost = roots_of(self.forgotten)
+        error = _obstacle(state, self.policy, terms, action, lost, raises=raises)
         if error is not None:
             raise error
         changes = [change.line for change in proposal.changes]
@@ -104,7 +105,7 @@ class Apply(Command):
             body: dict[str, Any] = {"changes": changes}
             if raises:
                 body["raises"] = True
-            if lost := roots_of(self.forgotten):
+            if lost:
                 body["forgotten"] = lost
             opened(pen, self.policy, reason=reason, **body)
         applied = replace(
@@ -157,7 +158,7 @@ def propose(state: State, policy: Policy, forgotten: Sequence[str] = ()) -> Prop
                 action = "tighten"
             except InvalidCost as error:
                 why = error.message
-    obstacle = _obstacle(state, policy, terms, action)
+    obstacle = _obstacle(state, policy, terms, action, forgotten)
     return Proposal(
         dataset=policy.dataset,
         action=action,
@@ -174,6 +175,7 @@ def _obstacle(
     policy: Policy,
     terms: Sequence[TermView],
     action: str,
+    forgotten: Sequence[str],
     *,
     raises: bool = False,
 ) -> PolicyNotApplied | None:
@@ -187,7 +189,8 @@ def _obstacle(
             f"{dataset}` first."
         )
         return PolicyNotApplied(msg, dataset=dataset)
-    if opens and (why := continuation_problem(state, dataset, pinned(policy))):
+    pins = pinned(policy)
+    if opens and (why := continuation_problem(state, dataset, pins, forgotten)):
         msg = f"dataset {dataset!r} opens no such term: {why}"
         return PolicyNotApplied(msg, dataset=dataset)
     new = opened_as(policy, len(terms) + 1)

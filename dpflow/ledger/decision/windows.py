@@ -6,7 +6,7 @@ largest sum over consecutive parts with the budget (docs/derivations/ledger.md#w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import add
 from typing import Any, NamedTuple, cast
 
@@ -103,15 +103,22 @@ def alerts_near(state: State, account: str, window: Window | None) -> set[str]:
     return {threshold for row in rows if row is not None for threshold in row.alerts}
 
 
-def continuation_problem(state: State, book: str, pins: Mapping[str, Any]) -> str:
+def continuation_problem(
+    state: State, book: str, pins: Mapping[str, Any], forgotten: Sequence[str] = ()
+) -> str:
     """Say why a copy cannot open a term next to charged windows; "" if it can.
 
     Args:
         state: With all terms of the book and their whole accounts.
         book: Its name.
         pins: What the new term would pin.
+        forgotten: Accounts that the witness knows to have been charged.
     """
-    charged = [t for t in state.terms(book) if state.account(t.whole) is not None]
+    charged = [
+        term
+        for term in state.terms(book)
+        if state.account(term.whole) is not None or term.whole in forgotten
+    ]
     before = charged[-1].facts["pinned"] if charged else {}
     if not charged or not (window_length(before) or window_length(pins)):
         return ""

@@ -23,6 +23,7 @@ from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Prior
+from dpflow.ledger.decision.policy_changes import Apply
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
@@ -169,6 +170,14 @@ def test_windows_begin_before_the_first_charge(ledger: Ledger) -> None:
         apply_policy(ledger, PAIRS, reason="windows", new_term=True)
 
 
+def test_windows_go_on_after_charges_that_only_the_witness_knows(ledger: Ledger):
+    """A repair charges them again on the parts, in the currency of their term."""
+    apply_policy(ledger, PAIRS)
+    other = Apply(policy=GAUSSIAN, reason="r", new_term=True, forgotten=("a#1",))
+    with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
+        ledger.ask(other)
+
+
 def test_a_lifetime_caps_all_windows(ledger: Ledger) -> None:
     """The dataset's own account charges a step as the group of its parts."""
     policy = by_week(lifetime="{epsilon: 1.6}")
@@ -262,6 +271,13 @@ def test_policies_that_windows_do_not_suit_are_refused() -> None:
         ({"filter": "auto"}, "filter `auto` cannot guard a window: the price of a"),
         ({"filter": "residue"}, "Write `filter: gdp` for Gaussian noise"),
         ({"partition": "{by: region}", "unit": "customer"}, "parts by time"),
+        (
+            {
+                "partition": "{by: hour, zone: Europe/Berlin}",
+                "unit": "customer-hour",
+            },
+            "Remove `zone`",
+        ),
         ({"window": "{length: 367}"}, "less than or equal to 366"),
         ({"window": "{of: week, length: 2}"}, "window.of"),
         ({"odometer": "{theorem: rdp, order: 8}"}, "Remove `odometer`"),
