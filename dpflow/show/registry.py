@@ -50,7 +50,9 @@ def registry_entry(
         )
         raise ConfigurationError(msg)
     charged = [view.counted for view in views if view.charged]
-    total = total_of(charged, copy.get("lifetime"))
+    # All terms share the sums of windows, which the first may have filled.
+    counted = charged[:1] if views[-1].window else charged
+    total = total_of(counted, copy.get("lifetime"))
     budget = copy["budget"] if views[-1].divided else total
     # A float has 15 sure digits.
     numbers = {n: short_up(number_from_text(text), 15) for n, text in budget.items()}

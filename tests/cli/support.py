@@ -85,6 +85,7 @@ class Shop:
         dataset: str = "cdnow",
         key: str = "",
         owner: str | None = None,
+        partitions: tuple[str, ...] = (),
     ) -> str:
         """Reserve a step; a refusal is journaled and raised."""
         ledger = self.ledger()
@@ -97,6 +98,7 @@ class Shop:
             flow=flow,
             flow_run=uuid.uuid4().hex,
             key_text=key,
+            partitions=partitions,
         )
         try:
             ledger.reserve(request)

@@ -219,6 +219,23 @@ def test_numbers_of_an_entry_round_up(shop: Shop) -> None:
     assert run_json(*VERIFY, "entry.yaml")["fine"] is True
 
 
+def test_terms_of_windows_share_one_budget(shop: Shop) -> None:
+    """Their budgets do not add up: the first and largest one covers all terms."""
+    policy = ADULT.replace("person", "person-week").replace(
+        "replace-one", "add-or-remove"
+    )
+    policy += "partition: {by: week}\nwindow: {length: 2}\n"
+    for epsilon in ("1", "0.5"):
+        file = policy.replace("epsilon: 1", f"epsilon: {epsilon}")
+        shop.write(described(file), "adult.yaml")
+        run_fine("policy", "apply", "adult", "--new-term", "--reason", "less")
+        step = {"dataset": "adult", "flow": None, "partitions": ("2026-W01",)}
+        shop.charge(PureDP(epsilon="0.1"), **step)
+    loss = written(shop, "adult")["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"] == {"epsilon": 1, "delta": 0}
+    assert "(epsilon = 1, delta = 0)-differ" in loss["privacy_parameters_details"]
+
+
 SCHEMA = """type: object
 required: [deployment]
 properties: {deployment: {properties: {basic: {$ref: "#/$defs/basic"}}}}
