@@ -127,9 +127,9 @@ def room(terms: Sequence[Opened], new: Opened, lifetime: Budget) -> Budget:
     if tally is None:
         rest = (max(n, Fraction(0)) for n in _remaining(_sum(terms), lifetime))
         return dict(zip(_NAMES, map(number_text, rest), strict=True))
-    whole, part = _numbers(lifetime), _numbers(new.budget)[1]
-    epsilon = short_down(tally.room(whole[0], whole[1], part))
-    return {"epsilon": epsilon, "delta": new.budget["delta"]}
+    whole, delta = _numbers(lifetime)
+    epsilon = tally.room(whole, delta, _numbers(new.budget)[1])
+    return {"epsilon": short_down(epsilon), "delta": new.budget["delta"]}
 
 
 def _sum(terms: Sequence[Opened]) -> Budget:

@@ -154,9 +154,8 @@ class Policy(Governing):
 
     def whole_filter(self) -> Filter | None:
         """Make the filter of all partitions by time together; None without a cap."""
-        if not self.partition or not self.partition.by_time or not self.lifetime:
-            return None
-        return self._filter(self.lifetime)
+        by_time = self.partition is not None and self.partition.by_time
+        return self._filter(self.lifetime) if by_time and self.lifetime else None
 
     def flow_filter(self, flow: str | None) -> Filter | None:
         """Make the filter of a flow's own share; None if it has no share.

@@ -130,9 +130,8 @@ def _refuse_hiding(text: str, file: str) -> None:
         if (shows and not yaml.SafeLoader.NON_PRINTABLE.match(sign)) or sign in "\t\n":
             continue
         line = plain.count("\n", 0, place) + 1
-        name = unicodedata.name(sign, "a control character")
-        code = f"U+{ord(sign):04X}, {name}"
-        message = f"the sign {code}, is invisible and may hide a field."
+        name = f"U+{ord(sign):04X}, {unicodedata.name(sign, 'a control character')}"
+        message = f"the sign {name}, is invisible and may hide a field."
         hint = "Delete all behind the last sign that you see, and type the line again."
         raise policy_error(file, line, message, hint)
 

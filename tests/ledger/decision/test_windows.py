@@ -61,8 +61,7 @@ def charge(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str
 
 def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None:
     """For a user in all weeks of any window, the exact delta is below the promise."""
-    share = YEAR.pinned()["flows"]["report"]
-    noise = Fraction(share["noise"]["buyers"])
+    noise = Fraction(YEAR.pinned()["flows"]["report"]["noise"]["buyers"])
     cost = Gaussian(sensitivity=1, noise_multiplier=noise)
     for week in range(len(WEEKS)):
         charge(ledger, week, policy=YEAR, cost=cost, flow="report")
@@ -218,9 +217,8 @@ def test_an_alert_is_raised_once_for_parts_that_share_windows(ledger: Ledger):
 def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
     """Prior spending counts in all windows of its parts, and is noted there."""
     charge(ledger, 1)
-    spending = Prior(
-        policy=PAIRS, cost=PureDP(epsilon="0.6"), reason="r", partitions=(WEEKS[0],)
-    )
+    cost, parts = PureDP(epsilon="0.6"), (WEEKS[0],)
+    spending = Prior(policy=PAIRS, cost=cost, reason="r", partitions=parts)
     posted = {each.account: each.overdrawn for each in ledger.ask(spending)}
     assert posted == {"a#1": False, f"a#/partition/{WEEKS[0]}": True}
     for week in (0, 1):
@@ -267,17 +265,12 @@ def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
 def test_policies_that_windows_do_not_suit_are_refused() -> None:
     """Each says what to write instead, and nothing is pinned."""
     reserved = "{r: {epsilon: 1, delta: 1e-7, reserved: true}}"
+    hours = {"partition": "{by: hour, zone: Europe/Berlin}", "unit": "customer-hour"}
     for fields, message in (
         ({"filter": "auto"}, "filter `auto` cannot guard a window: the price of a"),
         ({"filter": "residue"}, "Write `filter: gdp` for Gaussian noise"),
         ({"partition": "{by: region}", "unit": "customer"}, "parts by time"),
-        (
-            {
-                "partition": "{by: hour, zone: Europe/Berlin}",
-                "unit": "customer-hour",
-            },
-            "Remove `zone`",
-        ),
+        (hours, "Remove `zone`"),
         ({"window": "{length: 367}"}, "less than or equal to 366"),
         ({"window": "{of: week, length: 2}"}, "window.of"),
         ({"odometer": "{theorem: rdp, order: 8}"}, "Remove `odometer`"),
