@@ -335,21 +335,16 @@ def test_a_count_and_its_baskets_are_made_consistent(ledger):
             return release(value)
 
         step("2026-W01", value)
-    fit = dpflow.consistent("count/2026-W01", "baskets/2026-W01")
-    assert [float(each) for each in fit.values()] == pytest.approx(
-        [320.75 / 3, 190.5 / 3, 130.25 / 3, 0], rel=0.01
-    )
-    free = {"count/2026-W01": 102.75, "baskets/2026-W01[0]": 67.75}
+    count, baskets = "count/2026-W01", "baskets/2026-W01"
+    fit = dpflow.consistent(count, baskets)
+    expected = pytest.approx([320.75 / 3, 190.5 / 3, 130.25 / 3, 0], rel=0.01)
+    assert [float(each) for each in fit.values()] == expected
+    free = {count: 102.75, f"{baskets}[0]": 67.75}
     for name, middle in free.items():
         low, high = fit[name].interval
         assert (low + high) / 2 == pytest.approx(middle)
         assert high - low == pytest.approx(2 * 1.959964 * 20 * 0.75**0.5)
-    assert fit["baskets/2026-W01[2]"].interval[0] == 0
-    for keys in (
-        ("count/2026-W01",),
-        ("count/2026-W01", "count/2026-W01"),
-        ("count/2026-W01", "nothing"),
-        ("baskets/2026-W01", "count/2026-W01"),
-    ):
+    assert fit[f"{baskets}[2]"].interval[0] == 0
+    for keys in ((count,), (count, count), (count, "nothing"), (baskets, count)):
         with pytest.raises(ReleaseError, match="cannot be fitted"):
             dpflow.consistent(*keys)

@@ -126,9 +126,8 @@ def test_costs_without_a_price_in_a_window_are_refused():
         part_price(rule, TopK(epsilon="0.1", delta="1e-7", most=2, among=5), 2)
 
 
-AMOUNTS = st.dictionaries(
-    st.integers(0, 12), st.builds(lambda *a: Tally(a), *[st.integers(0, 9)] * 2)
-)
+TALLIES = st.builds(lambda *amounts: Tally(amounts), *[st.integers(0, 9)] * 2)
+AMOUNTS = st.dictionaries(st.integers(0, 12), TALLIES)
 
 
 @given(amounts=AMOUNTS, place=st.integers(0, 12), length=st.integers(1, 6))

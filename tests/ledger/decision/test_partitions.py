@@ -155,12 +155,8 @@ def test_gaussian_groups_cost_the_square(ledger: Ledger) -> None:
 
 def five(theorem: str) -> Policy:
     """Make a policy of weeks with a lifetime of five."""
-    return make_policy(
-        **BY_WEEK,
-        lifetime="{epsilon: 5, delta: 1e-6}",
-        budget="{epsilon: 1, delta: 1e-6}",
-        filter=theorem,
-    )
+    lifetime, budget = "{epsilon: 5, delta: 1e-6}", "{epsilon: 1, delta: 1e-6}"
+    return make_policy(**BY_WEEK, lifetime=lifetime, budget=budget, filter=theorem)
 
 
 def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
@@ -236,10 +232,9 @@ def test_no_further_term_fits_after_parts_by_time(
     fields = {"lifetime": f"{{epsilon: {lifetime}}}"} if lifetime else {}
     after = make_policy(budget="{epsilon: 0.25}", **BY_WEEK, **fields)
     wished = {"reason": "less", "new_term": True, "raise_lifetime": True}
+    errors = (PolicyChanged, PolicyNotApplied)
     for wish in ({}, wished):
-        with pytest.raises(
-            (PolicyChanged, PolicyNotApplied), match="no further term fits"
-        ) as caught:
+        with pytest.raises(errors, match="no further term fits") as caught:
             apply_policy(ledger, after, **wish)
         for advice in ("lower the budget", "or open a new term", "Write `lifetime"):
             assert advice not in str(caught.value)

@@ -159,16 +159,13 @@ def test_a_term_of_another_kind_ends_the_promise(
 
 def test_an_order_must_be_declared_and_equal(ledger: Ledger) -> None:
     """Orders price steps: a second one ends the promise."""
-    charge(ledger, policy("15", filter="{theorem: rdp, order: 9}"))
+    order = {"filter": "{theorem: rdp, order: 9}"}
+    charge(ledger, policy("15", **order))
     for filter_ in ("{theorem: rdp, order: 8}", "rdp"):
         refuse_renewal(ledger, policy("15", filter=filter_), "--raise-lifetime")
     # Numbers and flows may change.
-    smaller = policy(
-        "15",
-        filter="{theorem: rdp, order: 9}",
-        budget="{epsilon: 2, delta: 1e-6}",
-        flows="{weekly: {epsilon: 2, delta: 5e-7}}",
-    )
+    flows = "{weekly: {epsilon: 2, delta: 5e-7}}"
+    smaller = policy("15", **order, budget="{epsilon: 2, delta: 1e-6}", flows=flows)
     assert apply_policy(ledger, smaller, **NEW).term == 2
 
 

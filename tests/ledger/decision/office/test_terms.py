@@ -48,10 +48,8 @@ def test_rules_come_from_the_ledger_not_from_the_file(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose defaults are tuned otherwise charges the pinned order."""
-    policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="rdp")
-    other = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}", filter="{theorem: rdp, order: 30}"
-    )
+    policy = make_policy(budget=WIDE, filter="rdp")
+    other = make_policy(budget=WIDE, filter="{theorem: rdp, order: 30}")
     cost = Gaussian(sensitivity=1, sigma=50)
     assert policy.pinned()["filter"]["order"] != "30"
     # As if an earlier version had derived 30 where this one derives another order.
