@@ -73,7 +73,7 @@ def _repeat(storage: SqliteStorage, first: Sequence[Entry], times: int) -> None:
     for entry in first:
         state.add(entry)
     for start in range(0, times, _BATCH):
-        made = []
+        made: list[Entry] = []
         names = [uuid.uuid4().hex for _ in range(min(_BATCH, times - start))]
         for like, name in product(first[-2:], names):
             body, (number, previous) = dict(like.body), state.head
@@ -82,7 +82,7 @@ def _repeat(storage: SqliteStorage, first: Sequence[Entry], times: int) -> None:
             draft = like._replace(number=number + 1, charge=name, body=body)
             entry = written(previous, draft, after(state, draft))
             state.add(entry)
-            made.append(entry.columns)
+            made.append(entry)
         with storage.write() as transaction:
             transaction.append(made, {})
 
