@@ -124,7 +124,8 @@ class Execution:
 
     def _noted(self, noisy: Any) -> Any:
         """Remember a draw whose numbers answers may use, to see that it is returned."""
-        self._drawn = (noisy, repr(noisy)) if "measures" in self.request.body else None
+        measured = "measures" in self.request.body
+        self._drawn = (noisy, _in_figures(noisy)) if measured else None
         return noisy
 
     def claim_draw(self, caller: str, by: str = "", *, draws: bool = True) -> None:
@@ -316,7 +317,9 @@ class Execution:
         facts: dict[str, Any] = {"noise": self._draw.by}
         if "measures" in self.request.body:
             value, text_of_draw = self._drawn or ("", None)
-            facts["as_drawn"] = self.value is value and repr(value) == text_of_draw
+            facts["as_drawn"] = (
+                self.value is value and _in_figures(value) == text_of_draw
+            )
             warned += [] if facts["as_drawn"] else [_NOT_DRAWN]
         self._post("completed", text, facts)
         for warning in warned:
@@ -349,6 +352,11 @@ class Execution:
         message = f"DP step {self.request.step!r}: {text}"
         logger.warning(message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _in_figures(value: Any) -> str:
+    """Return all numbers in full, of an array as well, which its repr abridges."""
+    return repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def current_execution(caller: str) -> Execution:
