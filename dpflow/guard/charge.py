@@ -124,8 +124,7 @@ class Execution:
 
     def _noted(self, noisy: Any) -> Any:
         """Remember a draw whose numbers answers may use, to see that it is returned."""
-        measured = "measures" in self.request.body
-        self._drawn = (noisy, _in_figures(noisy)) if measured else None
+        self._drawn = (noisy, _full(noisy)) if "measures" in self.request.body else None
         return noisy
 
     def claim_draw(self, caller: str, by: str = "", *, draws: bool = True) -> None:
@@ -317,9 +316,7 @@ class Execution:
         facts: dict[str, Any] = {"noise": self._draw.by}
         if "measures" in self.request.body:
             value, text_of_draw = self._drawn or ("", None)
-            facts["as_drawn"] = (
-                self.value is value and _in_figures(value) == text_of_draw
-            )
+            facts["as_drawn"] = self.value is value and _full(value) == text_of_draw
             warned += [] if facts["as_drawn"] else [_NOT_DRAWN]
         self._post("completed", text, facts)
         for warning in warned:
@@ -354,7 +351,7 @@ class Execution:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def _in_figures(value: Any) -> str:
+def _full(value: Any) -> str:
     """Return all numbers in full, of an array as well, which its repr abridges."""
     return repr(value.tolist() if hasattr(value, "tolist") else value)
 
