@@ -179,7 +179,7 @@ def sums_of_lists(sums: Mapping[str, Sequence[int]]) -> dict[str, Amounts]:
 
 @lru_cache(maxsize=4096)
 def split(account: str) -> tuple[str, int, str, str, str]:
-    """Return book, term, kind, name and partition of an account, as its id tells.
+    """Return book, term, kind, name and partition of an account from its id.
 
     The term is 0 for a part of windows, which terms share.
     """

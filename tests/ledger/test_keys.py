@@ -252,7 +252,7 @@ def test_the_newest_checkpoint_cannot_be_taken_off_under_a_witness(tmp_path):
     assert compare(opened).unsigned == 1
     copy_database(path, tmp_path / "copy")
     reconcile(opened, {}, reason="the newest was lost")
-    # Every witnessed entry is in a copy from before; only the count of repairs tells.
+    # Every witnessed entry is in a copy from before; only the count of repairs differs.
     copy_database(path, tmp_path / "after")
     copy_database(tmp_path / "copy", path)
     with pytest.raises(LedgerRolledBack):
