@@ -76,7 +76,8 @@ def library_curve(
         )
         raise UnsupportedCost(msg, theorem="rdp", mechanism=type(event).__name__)
     bounds = {
-        order: max(_outward(max(each), event), least(order) if least else 0)
+        # Each one is checked: a maximum would pass over what is no number.
+        order: max(*(_outward(b, event) for b in each), least(order) if least else 0)
         for order, *each in zip(orders, *curves.values(), strict=True)
     }
     return RenyiCurve(

@@ -163,7 +163,6 @@ def _bounded_orders(parts: Parts) -> list[Fraction]:
         UnsupportedCost: If there is no such order.
     """
     own = {cost.order for cost, _ in parts if isinstance(cost, RenyiDP)}
-    own |= {order for cost, _ in parts for order, _ in getattr(cost, "curve", ())}
     curves = [cost.curve for cost, _ in parts if isinstance(cost, RenyiCurve)]
     own.update(order for curve in curves for order, _ in curve)
     orders: list[Fraction] = []

@@ -269,6 +269,15 @@ def test_events_without_a_usable_curve_are_refused():
         from_dp_event(batches(10, 5, 1.3))
 
 
+def test_a_bound_that_is_no_number_is_refused(monkeypatch):
+    """A finite bound for one relation does not hide it for another."""
+    bounds = {"ADD_OR_REMOVE_ONE": 1.0, "REPLACE_ONE": math.nan}
+    patched = (lambda _, orders, name: [bounds[name]] * len(orders),)
+    monkeypatch.setattr(library_curves, "_divergences", *patched)
+    with pytest.raises(InvalidCost, match="no usable bound"):
+        from_dp_event(best_of(dpa.GaussianDpEvent(10.0), 30), orders=[8])
+
+
 def test_a_curve_has_prices_at_its_orders_only():
     """Exact ones; `auto` needs all of its orders, and a sequence takes the best."""
     curve = RenyiCurve({8: 0.1, "10": "0.125", 1.5: Fraction(1, 3)})
