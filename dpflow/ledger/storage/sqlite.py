@@ -19,7 +19,6 @@ from pathlib import Path
 from weakref import WeakSet
 
 from dpflow.exceptions import LedgerError, LedgerUnavailable
-from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite_files import (
@@ -43,8 +42,6 @@ from dpflow.locks import FileLock, Turn, TurnQueue
 _CLOSE_SECONDS = 5.0
 #: So long SQLite itself waits for programs that are not dpflow.
 BUSY_SECONDS = 5.0
-#: More keys than these are not remembered.
-_MOST = 300
 #: A longer log is begun anew, if no reader is in the way during these seconds.
 LOG_BYTES = 32 * 2**20
 _TRUNCATE_SECONDS = 0.25
@@ -70,9 +67,6 @@ class SqliteStorage(Storage):
         self._wal_path = real_path(self.path, "-wal")
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
-        #: What the tables hold, as far as this process read and wrote it, if their
-        #: content is the same.
-        self._known, self._content = State(), (-1, -1)
         #: The turn whose transaction was committed last.
         self._whole: Turn | None = None
         #: The file and the log that were opened.
@@ -132,18 +126,11 @@ class SqliteStorage(Storage):
         with self._alone() as turn:
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
-            # It changes with each change by others.
-            (version,) = connection.execute("PRAGMA data_version").fetchone()
-            content, known = (version, connection.total_changes), self._known
-            if content != self._content or known.values or len(known.rows) > _MOST:
-                known = self._known = State()
-            self._content = -1, -1
-            yield Transaction(connection, self.place, self.opened, known=known)
+            yield Transaction(connection, self.place, self.opened, self._newest)
             connection.execute("COMMIT")
             # What went into a file that is not there any more is no commit.
             log_size = self._check_same_files()
             self._whole = turn
-            self._content = version, connection.total_changes
             if log_size > self._log_limit:
                 self._shorten_log(connection)
 
@@ -229,7 +216,7 @@ class SqliteStorage(Storage):
         check_space(self.path)
         if not self._read_only:
             sync_log(self.path)
-        self._wal, self._content = None, (-1, -1)
+        self._wal = None
         # Assigned before it is used, so that whatever happens now closes it.
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode=rw",

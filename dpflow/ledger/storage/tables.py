@@ -80,7 +80,6 @@ class Reading:
         opened: Identity of the ledger that was opened, if any.
         newest: What this process saw and wrote, which says what to load first.
         sql: The statements of the database by name.
-        known: Keys as the ledger has them, which are not read again.
     """
 
     #: The question that begins every transaction.
@@ -93,13 +92,11 @@ class Reading:
         opened: Identity | None,
         newest: State | None = None,
         sql: Mapping[str, Any] | None = None,
-        *,
-        known: State | None = None,
     ) -> None:
         self.place, self.connection = place, connection
-        self._identity, self._newest, self._known = opened, newest, known
+        self._identity, self._newest = opened, newest
         self._sql = sql or statements("sqlite")
-        self._head = known.head if known is not None and known.head[1] else None
+        self._head: tuple[int, str] | None = None
         #: By key, the number of the newest entry that the database has.
         self.tagged: dict[str, int | None] = {}
 
@@ -117,11 +114,8 @@ class Reading:
         Raises:
             LedgerCorrupt: If something is not what it should be.
         """
-        known, newest = self._known, self._newest
-        if before != ENDLESS:
-            known = newest = None
-        state = State() if known is None else known
-        more = [f"#{number}" for number in numbers if number not in state.entries]
+        state, more = State(), [f"#{number}" for number in numbers]
+        newest = self._newest if before == ENDLESS else None
         if newest is not None:
             # As the keys were at the last load, which saves a trip.
             with suppress(JournalError, *UNREADABLE):
@@ -391,16 +385,12 @@ class Transaction(Reading):
         execute = self.connection.execute
         for entry in entries:
             execute(self._sql["new_entry"], entry.columns)
-            for state in filter(None, (self._newest, self._known)):
-                state.add(entry)
+            if self._newest is not None:
+                self._newest.add(entry)
         for key, value in kept.items():
             execute(self._sql["drop_value"], (key,))
             if value is not None:
                 execute(self._sql["keep_value"], (key, value))
-                if self._known is not None:
-                    # It is read again with its value.
-                    self._known.loaded.discard(f"release/{key}")
-                    self._known.rows.pop(f"release/{key}", None)
 
 
 def make_tables(
