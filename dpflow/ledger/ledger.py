@@ -25,7 +25,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
-from dpflow.ledger.decision.settlement import End
+from dpflow.ledger.decision.settlement import End, Forfeit
 from dpflow.ledger.entry import JournalError
 from dpflow.ledger.following import TooFar, Trail
 from dpflow.ledger.keys import Digests
@@ -207,11 +207,10 @@ class Ledger:
             return chain(("repairs",), *(each.keys(state) for each in commands))
 
         state = self.watch.load(reading, needs, guarded=guarded)
-        if any(command.follows for command in commands):
-            # Without a witness nothing tells a repaired ledger from an older copy.
-            witnessed = self.watch.witness is not None
-            self._trail.follow(reading, replaced=witnessed and not guarded)
-            self._trail.check(reading, reading.tagged)
+        # Without a witness nothing tells a repaired ledger from an older copy.
+        witnessed = self.watch.witness is not None
+        self._trail.follow(reading, replaced=witnessed and not guarded)
+        self._trail.check(reading, reading.tagged)
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:
@@ -342,7 +341,8 @@ class Ledger:
 
     def _end(self, kind: str, charge: str, body: Mapping[str, Any], **more: Any) -> End:
         facts = {"owner": self.owners.mine(), **self.label(), **more}
-        return End(kind=kind, charge=charge, body=body, **facts)
+        command = Forfeit if kind == "forfeit" else End
+        return command(kind=kind, charge=charge, body=body, **facts)
 
     def close(self) -> None:
         """Close the ledger's files; open reservations of this process are forfeited."""

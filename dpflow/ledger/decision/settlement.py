@@ -46,8 +46,6 @@ class End(Command):
         value: The encoded output; None keeps nothing to replay.
     """
 
-    follows: ClassVar[bool] = False
-
     kind: str
     charge: str = ""
     run: str = ""
@@ -108,6 +106,12 @@ class End(Command):
         if release and release.charge == charge.id and self.value is not None:
             pen.keep(release.key, self.value)
         return pen.answered(answer=True)
+
+
+class Forfeit(End):
+    """End of another process's charge, of which this one may have followed nothing."""
+
+    guarded: ClassVar[bool] = True
 
 
 def held_keys(state: State, charge: str) -> Iterator[str]:

@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import nullcontext as does_not_raise
+from functools import partial
 
 import psycopg
 import pytest
 
-from dpflow.exceptions import LedgerError, LedgerUnavailable
+from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Freeze
@@ -61,13 +62,18 @@ LATER = "WHERE key = 'account/a#1' AND number = 4"
 def test_an_edit_by_hand_is_noticed_at_the_next_decision(
     ledger: Ledger, path: Place, statement: str
 ) -> None:
-    """The step does not run, and the damage stays as it is."""
+    """No step runs, no charge ends on an older sum, and the damage stays as it is."""
     ledger.settle(granted(ledger, "0.8"))
-    granted(ledger, "0.1")
+    charge = granted(ledger, "0.1")
     edit(path, statement)
     before = everything(path)
     for asking in (ledger, open_ledger(url(path))):
-        with pytest.raises(LedgerError):
+        # The sums that an end goes on from do not depend on the term's body.
+        ends = [asking.settle, partial(asking.forfeit, reason="over")]
+        for end in ends if "number = 1" not in statement else ():
+            with pytest.raises(LedgerCorrupt):
+                end(charge)
+        with pytest.raises(LedgerCorrupt):
             asking.reserve(request(asking, "0.05"))
     assert before == everything(path)
 

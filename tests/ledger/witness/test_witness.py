@@ -315,10 +315,13 @@ def test_an_account_whose_newest_tag_was_taken_away_is_noticed(
     for _ in range(2):
         granted(ledger, policies=[policy], flow="weekly")
     granted(ledger, policies=[policy])
-    granted(ledger, "0.01", policies=[policy], flow="weekly")
+    charge = granted(ledger, "0.01", policies=[policy], flow="weekly")
     edit(path, f"DELETE FROM tag WHERE key = 'account/{share}' AND number > 3")
-    with pytest.raises(LedgerCorrupt, match=f"{share}.* is as entry 3 left it"):
+    moved = f"{share}.* is as entry 3 left it, . moved it since"
+    with pytest.raises(LedgerCorrupt, match=moved):
         granted(ledger, policies=[policy], flow="weekly")
+    with pytest.raises(LedgerCorrupt, match=moved):
+        open_ledger(url(path)).forfeit(charge, reason="over")
 
 
 def test_a_repeated_grant_is_witnessed_again(tmp_path: Path) -> None:
