@@ -85,7 +85,7 @@ def test_another_after_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 #: By version of the ledger, the digest of its kinds.
-LAWS = {3: "8d64750f5b70f2fc6a889d8894090c53eeff16a78e2ef5ae3f3b684b9634c69b"}
+LAWS = {4: "8d64750f5b70f2fc6a889d8894090c53eeff16a78e2ef5ae3f3b684b9634c69b"}
 
 
 def law(kinds: Any) -> str:

@@ -20,6 +20,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.verify import verified
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
 from dpflow.ledger.decision.office import Repair
+from dpflow.ledger.decision.terms import check_policies
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, terms_of_accounts
@@ -111,6 +112,7 @@ class Comparison:
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
         lacking: The lines that a repair names.
+        pinned: Policies of terms that they charge, as in `Repair`.
         tells_all: Whether there is a line of each missing charge, not only of the
             newest.
     """
@@ -123,6 +125,7 @@ class Comparison:
     lost: tuple[LostDecisions, ...]
     again: int
     lacking: Sequence[Line] = field(repr=False)
+    pinned: frozenset[tuple[str, str]] = field(repr=False)
     tells_all: bool = field(repr=False)
 
     @property
@@ -150,7 +153,8 @@ def compare(ledger: Ledger) -> Comparison:
     """Compare a ledger with its witness; nothing is changed.
 
     Raises:
-        ConfigurationError: If the witness is waived.
+        ConfigurationError: If the witness is waived, or a term was opened with another
+            policy than its missing charges.
         LedgerUnwitnessed: If there is no witness.
         LedgerCorrupt: If it is damaged.
     """
@@ -189,7 +193,8 @@ def charge_again(
         others: Further lines, of a ledger that this one replaces.
 
     Raises:
-        ConfigurationError: If an account is missing, and no policy makes its term.
+        ConfigurationError: If an account is missing, and no policy makes its term, or
+            a policy is another one than that of the missing charges.
         LedgerUnwitnessed: If there is no witness.
         LedgerUnavailable: If another process repaired the ledger meanwhile.
     """
@@ -221,6 +226,7 @@ def charge_again(
                 lost=tuple((line.number, line.hash) for line in gaps.lacking),
                 frozen={each.dataset: each.reason for each in gaps.lost},
                 policies=policies,
+                pinned=gaps.pinned,
             )
         )
     if witness is not None and not gaps.agrees:
@@ -274,6 +280,8 @@ def _compared(
         yield from all_terms(state, *by_book)
 
     state = reading.load(needs)
+    pinned = frozenset[tuple[str, str]]().union(*(line.pinned for line in lacking))
+    check_policies(state, pinned)
     # All missing lines of an account are here after a line that the ledger holds, as
     # far as compaction left none out.
     last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
@@ -294,6 +302,7 @@ def _compared(
         lost=tuple(each for each in decisions if each.gates or each.terms),
         again=len(away) - len(lacking),
         lacking=lacking,
+        pinned=pinned,
         tells_all=whole or by_account.keys() <= joined,
     )
 

@@ -205,6 +205,7 @@ def _promise_problem(state: State, entry: Entry) -> str | None:
     facts, book = entry.body["term"], str(entry.body["book"])
     fixed = promise_of(facts["pinned"], facts["declared"], facts["gates"])
     governs = state.term(book, facts["number"])
+    fixed["opened_with"] = facts["policy_hash"]
     if governs is not None:
         fixed = {name: governs.facts[name] for name in fixed}
     if any(facts[name] != value for name, value in fixed.items()):

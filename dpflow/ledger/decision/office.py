@@ -6,7 +6,6 @@ A charge of an operator, and of a repair, only ever raises usage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +14,6 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerUnavailable,
-    PolicyChanged,
     PolicyNotApplied,
     ReservationConflict,
 )
@@ -34,7 +32,9 @@ from dpflow.ledger.decision.settlement import (
     used_before,
 )
 from dpflow.ledger.decision.terms import (
-    governing,
+    FIRST,
+    check_policies,
+    opened,
     policies_of,
     terms_of,
 )
@@ -331,6 +331,8 @@ class Repair(Command):
         head: Number of the newest entry when the ledger was compared.
         repairs: How many repairs the ledger has with this one.
         policies: To open a term again of a book that lacks them all.
+        pinned: Accounts of whole terms that lost charges, each with the hash of the
+            policy that the term was opened with.
     """
 
     resent: ClassVar[bool] = False
@@ -344,13 +346,15 @@ class Repair(Command):
     paid: Mapping[str, str | None] = field(default_factory=dict)
     frozen: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    pinned: frozenset[tuple[str, str]] = frozenset()
 
     def decide(self, state: State) -> Decision:
         """Charge again what a ledger lacks, in full and once, and freeze what it must.
 
         Raises:
             LedgerUnavailable: If the ledger is another one than was compared.
-            ConfigurationError: If an account has no term, and no policy opens it.
+            ConfigurationError: If an account has no term, and no policy opens it, or
+                its term has another policy.
         """
         pen = Decision(state, self)
         if state.head[0] != self.head:
@@ -363,8 +367,8 @@ class Repair(Command):
         for book in dict.fromkeys((*books, *self.frozen)):
             policy = self.policies.get(book)
             if policy is not None and pen.state.newest(book) is None:
-                with suppress(PolicyNotApplied, PolicyChanged):
-                    governing(pen, policy, applies=True)
+                opened(pen, policy, reason=FIRST)
+        check_policies(pen.state, self.pinned)
         raises = [*self._again(pen.state)]
         terms = (pen.state.term(*split(each.gate.id)[:2]) for each in raises)
         body = {

@@ -18,7 +18,14 @@ from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views
-from dpflow.ledger.decision.terms import agrees, opened, opened_as, pin, pinned
+from dpflow.ledger.decision.terms import (
+    agrees,
+    check_policies,
+    opened,
+    opened_as,
+    pin,
+    pinned,
+)
 from dpflow.ledger.decision.windows import continuation_problem
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
@@ -69,6 +76,7 @@ class Apply(Command):
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise the lifetime; its promise ends then.
         forgotten: Accounts that the witness knows to have been charged.
+        pinned: As of `Repair`.
     """
 
     policy: Policy
@@ -76,6 +84,7 @@ class Apply(Command):
     new_term: bool = False
     raise_lifetime: bool = False
     forgotten: tuple[str, ...] = ()
+    pinned: frozenset[tuple[str, str]] = frozenset()
 
     def decide(self, state: State) -> Decision:
         """Make a policy the ledger's own copy, which governs from then on.
@@ -83,7 +92,8 @@ class Apply(Command):
         Raises:
             PolicyChanged: If only a new term can hold it, and the command opens none.
             PolicyNotApplied: If the lifetime or a freeze forbids it.
-            ConfigurationError: If another dataset has its source.
+            ConfigurationError: If another dataset has its source, or lost charges of
+                this term have another policy.
         """
         pen, book = Decision(state, self), self.policy.dataset
         proposal, closed = propose(state, self.policy, self.forgotten), []
@@ -108,6 +118,7 @@ class Apply(Command):
             if lost:
                 body["forgotten"] = lost
             opened(pen, self.policy, reason=reason, **body)
+            check_policies(pen.state, self.pinned)
         applied = replace(
             proposal,
             action=action,

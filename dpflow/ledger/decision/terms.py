@@ -16,7 +16,7 @@ from dpflow.ledger.decision.lifetime import is_charged, view_of
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import Decision
 from dpflow.ledger.records import Request, TermView, by_identity, digest
-from dpflow.ledger.rows import Term
+from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.lifetime import promise_of
@@ -95,8 +95,32 @@ def terms_of(pen: Decision, request: Request) -> list[Term]:
 
 
 def policies_of(terms: Iterable[Term]) -> dict[str, str]:
-    """Return the hash of the policy of each term, by book."""
-    return {term.book: term.facts["policy_hash"] for term in terms}
+    """Return the hash of the policy that each term was opened with, by its account."""
+    return {term.whole: term.facts["opened_with"] for term in terms}
+
+
+def check_policies(state: State, lost: Iterable[tuple[str, str]]) -> None:
+    """Refuse terms whose lost charges are in the currency of another policy.
+
+    Args:
+        state: With the terms.
+        lost: Accounts of whole terms that lost charges, each with the hash of the
+            policy that the term was opened with.
+
+    Raises:
+        ConfigurationError: If one was opened with another policy.
+    """
+    for whole, policy in sorted(lost):
+        book, number = split(whole)[:2]
+        term = state.term(book, number)
+        if term is not None and term.facts["opened_with"] != policy:
+            msg = (
+                f"term {number} of dataset {book!r} was opened with another policy "
+                f"({term.facts['opened_with'][:12]}) than its lost charges were made "
+                f"under ({policy[:12]}). Nothing was written: their amounts mean "
+                "something else there. Put the policy file of that time back."
+            )
+            raise ConfigurationError(msg, dataset=book)
 
 
 def facts_of(policy: Policy) -> dict[str, Any]:
@@ -150,14 +174,17 @@ def pin(
     """
     _check_alone(pen.state, policy)
     pins = term["pinned"]
+    policy_hash = digest(canonical(pins))
     facts = {
+        "opened_with": policy_hash,
         **term,
         "declared": declared(policy),
         "about": dict(policy.about),
-        "policy_hash": digest(canonical(pins)),
+        "policy_hash": policy_hash,
         "gates": {**term.get("gates", {}), **gates_text(pins)},
     }
-    said = {"policy": facts["policy_hash"], "book": policy.dataset, "term": facts}
+    opened_with = {f"{policy.dataset}#{term['number']}": facts["opened_with"]}
+    said = {"policy": opened_with, "book": policy.dataset, "term": facts}
     return pen.write(kind, {}, {**body, **said})
 
 

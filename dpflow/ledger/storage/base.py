@@ -17,7 +17,7 @@ from dpflow.ledger.entry import first_hash
 
 #: Of the tables and of the law: hash text, kinds, facts of terms, and what
 #: `journal.after` does. Each change raises it; a ledger of another version is refused.
-VERSION = 3
+VERSION = 4
 
 
 def is_postgres(url: str) -> bool:

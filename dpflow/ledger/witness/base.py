@@ -13,7 +13,7 @@ import uuid
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import add
@@ -37,7 +37,7 @@ _THREAD_SECONDS = 60.0
 
 
 #: What each checksum covers besides its line and the ledger's id.
-_VERSION = "dpflow-witness 5"
+_VERSION = "dpflow-witness 6"
 #: Lines that compaction leaves besides the newest of each account and the decisions.
 KEPT = 1000
 
@@ -53,6 +53,8 @@ class Line(NamedTuple):
         run: The flow run of the step, if it has one.
         books: The datasets and populations that it names.
         flow: The flow of the step, if it has one.
+        policies: By the account of a term's whole, the hash of the policy that it was
+            opened with, whose rules say what the amounts are.
     """
 
     number: int
@@ -64,11 +66,18 @@ class Line(NamedTuple):
     run: str | None = None
     books: tuple[str, ...] = ()
     flow: str | None = None
+    policies: Mapping[str, str] = {}
 
     @property
     def decides(self) -> bool:
         """Whether the entry is a decision that no later line shows."""
         return self.kind in KINDS and KINDS[self.kind].decides
+
+    @property
+    def pinned(self) -> set[tuple[str, str]]:
+        """The policies of terms that it charges."""
+        charges = any(map(any, self.used.values()))
+        return {*self.policies.items()} if charges else set()
 
     def to_text(self, ledger: str) -> str:
         """Write the line."""
@@ -86,9 +95,9 @@ class Line(NamedTuple):
             what = f"a line does not fit the ledger and its checksum: {text[:60]!r}"
             raise ValueError(what)
         number, digest, facts = content.split(" ", 2)
-        kind, charge, used, amounts, run, books, flow = json.loads(facts)
+        kind, charge, used, amounts, run, books, *rest = json.loads(facts)
         sums = sums_of_lists(used), sums_of_lists(amounts)
-        return cls(int(number), digest, kind, charge, *sums, run, tuple(books), flow)
+        return cls(int(number), digest, kind, charge, *sums, run, tuple(books), *rest)
 
 
 def _sealed(ledger: str, content: str) -> str:
@@ -106,7 +115,8 @@ def line_of(entry: Entry) -> Line:
         used[f"{body['book']}#{term['number']}"] = ()
     place = entry.number, entry.hash, entry.kind, entry.charge
     run, flow = body.get("flow_run"), body.get("flow")
-    return Line(*place, used, entry.amounts, run, tuple(entry.books), flow)
+    policies = body.get("policy", {})
+    return Line(*place, used, entry.amounts, run, tuple(entry.books), flow, policies)
 
 
 def header_of(epoch: int) -> Line:

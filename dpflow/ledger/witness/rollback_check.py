@@ -201,23 +201,29 @@ class Watch:
             return error.message
         return None
 
-    def forgotten(self, reading: Reading, book: str) -> tuple[str, ...]:
+    def forgotten(
+        self, reading: Reading, book: str
+    ) -> tuple[tuple[str, ...], frozenset[tuple[str, str]]]:
         """Return a book's accounts that lack a charge which was witnessed.
+
+        The policies that their terms were opened with follow, as in `Repair`.
 
         Raises:
             LedgerCorrupt: If the witness is damaged.
             LedgerUnavailable: If it cannot be read.
         """
         if self.witness is None or not self.witness.exists():
-            return ()
+            return (), frozenset()
         lines = [line for line in self.witness.all_lines() if book in line.books]
+        lost, start = missing(reading, lines), f"{book}#"
+        pinned = {pair for e in lost for pair in e.pinned if pair[0].startswith(start)}
         accounts = (
             account
-            for line in missing(reading, lines)
+            for line in lost
             for account, used in line.used.items()
             if line.charge is not None or any(used)
         )
-        return tuple({a: 0 for a in accounts if a.startswith(f"{book}#")})
+        return tuple({a: 0 for a in accounts if a.startswith(start)}), frozenset(pinned)
 
     def record(self, entries: Iterable[Entry]) -> None:
         """Write entries that are committed to the witness, durably.

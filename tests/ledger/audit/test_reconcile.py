@@ -258,7 +258,7 @@ def test_another_way_that_was_short_counts_as_well(
 def test_a_lost_account_without_a_policy_is_not_forgotten(
     host: Host,
 ) -> None:
-    """Nothing is repaired before the policy is back."""
+    """Nothing is repaired before the policy is back, and under no other filter."""
     empty = host.folder / "empty"
     create_ledger(url(empty), witness="none").close()
     ledger_id = host.open().id
@@ -267,6 +267,14 @@ def test_a_lost_account_without_a_policy_is_not_forgotten(
     ledger = host.open()
     with pytest.raises(ConfigurationError, match="no policy makes it"):
         reconcile(ledger, {}, reason=WHY)
+    # One tally is added up under another: 0.25 of epsilon is 0.03 of rho.
+    other = make_policy("a", budget="{epsilon: 1, delta: 1e-6}", filter="zcdp")
+    for repair in (
+        partial(reconcile, ledger, {**POLICIES, "a": other}, reason=WHY),
+        partial(apply_policy, ledger, other),
+    ):
+        with pytest.raises(ConfigurationError, match="opened with another policy"):
+            repair()
     assert read(host.path, "SELECT count(*) FROM entry") == [(0,)]
     reconcile(ledger, POLICIES, reason=WHY)
     granted(ledger, "0.25", policies=[POLICIES["a"]])

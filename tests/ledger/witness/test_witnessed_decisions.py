@@ -263,6 +263,23 @@ def test_a_lost_term_that_was_charged_has_to_be_applied_again(
     ledger.close()
 
 
+def test_charges_after_a_lost_tightening_are_charged_again(
+    path: Place, tmp_path: Path
+) -> None:
+    """A tightened term counts in the same currency, whichever copy governs."""
+
+    def charges(ledger: Ledger) -> None:
+        apply_policy(ledger, LOWER)
+        granted(ledger, "0.1", policies=[LOWER])
+
+    ledger = forget(path, str(tmp_path / "witness"), charges)
+    used = sum(sums(path))
+    assert reconcile(ledger, {"a": LOWER}, reason="restored").losses
+    assert sum(sums(path)) * 10 == used * 10 + 1
+    ledger.close()
+    audit(path)
+
+
 def test_a_lost_first_term_is_opened_by_its_file(tmp_path: Path) -> None:
     """There is nothing to freeze, and nothing else that could govern."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
