@@ -31,7 +31,14 @@ from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.windows import part_at, place_of
 from tests.accounting.oracle import MP, gaussian_delta, real
-from tests.ledger.support import granted, make_ledger, make_policy, request, url
+from tests.ledger.support import (
+    first_lost,
+    granted,
+    make_ledger,
+    make_policy,
+    request,
+    url,
+)
 
 WEEKS = [
     "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
@@ -172,9 +179,9 @@ def test_windows_begin_before_the_first_charge(ledger: Ledger) -> None:
 def test_windows_go_on_after_charges_that_only_the_witness_knows(ledger: Ledger):
     """A repair charges them again on the parts, in the currency of their term."""
     apply_policy(ledger, PAIRS)
-    other = Apply(policy=GAUSSIAN, reason="r", new_term=True, forgotten=("a#1",))
+    lost = {"forgotten": first_lost(ledger), "reason": "r"}
     with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
-        ledger.ask(other)
+        ledger.ask(Apply(policy=GAUSSIAN, new_term=True, **lost))
 
 
 def test_a_lifetime_caps_all_windows(ledger: Ledger) -> None:
