@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -19,11 +18,13 @@ from dpflow.ledger.views.spending import OWN_NOISE
 from dpflow.noise.grid import ADDED, GRID
 from dpflow.notebook import shown_key
 from dpflow.policy.partition import Partition
+from dpflow.policy.windows import part_at, place_of
 
-#: Forms of the names of periods.
-_FORMS = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+_PERIODS = "hour", "day", "week", "month"
 #: Relative rounding of float64 and of sums of some, and twice that of noise on a grid.
 _FLOAT, _STEPS = Fraction(1, 2**48), Fraction(2 * ADDED, GRID)
+#: Binary digits of narrow floats; `float` is Arrow's name of float32.
+_NARROW = {"float16": 11, "float32": 24, "float": 24}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +49,7 @@ class Source:
 
 def kind_of(name: str) -> str:
     """Return "hour", "day", "week" or "month" by the shape of a name, else ""."""
-    return next((kind for kind in _FORMS if Partition(by=kind).fits(name)), "")
+    return next((kind for kind in _PERIODS if Partition(by=kind).fits(name)), "")
 
 
 def periods(first: str, last: str) -> tuple[str, ...]:
@@ -63,10 +64,8 @@ def periods(first: str, last: str) -> tuple[str, ...]:
         f"{first!r} to {last!r} is no range of periods. Write two hours, days, weeks "
         "or months in their order, such as 1997-W10.",
     )
-    day = "-01" if kind == "month" else ""
-    start, end = (datetime.fromisoformat(name + day) for name in (first, last))
-    hours = [timedelta(hours=n) for n in range((end - start) // timedelta(hours=1) + 1)]
-    return tuple(dict.fromkeys((start + n).strftime(_FORMS[kind]) for n in hours))
+    places = range(place_of(first), place_of(last) + 1)
+    return tuple(filter(None, (part_at(first, place) for place in places)))
 
 
 def check_shared(sources: Sequence[Source], *omitted: str) -> None:
@@ -107,6 +106,8 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
     by_time = bool(partitions) and all(map(kind_of, partitions))
     parts = tuple(partitions if by_time else periods or [""])
     value: Any = [] if text is None else decode(text)
+    kind = str(getattr(value, "dtype", getattr(value, "type", ""))).partition("[")[0]
+    rounding = Fraction(1, 2 ** _NARROW.get(kind.lower(), 48))
     plain = value.tolist() if hasattr(value, "tolist") else value
     listed = plain if isinstance(plain, list | tuple) else [plain]
     are_numbers = all(isinstance(n, int | float) and math.isfinite(n) for n in listed)
@@ -121,7 +122,7 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
         key=shown_key(kept.key),
         parts=parts,
         numbers=tuple(
-            _noisy(n, cost, facts["reported"]) for n in listed if are_numbers
+            _noisy(n, cost, facts["reported"], rounding) for n in listed if are_numbers
         ),
         shared={
             **{name: text for name, text in fields.items() if text not in periods},
@@ -136,16 +137,14 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
     )
 
 
-def _noisy(number: float, cost: Any, draws: int | None) -> Noisy:
+def _noisy(number: float, cost: Any, draws: int | None, rounding: Fraction) -> Noisy:
     """Return a number with its noise as it was drawn; a whole one was rounded then."""
     exact, finest = Fraction(number), getattr(cost, "finest", cost)
     is_normal = hasattr(finest, "sigma")
-    slack = Fraction(1, 2) if exact.denominator == 1 else abs(exact) * _FLOAT
+    slack = max(abs(exact) * rounding, Fraction(exact.denominator == 1, 2))
+    spread, most = (finest.sigma if is_normal else finest.scale) * (1 + _FLOAT), 1
     if finest is not cost:
         # Laplace noise is drawn in steps of a grid, which its scale and slack cover.
         spread, most = cost.draw(draws or 1) * (1 + _STEPS), len(cost.spreads)
-        return Noisy(
-            exact, spread, is_normal, most, slack + finest.sensitivity * _STEPS
-        )
-    spread = (finest.sigma if is_normal else finest.scale) * (1 + _FLOAT)
-    return Noisy(exact, spread, is_normal, 1, slack)
+        slack += finest.sensitivity * _STEPS
+    return Noisy(exact, spread, is_normal, most, slack)

@@ -357,7 +357,7 @@ def window_loads(charges: Iterable[RunCharge]) -> list[Load]:
             own.append((charge.gate.window, charge))
     loads = []
     for own in families.values():
-        (length, _, used), newest = max(own, key=lambda each: each[0].place)
+        (length, _, used, _), newest = max(own, key=lambda each: each[0].place)
         gate, zero = empty_gate(newest.gate), newest.gate.rule.zero()
         tops = [reduce(Tally.highest, charge.peaks) for _, charge in own]
         loads.append(

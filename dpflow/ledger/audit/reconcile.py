@@ -28,7 +28,7 @@ from dpflow.ledger.rows import OF_FLOW, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import read_releases
-from dpflow.ledger.witness.base import KEPT, Line, Witness, pinned_by
+from dpflow.ledger.witness.base import KEPT, Line, Witness
 from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
@@ -112,6 +112,7 @@ class Comparison:
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
         lacking: The lines that a repair names.
+        pinned: Policies of terms that they charge, as in `Repair`.
         tells_all: Whether there is a line of each missing charge, not only of the
             newest.
     """
@@ -124,6 +125,7 @@ class Comparison:
     lost: tuple[LostDecisions, ...]
     again: int
     lacking: Sequence[Line] = field(repr=False)
+    pinned: frozenset[tuple[str, str]] = field(repr=False)
     tells_all: bool = field(repr=False)
 
     @property
@@ -224,7 +226,7 @@ def charge_again(
                 lost=tuple((line.number, line.hash) for line in gaps.lacking),
                 frozen={each.dataset: each.reason for each in gaps.lost},
                 policies=policies,
-                pinned=pinned_by(gaps.lacking),
+                pinned=gaps.pinned,
             )
         )
     if witness is not None and not gaps.agrees:
@@ -278,7 +280,8 @@ def _compared(
         yield from all_terms(state, *by_book)
 
     state = reading.load(needs)
-    check_policies(state, pinned_by(lacking))
+    pinned = frozenset[tuple[str, str]]().union(*(line.pinned for line in lacking))
+    check_policies(state, pinned)
     # All missing lines of an account are here after a line that the ledger holds, as
     # far as compaction left none out.
     last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
@@ -299,6 +302,7 @@ def _compared(
         lost=tuple(each for each in decisions if each.gates or each.terms),
         again=len(away) - len(lacking),
         lacking=lacking,
+        pinned=pinned,
         tells_all=whole or by_account.keys() <= joined,
     )
 

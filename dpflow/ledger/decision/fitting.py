@@ -28,7 +28,7 @@ def with_parts_near(state: State, gate: Gate, parts: Sequence[str] = ()) -> Gate
     """
     if gate.window is None:
         return gate
-    places, (length, place, _) = [*map(place_of, parts)], gate.window
+    places, (length, place, *_) = [*map(place_of, parts)], gate.window
     # A refusal names a later part that fits.
     near = charged_near(state, gate.id, gate.window, ahead=length if parts else 0)
     size = most_in_window(places, place, length) if parts else gate.size
@@ -88,11 +88,16 @@ def first_fitting_part(pairs: Sequence[tuple[Gate, Tally]]) -> str | None:
 
     Returns:
         The first part of the request if it reads the same number of later parts; None
-        if it fits within one length of a window nowhere.
+        if it fits within one length of a window nowhere, or if parts of a dataset
+        without windows are charged as well.
     """
+    if any(gate.partition and gate.window is None for gate, _ in pairs):
+        return None
     gates = [(gate, gate.window, amount) for gate, amount in pairs if gate.window]
     first = min(gates, key=lambda each: each[1].place, default=None)
     for later in range(1, first[1].length + 1) if first else ():
+        if any(window.place + later in window.overdrawn for _, window, _ in gates):
+            continue
         moved = []
         for gate, window, amount in gates:
             there = window._replace(place=window.place + later)

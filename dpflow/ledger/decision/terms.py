@@ -12,7 +12,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger.decision.gates import gates_text, population_of
-from dpflow.ledger.decision.lifetime import is_charged, view_of
+from dpflow.ledger.decision.lifetime import view_of
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.model import Decision
 from dpflow.ledger.records import Request, TermView, by_identity, digest
@@ -144,6 +144,8 @@ def opened(pen: Decision, policy: Policy, *, reason: str, **body: Any) -> Term:
         **body: As of `pin`.
     """
     number = pen.state.book(policy.dataset).terms + 1
+    # Only a person's term has further facts, and it is never taken for a step's.
+    reason += " (applied)" * (bool(body) and reason in BY_ITSELF)
     term = {
         "number": number,
         **facts_of(policy),
@@ -191,11 +193,13 @@ def pin(
 def may_be_replaced(state: State, term: Term) -> bool:
     """Say whether a step with the next file may replace an uncharged term.
 
-    It replaces neither a term that a person applied nor one of a frozen dataset.
+    It replaces neither a term that a person applied nor one of a frozen dataset, nor
+    one after a charged term: a repair may charge an older term later.
     """
+    wholes = (f"{term.book}#{number}" for number in range(term.number, 0, -1))
     by_itself = term.facts["reason"] in BY_ITSELF
     is_open = state.book(term.book).frozen is None
-    return by_itself and is_open and not is_charged(state, term)
+    return by_itself and is_open and not any(map(state.account, wholes))
 
 
 def _changed(term: Term, policy: Policy) -> PolicyChanged:

@@ -31,11 +31,13 @@ class Window(NamedTuple):
         length: Number of parts of a window.
         place: Of the part in the calendar.
         used: Amounts of charged parts around it, by place.
+        overdrawn: Places of those that admit nothing more.
     """
 
     length: int
     place: int
     used: tuple[tuple[int, Tally], ...] = ()
+    overdrawn: tuple[int, ...] = ()
 
     def among(self, used: Mapping[int, Tally]) -> Window:
         """Return the same with the amounts of charged parts, by place."""
@@ -77,12 +79,11 @@ def charged_near(state: State, account: str, window: Window, ahead: int = 0) -> 
         window: Its windows.
         ahead: Number of further parts, after those that share a window with it.
     """
-    rows = (
-        (place, state.account(name))
-        for place, name in accounts_near(account, window.length, ahead)
-    )
-    used = ((place, used_of(row)) for place, row in rows if row is not None)
-    return window._replace(used=tuple(used))
+    near = accounts_near(account, window.length, ahead)
+    rows = [(at, row) for at, name in near if (row := state.account(name)) is not None]
+    used = ((at, used_of(row)) for at, row in rows)
+    overdrawn = (at for at, row in rows if row.overdrawn)
+    return window._replace(used=tuple(used), overdrawn=tuple(overdrawn))
 
 
 def window_total(state: State, account: str) -> Tally | None:

@@ -31,14 +31,7 @@ from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.windows import part_at, place_of
 from tests.accounting.oracle import MP, gaussian_delta, real
-from tests.ledger.support import (
-    first_lost,
-    granted,
-    make_ledger,
-    make_policy,
-    request,
-    url,
-)
+from tests.ledger.support import granted, make_ledger, make_policy, request, url
 
 WEEKS = [
     "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
@@ -149,12 +142,11 @@ def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
         charge(ledger, 1, policy=more, cost="0.6", flow="report")
     charge(ledger, 1, policy=more, flow="report")
     assert verify(ledger).fine
-    within = "{by: week, replace: within}"
     for other in (
         by_week(3),
         by_week(budget="{epsilon: 2}"),
         by_week(lifetime="{epsilon: 9}"),
-        by_week(relation="replace-one", partition=within),
+        by_week(relation="replace-one", partition="{by: week, replace: within}"),
         by_week(filter="zcdp", budget="{epsilon: 1, delta: 0.1}"),
         make_policy(**BY_WEEK),
     ):
@@ -168,20 +160,17 @@ def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
     assert verify(ledger).fine
 
 
-def test_windows_begin_before_the_first_charge(ledger: Ledger) -> None:
-    """What parts without windows were charged would be missing in the sums."""
-    parts = make_policy(**BY_WEEK)
+def test_windows_neither_begin_nor_change_after_a_charge(ledger: Ledger) -> None:
+    """Sums would lack what was charged, even where only the witness knows of it."""
+    begun, parts = {"reason": "r", "new_term": True}, make_policy("b", **BY_WEEK)
     charge(ledger, 0, policy=parts)
-    with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
-        apply_policy(ledger, PAIRS, reason="windows", new_term=True)
-
-
-def test_windows_go_on_after_charges_that_only_the_witness_knows(ledger: Ledger):
-    """A repair charges them again on the parts, in the currency of their term."""
     apply_policy(ledger, PAIRS)
-    lost = {"forgotten": first_lost(ledger), "reason": "r"}
-    with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
-        ledger.ask(Apply(policy=GAUSSIAN, new_term=True, **lost))
+    for other in (
+        Apply(policy=by_week(dataset="b"), **begun),
+        Apply(policy=GAUSSIAN, **begun, forgotten=("a#1",)),
+    ):
+        with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
+            ledger.ask(other)
 
 
 def test_a_lifetime_caps_all_windows(ledger: Ledger) -> None:
@@ -233,6 +222,17 @@ def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
             charge(ledger, week, cost="0.1")
     charge(ledger, 2, cost="0.5")
     assert verify(ledger).fine
+
+
+def test_a_refusal_names_no_part_that_is_overdrawn(ledger: Ledger) -> None:
+    """A part stays so although a void makes room in its windows again."""
+    held = granted(ledger, policies=(PAIRS,), partitions=WEEKS[1:2], cost="1")
+    over, parts = PureDP(epsilon="0.1"), (WEEKS[2],)
+    ledger.ask(Prior(policy=PAIRS, cost=over, reason="r", partitions=parts))
+    ledger.void(held, reason="it did not start")
+    charge(ledger, 0)
+    with pytest.raises(BudgetRefused, match=f"again for data from {WEEKS[3]}"):
+        charge(ledger, 1, cost="0.9")
 
 
 def test_a_grant_above_a_window_is_detected(ledger: Ledger, monkeypatch) -> None:
@@ -293,11 +293,9 @@ def test_policies_that_windows_do_not_suit_are_refused() -> None:
 
 def test_without_a_filter_windows_take_gdp() -> None:
     """Its threshold needs the least Gaussian noise; the sentence names the window."""
-    text = (
-        "dataset: a\nunit: customer-day\nrelation: add-or-remove\nwindow: {length: 365}"
-    )
-    text += "\nbudget: {epsilon: 3, delta: 1e-6}\npartition: {by: day}\n"
-    policy = parse_policy(text)
+    text = "dataset: a\nunit: customer-day\nrelation: add-or-remove\n"
+    text += "budget: {epsilon: 3, delta: 1e-6}\npartition: {by: day}\n"
+    policy = parse_policy(text + "window: {length: 365}\n")
     assert policy.filter.theorem == "gdp"
     sentence = policy.guarantee_sentence()
     said = "for what one customer did in any 365 consecutive days (UTC), if every"

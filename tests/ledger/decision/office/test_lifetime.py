@@ -10,8 +10,8 @@ import pytest
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
-from dpflow.ledger.decision.office import Amend, Freeze
-from dpflow.ledger.decision.terms import opened
+from dpflow.ledger.decision.office import Amend, Freeze, Repair
+from dpflow.ledger.decision.terms import FIRST, opened
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision, all_terms
 from dpflow.ledger.office import apply_policy, propose
@@ -24,6 +24,7 @@ from tests.ledger.support import (
     entries,
     granted,
     make_policy,
+    refused,
     terms_of,
 )
 from tests.sizes import spread
@@ -64,7 +65,7 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     assert "All terms together stay within (epsilon = 2, delta = 0)" in words
     if while_frozen:
         ledger.ask(Freeze(book="a", reason="looked odd"))
-    amend(ledger, name, 5)
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon=5), reason="it was a sum"))
     if while_frozen:
         ledger.ask(Freeze(book="a", reason="it was odd", unfreeze=True))
     words = term_guarantee(before.declared(), views.terms(ledger, "a"))
@@ -77,12 +78,6 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     words = terms_in_words(apply_policy(ledger, before, **RAISED).terms)
     assert "1 (epsilon = 1, delta = 0) for customer (add-or-remove), overdrawn" in words
     granted(ledger, policies=[before])
-
-
-def amend(ledger: Ledger, charge: str, epsilon: int) -> None:
-    """Let a step have cost more than it declared."""
-    cost = PureDP(epsilon=epsilon)
-    ledger.ask(Amend(charge=charge, cost=cost, reason="it was a sum, not a mean"))
 
 
 def test_the_terms_add_up_to_the_lifetime_exactly(ledger: Ledger) -> None:
@@ -145,22 +140,6 @@ def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
 # In words
 
 
-def test_a_replaced_term_that_was_charged_later_passes_the_lifetime(
-    ledger: Ledger,
-) -> None:
-    """Its step was void, and was found to have run; the words do not hide the sum."""
-    before, after = policy("1", "1"), policy("0.9", "1")
-    name = granted(ledger, "1", policies=[before])
-    ledger.void(name, reason="it did not start")
-    apply_policy(ledger, after)
-    granted(ledger, "0.9", policies=[after])
-    words = term_guarantee(after.declared(), views.terms(ledger, "a"))
-    assert "All terms together stay within (epsilon = 1, delta = 0)" in words
-    amend(ledger, name, 1)
-    words = term_guarantee(after.declared(), views.terms(ledger, "a"))
-    assert "together may exceed the lifetime (epsilon = 1, delta" in words
-
-
 def test_terms_of_another_unit_do_not_count_within_the_lifetime(ledger: Ledger) -> None:
     """A visit's budget says nothing of the customer who made a hundred."""
     visits = policy("1", unit="visit")
@@ -170,6 +149,27 @@ def test_terms_of_another_unit_do_not_count_within_the_lifetime(ledger: Ledger) 
     words = term_guarantee(after.declared(), applied.terms)
     assert "together stay within" not in words
     assert "together may exceed the lifetime (epsilon = 2, delta" in words
+
+
+def test_no_step_replaces_what_a_person_applied(ledger: Ledger) -> None:
+    """Whatever the reason is: also that of terms which steps open."""
+    granted(ledger, policies=[policy("1", "3")])
+    apply_policy(ledger, policy("2", "3"), new_term=True, reason=FIRST)
+    with pytest.raises(PolicyChanged):
+        granted(ledger, policies=[policy("3", "3")])
+    audit(ledger)
+
+
+def test_no_step_opens_a_term_after_a_repair_charged_an_older_one(ledger: Ledger):
+    """The first term was uncharged when its file was replaced; its charge was lost."""
+    for epsilon in ("1", "2"):
+        refused(ledger, "9", policies=[policy(epsilon, "2")])
+    ledger.ask(Repair(amounts={"a#1": (UNIT, 0)}, head=4, repairs=1, reason="r"))
+    with pytest.raises(PolicyChanged):
+        granted(ledger, policies=[policy("1.5", "2")])
+    with pytest.raises(PolicyNotApplied, match="above its lifetime"):
+        apply_policy(ledger, policy("1.5", "2"))
+    audit(ledger)
 
 
 # Whatever is done
