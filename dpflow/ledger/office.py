@@ -53,7 +53,7 @@ def apply_policy(ledger: Ledger, policy: Policy, **wish: Any) -> Proposal:
         ConfigurationError: If another dataset has its source.
     """
     with ledger.storage.read() as reading:
-        forgotten, pinned = ledger.watch.forgotten(reading, policy.dataset)
-    command = Apply(policy=policy, forgotten=forgotten, pinned=pinned, **wish)
+        forgotten = ledger.watch.forgotten(reading, policy.dataset)
+    command = Apply(policy=policy, forgotten=forgotten, **wish)
     applied: Proposal = ledger.ask(command)
     return applied

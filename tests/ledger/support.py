@@ -290,6 +290,11 @@ def terms_of(ledger: Ledger) -> list[dict[str, Any]]:
         return [dict(term.facts) for term in terms]
 
 
+def first_lost(ledger: Ledger) -> frozenset[tuple[str, str]]:
+    """Return the first term of dataset "a" as one whose charges were forgotten."""
+    return frozenset({("a#1", terms_of(ledger)[0]["opened_with"])})
+
+
 def audit(of: Place | Ledger) -> None:
     """Recompute every hash, sum and row of a ledger; an open one verifies, too."""
     auditor.audit(lambda sql: read(of, sql))

@@ -28,7 +28,7 @@ from dpflow.ledger.rows import OF_FLOW, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import read_releases
-from dpflow.ledger.witness.base import KEPT, Line, Witness
+from dpflow.ledger.witness.base import KEPT, Line, Witness, pinned_by
 from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
@@ -112,7 +112,6 @@ class Comparison:
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
         lacking: The lines that a repair names.
-        pinned: Policies of terms that they charge, as in `Repair`.
         tells_all: Whether there is a line of each missing charge, not only of the
             newest.
     """
@@ -125,7 +124,6 @@ class Comparison:
     lost: tuple[LostDecisions, ...]
     again: int
     lacking: Sequence[Line] = field(repr=False)
-    pinned: frozenset[tuple[str, str]] = field(repr=False)
     tells_all: bool = field(repr=False)
 
     @property
@@ -226,7 +224,7 @@ def charge_again(
                 lost=tuple((line.number, line.hash) for line in gaps.lacking),
                 frozen={each.dataset: each.reason for each in gaps.lost},
                 policies=policies,
-                pinned=gaps.pinned,
+                pinned=pinned_by(gaps.lacking),
             )
         )
     if witness is not None and not gaps.agrees:
@@ -280,8 +278,7 @@ def _compared(
         yield from all_terms(state, *by_book)
 
     state = reading.load(needs)
-    pinned = frozenset[tuple[str, str]]().union(*(line.pinned for line in lacking))
-    check_policies(state, pinned)
+    check_policies(state, pinned_by(lacking))
     # All missing lines of an account are here after a line that the ledger holds, as
     # far as compaction left none out.
     last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
@@ -302,7 +299,6 @@ def _compared(
         lost=tuple(each for each in decisions if each.gates or each.terms),
         again=len(away) - len(lacking),
         lacking=lacking,
-        pinned=pinned,
         tells_all=whole or by_account.keys() <= joined,
     )
 

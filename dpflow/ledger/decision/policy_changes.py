@@ -29,7 +29,7 @@ from dpflow.ledger.decision.terms import (
 from dpflow.ledger.decision.windows import continuation_problem
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Term, is_within, roots_of
+from dpflow.ledger.rows import Term, is_within
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
@@ -75,16 +75,14 @@ class Apply(Command):
         reason: Why; a new term needs one.
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise the lifetime; its promise ends then.
-        forgotten: Accounts that the witness knows to have been charged.
-        pinned: As of `Repair`.
+        forgotten: Terms that the witness knows to have been charged, as in `Repair`.
     """
 
     policy: Policy
     reason: str = ""
     new_term: bool = False
     raise_lifetime: bool = False
-    forgotten: tuple[str, ...] = ()
-    pinned: frozenset[tuple[str, str]] = frozenset()
+    forgotten: frozenset[tuple[str, str]] = frozenset()
 
     def decide(self, state: State) -> Decision:
         """Make a policy the ledger's own copy, which governs from then on.
@@ -96,14 +94,14 @@ class Apply(Command):
                 this term have another policy.
         """
         pen, book = Decision(state, self), self.policy.dataset
-        proposal, closed = propose(state, self.policy, self.forgotten), []
+        lost, closed = sorted({whole for whole, _ in self.forgotten}), []
+        proposal = propose(state, self.policy, lost)
         action, terms = proposal.action, proposal.terms
         if terms and terms[-1].charged and self.new_term:
             action = "new term"
         if action == "new term":
             self._check_wanted(proposal)
         raises = self.raise_lifetime
-        lost = roots_of(self.forgotten)
         error = _obstacle(state, self.policy, terms, action, lost, raises=raises)
         if error is not None:
             raise error
@@ -118,7 +116,7 @@ class Apply(Command):
             if lost:
                 body["forgotten"] = lost
             opened(pen, self.policy, reason=reason, **body)
-            check_policies(pen.state, self.pinned)
+            check_policies(pen.state, self.forgotten)
         applied = replace(
             proposal,
             action=action,

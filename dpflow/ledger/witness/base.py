@@ -73,12 +73,6 @@ class Line(NamedTuple):
         """Whether the entry is a decision that no later line shows."""
         return self.kind in KINDS and KINDS[self.kind].decides
 
-    @property
-    def pinned(self) -> set[tuple[str, str]]:
-        """The policies of terms that it charges."""
-        charges = any(map(any, self.used.values()))
-        return {*self.policies.items()} if charges else set()
-
     def to_text(self, ledger: str) -> str:
         """Write the line."""
         return _sealed(ledger, f"{self.number:012d} {self.hash} {canonical(self[2:])}")
@@ -117,6 +111,14 @@ def line_of(entry: Entry) -> Line:
     run, flow = body.get("flow_run"), body.get("flow")
     policies = body.get("policy", {})
     return Line(*place, used, entry.amounts, run, tuple(entry.books), flow, policies)
+
+
+def pinned_by(lines: Iterable[Line]) -> frozenset[tuple[str, str]]:
+    """Return the terms that lines charge, each with its policy, as in `policies`."""
+    charges = (
+        e for e in lines if e.charge is not None or any(map(any, e.used.values()))
+    )
+    return frozenset(pair for line in charges for pair in line.policies.items())
 
 
 def header_of(epoch: int) -> Line:

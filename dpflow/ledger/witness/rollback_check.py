@@ -22,12 +22,20 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
+from dpflow.ledger.rows import split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import damaged, driver_needed, is_postgres
 from dpflow.ledger.storage.memory import MEMORY
 from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.storage.tables import ENDLESS, Needs, Reading
-from dpflow.ledger.witness.base import Line, Witness, WitnessAt, compacted, line_of
+from dpflow.ledger.witness.base import (
+    Line,
+    Witness,
+    WitnessAt,
+    compacted,
+    line_of,
+    pinned_by,
+)
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.policy import Policy
 
@@ -201,29 +209,20 @@ class Watch:
             return error.message
         return None
 
-    def forgotten(
-        self, reading: Reading, book: str
-    ) -> tuple[tuple[str, ...], frozenset[tuple[str, str]]]:
-        """Return a book's accounts that lack a charge which was witnessed.
+    def forgotten(self, reading: Reading, book: str) -> frozenset[tuple[str, str]]:
+        """Return a book's terms that lack a charge which was witnessed.
 
-        The policies that their terms were opened with follow, as in `Repair`.
+        Each is the account of its whole, with the policy that it was opened with.
 
         Raises:
             LedgerCorrupt: If the witness is damaged.
             LedgerUnavailable: If it cannot be read.
         """
         if self.witness is None or not self.witness.exists():
-            return (), frozenset()
+            return frozenset()
         lines = [line for line in self.witness.all_lines() if book in line.books]
-        lost, start = missing(reading, lines), f"{book}#"
-        pinned = {pair for e in lost for pair in e.pinned if pair[0].startswith(start)}
-        accounts = (
-            account
-            for line in lost
-            for account, used in line.used.items()
-            if line.charge is not None or any(used)
-        )
-        return tuple({a: 0 for a in accounts if a.startswith(start)}), frozenset(pinned)
+        pinned = pinned_by(missing(reading, lines))
+        return frozenset(pair for pair in pinned if split(pair[0])[0] == book)
 
     def record(self, entries: Iterable[Entry]) -> None:
         """Write entries that are committed to the witness, durably.

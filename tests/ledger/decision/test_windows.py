@@ -31,7 +31,14 @@ from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.windows import part_at, place_of
 from tests.accounting.oracle import MP, gaussian_delta, real
-from tests.ledger.support import granted, make_ledger, make_policy, request, url
+from tests.ledger.support import (
+    first_lost,
+    granted,
+    make_ledger,
+    make_policy,
+    request,
+    url,
+)
 
 WEEKS = [
     "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
@@ -167,7 +174,7 @@ def test_windows_neither_begin_nor_change_after_a_charge(ledger: Ledger) -> None
     apply_policy(ledger, PAIRS)
     for other in (
         Apply(policy=by_week(dataset="b"), **begun),
-        Apply(policy=GAUSSIAN, **begun, forgotten=("a#1",)),
+        Apply(policy=GAUSSIAN, **begun, forgotten=first_lost(ledger)),
     ):
         with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
             ledger.ask(other)

@@ -26,6 +26,7 @@ from tests.ledger.audit.test_forged import written_as
 from tests.ledger.support import (
     Place,
     audit,
+    first_lost,
     granted,
     make_ledger,
     make_policy,
@@ -324,7 +325,7 @@ def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> Non
     sums = policy("9", filter="auto")
     apply_policy(ledger, sums)
     for file in (policy("9"), sums):
-        ledger.ask(Apply(policy=file, forgotten=("a#1",), **NEW))
+        ledger.ask(Apply(policy=file, forgotten=first_lost(ledger), **NEW))
         granted(ledger, "0.1", policies=[file])
     assert len(terms_of(ledger)) == 3
     assert verify(ledger).fine
