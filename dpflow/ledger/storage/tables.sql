@@ -74,19 +74,19 @@ WHERE entry.number IN (
         WHERE tag.key = named.value AND tag.number < :before
     ) FROM json_each(:names) AS named
     UNION SELECT CAST(numbered.value AS bigint) FROM json_each(:numbers) AS numbered
-    UNION SELECT made.number
-    FROM json_each(:charges) AS charged JOIN entry AS made
-        ON made.charge = charged.value AND made.kind = 'reserve'
-    WHERE made.number < :before
-    UNION SELECT ended.number
-    FROM json_each(:charges) AS charged JOIN entry AS ended
-        ON ended.charge = charged.value AND ended.kind IN ({ends})
-    WHERE ended.number < :before
+    UNION SELECT (
+        SELECT number FROM entry
+        WHERE charge = charged.value AND kind = 'reserve' AND number < :before
+    ) FROM json_each(:charges) AS charged
+    UNION SELECT (
+        SELECT number FROM entry
+        WHERE charge = charged.value AND kind IN ({ends}) AND number < :before
+    ) FROM json_each(:charges) AS charged
 )
 
 -- name: values
-SELECT kept.key, kept.value AS output FROM json_each(:names) AS named
-JOIN kept ON kept.key = named.value
+SELECT named.value, (SELECT value AS output FROM kept WHERE key = named.value)
+FROM json_each(:names) AS named
 
 -- name: sizes
 SELECT kept.key, length(kept.value) AS output FROM json_each(:names) AS named

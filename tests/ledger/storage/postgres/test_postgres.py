@@ -83,6 +83,24 @@ def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
     audit(postgres_url)
 
 
+_FETCHED = (
+    "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables "
+    "WHERE schemaname = 'dpflow'"
+)
+
+
+def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) -> None:
+    """A session plans its statements once, when the tables are perhaps still small."""
+    for number in range(60):
+        key = f"{number:064x}"
+        ledger.settle(granted(ledger, "0.01", release_key=key), value="1")
+    with ledger.storage.read() as reading:
+        before = reading.connection.execute(_FETCHED).fetchone()
+        reading.load(lambda _: ["charge/none", "release/none", "book/a"])
+        after = reading.connection.execute(_FETCHED).fetchone()
+    assert after[0] - before[0] < 10
+
+
 # Owners
 
 LOCKS = (
