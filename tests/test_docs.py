@@ -194,13 +194,13 @@ def test_the_table_of_filters_agrees_with_prices_and_policies() -> None:
 
 
 MONITORING = ROOT / "docs" / "monitoring"
-#: Labels of the gauges, in the order of their names.
-_LABELS = {"dataset", "flow", "account", "name", "term"}
+#: Labels of the gauges, and the node exporter's own.
+_LABELS = {"dataset", "flow", "account", "name", "part", "term", "file"}
 
 
 def wrong_names(text: str) -> set[str]:
     """Return the gauges and labels of a dashboard or of rules that do not exist."""
-    labels = re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}|\{(\w+)=~", text)
+    labels = re.findall(r"\{\{ ?(?:\$labels\.)?(?!end )(\w+) ?\}\}|[{,](\w+)[!=]~", text)
     named = {name for pair in labels for name in pair if name}
     return (named - _LABELS) | (set(re.findall(r"\bdpflow_\w+", text)) - {*_GAUGES})
 

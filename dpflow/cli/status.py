@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dpflow.forecast.outlook import ComingRuns
     from dpflow.show.status import DatasetStatus, Status
 
-#: A divided dataset has some accounts for each of its parts.
-_MOST_ACCOUNTS = 24
 _MEANING = (
     "Epsilon: the least budget, at that delta, that would have admitted what was "
     "charged so far. Guaranteed is the whole budget. Lost at most: the least bound "
@@ -120,7 +118,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
     from dpflow.ledger.views.runs import RECENT
     from dpflow.show.sheets import details
 
-    texts, sheets, hidden = details(known, _MOST_ACCOUNTS)
+    texts, sheets, hidden = details(known)
     yield from texts
     for sheet in sheets.values():
         yield ""

@@ -25,7 +25,6 @@ from dpflow.show.status import DatasetStatus, status_of
 logger = logging.getLogger("dpflow")
 
 _HUNDRED = 100.0
-_MOST_ACCOUNTS = 24
 
 
 def publish_budget(project: Project, refusal: BudgetRefused | None = None) -> None:
@@ -58,7 +57,7 @@ def _publish(
     project: Project, known: DatasetStatus, refusal: BudgetRefused | None
 ) -> None:
     dataset, key = known.standing.dataset, artifact_key(known.standing.dataset)
-    texts, sheets, _ = details(known, _MOST_ACCOUNTS)
+    texts, sheets, _ = details(known)
     lines = [f"# Privacy budget of `{dataset}`, term {known.standing.term}"]
     if refusal is not None:
         lines += ["", f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}"]

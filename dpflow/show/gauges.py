@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dpflow.rounding import number_from_text
+from dpflow.show.sheets import telling
 from dpflow.show.status import Status
 
 Labels = Mapping[str, str]
@@ -14,8 +15,8 @@ _GAUGES = {
     "dpflow_budget_left_fraction": "Remaining share of an account's budget.",
     "dpflow_runs_left": "Further runs that all gates admit.",
     "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
-    "dpflow_refusals": "Refused steps of the term, of the ledger's newest thousand.",
-    "dpflow_stopped": "1 if no step of the dataset runs that somebody waits for.",
+    "dpflow_refusals": "Refused steps of the term, among the ledger's newest 1,000.",
+    "dpflow_stopped": "1 if the dataset is halted, frozen or overdrawn.",
 }
 
 
@@ -41,9 +42,9 @@ def gauges(record: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]
             if outlook.runs_left is not None:
                 flow = {**dataset, "flow": outlook.flow or ""}
                 runs.append((flow, outlook.runs_left))
-        for view in status.standing.accounts:
-            label = {"account": view.kind, "name": view.name, "term": str(view.term)}
-            label = {"dataset": view.dataset, **label}
+        for view in telling(status.standing.accounts):
+            label = {"dataset": view.dataset, "account": view.kind, "name": view.name}
+            label |= {"part": view.gate.partition, "term": str(view.term)}
             if view.used_fraction is not None:
                 left.append((label, max(1 - view.used_fraction, 0.0)))
             if view.budget:

@@ -22,7 +22,7 @@ from dpflow.rounding import number_from_text, short_up
 
 RUNNING, HALTED, FROZEN = "running", "halted", "frozen"
 OVERDRAWN, NOT_STARTED = "overdrawn", "not started"
-#: States in which no step runs that somebody waits for.
+#: States in which a budget or an officer stops steps.
 STOPPED = (HALTED, FROZEN, OVERDRAWN)
 _WHOLE = "budget of dataset "
 _BUDGETS = ("dataset", "partition", "population")
@@ -59,7 +59,7 @@ class RunState:
 
     @property
     def stopped(self) -> bool:
-        """Whether no step runs that somebody waits for."""
+        """Whether a budget or an officer stops its steps."""
         return self.word in STOPPED
 
 

@@ -24,7 +24,6 @@ from dpflow.show.sheets import details, reservations_sheet
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_MOST_ACCOUNTS = 60
 _drawing = threading.Lock()
 
 
@@ -86,7 +85,7 @@ def _frame(live: Live | None) -> dict[str, Any]:
 
 def _section(section: Section) -> dict[str, Any]:
     standing = section.status.standing
-    texts, sheets, hidden = details(section.status, _MOST_ACCOUNTS)
+    texts, sheets, hidden = details(section.status, 60)
     return {
         "own": section,
         "facts": section.status,
