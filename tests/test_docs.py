@@ -200,7 +200,8 @@ _LABELS = {"dataset", "flow", "account", "name", "part", "term", "file"}
 
 def wrong_names(text: str) -> set[str]:
     """Return the gauges and labels of a dashboard or of rules that do not exist."""
-    labels = re.findall(r"\{\{ ?(?:\$labels\.)?(?!end )(\w+) ?\}\}|[{,](\w+)[!=]~", text)
+    field = r"\{\{ ?(?:\$labels\.)?(?!end )(\w+) ?\}\}|[{,](\w+)[!=]~"
+    labels = re.findall(field, text)
     named = {name for pair in labels for name in pair if name}
     return (named - _LABELS) | (set(re.findall(r"\bdpflow_\w+", text)) - {*_GAUGES})
 

@@ -60,7 +60,7 @@ class RevisionDiff:
     @property
     def weaker(self) -> list[str]:
         """Reasons why a guarantee may be weaker; empty if there are no such reasons."""
-        reasons = [
+        reasons = ["a policy file cannot be read"] * bool(self.problems) + [
             f"the policy of {edit.dataset} is {edit.verdict}"
             for edit in self.policies
             if edit.verdict in ("looser", "other", "removed")
@@ -161,7 +161,7 @@ def _files_of_commit(folder: Path, commit: str) -> dict[str, bytes]:
 def _commit(folder: Path, base: str) -> str:
     """Return the id of the commit at which the change began."""
     if git(folder, "rev-parse", "--show-toplevel") is None:
-        msg = f"{folder} is in no git repository. Commit it, or leave --base out."
+        msg = f"{folder} is missing, or in no git repository. Restore or commit it."
         raise ConfigurationError(msg)
     name = f"{base}^{{commit}}"
     result = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)

@@ -115,8 +115,9 @@ def test_a_policy_that_cannot_be_read_fails_the_check(project):
     """An invalid file, and a second one for a dataset."""
     second = project.policies / "twice.yaml"
     second.write_text(POLICY)
-    (problem,) = run_json(*STRICT, exit_code=1)["problems"]
-    assert "already governs the dataset" in problem
+    answer = run_json(*STRICT, exit_code=1)
+    assert "already governs the dataset" in answer["problems"][0]
+    assert answer["weaker"] == ["a policy file cannot be read"]
     second.unlink()
     project.policy.write_text(POLICY.replace("epsilon: 1,", "epsilon: -1,"))
     (problem,) = run_json(*STRICT, exit_code=1)["problems"]

@@ -168,23 +168,13 @@ def test_a_plan_needs_no_cost(shop: Shop) -> None:
     assert "no run of the flow" in run("forecast", "cdnow").stderr
 
 
-DIVIDED = """\
-dataset: divided
-unit: customer-week
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-partition: {by: week}
-flows: {weekly-report: {epsilon: 2, delta: 5e-7}}
-"""
-
-
 def test_gauges_of_parts_are_few_and_differ_in_their_labels(shop: Shop) -> None:
     """Prometheus refuses two samples with equal labels."""
-    shop.write(DIVIDED, "divided.yaml")
+    policy = CDNOW.replace("cdnow", "divided").replace("customer", "customer-week")
+    shop.write(f"{policy}partition: {{by: week}}\n", "divided.yaml")
     for week in range(10, 36):
         shop.charge(dataset="divided", partitions=(f"2026-W{week}",))
     page = run_fine("status", "divided", "--format", "prometheus")
     samples = [line.split(" ")[0] for line in page.splitlines() if line[0] != "#"]
     assert len(set(samples)) == len(samples) < 60
-    assert sum('name="weekly-report",part="2026-W35"' in each for each in samples) == 2
+    assert any('name="weekly-report",part="2026-W35"' in each for each in samples)

@@ -76,8 +76,8 @@ def diff(
         raise typer.BadParameter(msg)
     result = compare_with_commit(settings().policies, base)
     parts = markdown_parts(result) if markdown else diff_parts(result)
-    weaker = fail_on is not None and bool(result.weaker or result.problems)
-    return data_of(result) | {"weaker": result.weaker}, parts, not weaker
+    weaker = result.weaker
+    return data_of(result) | {"weaker": weaker}, parts, not (fail_on and weaker)
 
 
 def _diff_with_ledger(dataset: str | None) -> Answer:
