@@ -133,12 +133,13 @@ def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> 
     numbers = [each.numbers[0] for each in chosen]
     times = sums.combination([each.parts for each in chosen], numbers, parts)
     gaps = sorted(parts.difference(*(s.parts for s in chosen))) or ["single parts"]
+    gaps = gaps if around else ["all periods together: name some by --from and --to"]
     bad = [s for s in named if s not in good and not parts.isdisjoint(s.parts)]
-    problems = [f"{each.key} {each.problem or 'is a list'}" for each in bad]
+    problems = [f"; {each.key} {each.problem or 'is a list'}" for each in bad]
     require(
         times is not None,
-        f"Measure {measure!r} has no usable release for {', '.join(gaps[:3]) or 'it'}"
-        f"{''.join(f'; {text}' for text in problems[:3])}. An answer adds up releases "
+        f"Measure {measure!r} has no usable release for {', '.join(gaps[:3])}"
+        f"{''.join(problems[:3])}. An answer adds up releases "
         "of steps that say measures=, over parts that cover its range. Measures here: "
         f"{', '.join(sorted({s.shared['measure'] for s in sources})) or 'none'}.",
         ReleaseError,

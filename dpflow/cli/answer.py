@@ -70,7 +70,7 @@ def _parts(record: Derived) -> Iterator[Part]:
     }
     yield from ("", Sheet.of(columns, "times", "in denominator"), "")
     for cost, dataset in record.anew.items():
-        yield f"A new release with this interval is {cost}."
+        yield f"A new release of a sum with an equal interval is {cost}."
         with suppress(DpflowError):
             runs = forecast(dataset, costs=[cost], tell=str).outlook.runs_left
             if runs is not None:

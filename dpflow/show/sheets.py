@@ -24,9 +24,7 @@ _DIGITS = range(4, 60)
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 
 
-def details(
-    facts: DatasetStatus, most: int = 24
-) -> tuple[list[str], dict[str, Sheet], int]:
+def details(facts: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet], int]:
     """Return the details of a dataset's status.
 
     Args:

@@ -75,7 +75,7 @@ def test_the_command_derives_a_sum_and_says_what_a_new_release_costs(ledger):
     text = run_fine(*question)
     assert "900.375, 832.479 to 968.271 at 95 %" in text
     anew = "Gaussian(sensitivity=3, sigma=34.64)"
-    assert f"A new release with this interval is {anew}" in text
+    assert f"A new release of a sum with an equal interval is {anew}" in text
     assert re.search(r"The remaining budget of shop pays for \d+ of these", text)
     data = run_json(*question)
     assert data["value"] == 900.375
@@ -114,6 +114,7 @@ def test_parts_must_cover_the_range(ledger):
     """A week without a release is named; so are the measures that there are."""
     release_all(visits(), "2026-W01", "2026-W03")
     assert "no usable release for 2026-W02" in refused(start="2026-W01", end="2026-W03")
+    assert "name some by --from" in refused()
     with pytest.raises(ReleaseError, match="Measures here: visits"):
         dpflow.answer("customers", start="2026-W01")
 

@@ -61,7 +61,7 @@ def _compared(ledger: Ledger, report: Verification, entry: Path) -> Answer:
 
     differences = entry_differences(ledger, read_document(entry).data)
     for line in differences:
-        fail(f"{entry} differs from the ledger: {line}")
+        fail(f"{entry} differs from the ledger: {line}. Correct the file.")
     fine = not differences
     data = data_of(report) | {"differences": differences, "fine": fine}
     lines = [*_report_parts(report), _AGREES] if fine else []
