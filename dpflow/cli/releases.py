@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from dpflow.ledger.views.releases import KeptRelease
 
+#: Rows of the list for people.
+_MOST = 1000
 #: Of an error that no release states for itself.
 _CONFIDENCE = 0.95
 
@@ -35,10 +37,12 @@ def list_releases(dataset: str | None = None) -> Answer:
     """
     from dpflow.ledger.views.releases import releases
 
-    with project_ledger() as (_, ledger):
-        result = releases(ledger, dataset)
-    data = {**ledger_facts(ledger), "releases": [_data(item) for item in result]}
-    return data, _parts(result)
+    def data() -> dict[str, Any]:
+        with project_ledger() as (_, ledger):
+            result = [_data(item) for item in releases(ledger, dataset)]
+        return {**ledger_facts(ledger), "releases": result}
+
+    return data, _parts(dataset)
 
 
 @app.command()
@@ -104,10 +108,14 @@ def _error(kept_release: KeptRelease) -> tuple[float, float] | None:
     return None if half is None else (float_up(half), _CONFIDENCE)
 
 
-def _parts(items: list[KeptRelease]) -> Iterator[Part]:
+def _parts(dataset: str | None) -> Iterator[Part]:
     from dpflow.accounting.costs.text import python_form
+    from dpflow.ledger.views.releases import count_releases, releases
     from dpflow.ledger.views.spending import OWN_NOISE
 
+    with project_ledger() as (_, ledger):
+        items = releases(ledger, dataset, _MOST)
+        count = count_releases(ledger, dataset)
     if not items:
         yield (
             "There is no release yet. A step under @dp_task keeps its output when it "
@@ -135,6 +143,8 @@ def _parts(items: list[KeptRelease]) -> Iterator[Part]:
     yield "+-: 95 % of the releases are so near to the true number, by their noise."
     if any(each.facts["noise"] in OWN_NOISE and _error(each) for each in items):
         yield "*: drawn by the step itself; that it is the declared noise is its word."
+    if count > _MOST:
+        yield f"The newest {_MOST:,} of {count:,}; --json lists all."
 
 
 def _interval(kept_release: KeptRelease) -> str:

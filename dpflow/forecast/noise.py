@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.costs.composed import OfSteps
@@ -59,10 +60,12 @@ def half_width(cost: Cost, outcome: Outcome | None = None) -> Fraction | None:
     return None if step is None else half_width(step[0])
 
 
+@cache
 def _normal() -> Fraction:
     return bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(1 - to_real(mp, _OUTSIDE)))
 
 
+@cache
 def _exponential() -> Fraction:
     return bound_above(lambda mp: -mp.log(to_real(mp, _OUTSIDE)))
 

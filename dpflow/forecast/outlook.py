@@ -152,13 +152,7 @@ def outlooks(
     day = today or datetime.now(UTC).date()
     with ledger.storage.read() as reading:
         names = reading.books() if dataset is None else [dataset]
-    read = (dataset_runs(ledger, name) for name in names)
-    return [
-        outlook
-        for runs in read
-        if runs is not None
-        for outlook in _of_dataset(ledger, runs, day)
-    ]
+    return [each for name in names for each in _of_dataset(ledger, name, day)]
 
 
 def flow_outlooks(result: Iterable[Outlook]) -> list[Outlook]:
@@ -182,7 +176,9 @@ def _urgency(outlook: Outlook) -> tuple[float, date]:
     return left, outlook.exhausted_on or date.max
 
 
-def _of_dataset(ledger: Ledger, runs: DatasetRuns, today: date) -> Iterator[Outlook]:
+def _of_dataset(ledger: Ledger, dataset: str, today: date) -> Iterator[Outlook]:
+    if (runs := dataset_runs(ledger, dataset)) is None:
+        return
     flows = dict.fromkeys(run.flow for run in runs.runs)
     for flow in sorted(flows, key=lambda name: (name is None, name)):
         like = example_run(ledger, runs, flow)

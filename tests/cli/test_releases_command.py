@@ -77,6 +77,18 @@ def test_withdrawing_keeps_digest_and_charge(report):
     assert spent() == "0.3"
 
 
+@pytest.mark.usefixtures("report")
+def test_a_long_list_ends_with_the_number_of_all(monkeypatch):
+    """A table has the newest only; JSON has all."""
+    assert "newest" not in run_fine("releases", "list")
+    monkeypatch.setattr("dpflow.cli.releases._MOST", 1)
+    text = run_fine("releases", "list")
+    assert "revenue/w2" in text
+    assert "revenue/w1" not in text
+    assert "The newest 1 of 2; --json lists all." in text
+    assert len(run_json("releases", "list")["releases"]) == 2
+
+
 def test_an_edited_value_is_not_shown_and_not_replayed(report, tmp_path):
     """Its digest differs from the one that was settled."""
     edit(

@@ -325,7 +325,8 @@ class _Journal:
             if is_admitted(term, account, tuple(map(add, row.settled, row.held))):
                 continue
             since = term.entry if term else 0
-            for entry in reading.naming_after([ACCOUNT + account], since):
+            drafts = reading.naming_after([ACCOUNT + account], since)
+            for entry in reading.whole(drafts):
                 if entry.number > state.head[0]:
                     break
                 total = dict(totals(entry))[account]

@@ -16,7 +16,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.entry import Entry, JournalError, canonical, entry_of
+from dpflow.ledger.entry import Entry, JournalError, canonical, draft_of, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import UNREADABLE, VERSION, Identity, damaged
@@ -60,6 +60,10 @@ def statements(dialect: str) -> Mapping[str, str]:
 
 #: Says which keys to load, as far as those that were loaded tell.
 Needs = Callable[[State], Iterable[str]]
+#: Reads an entry from its columns and the hash before.
+Read = Callable[[tuple[Any, ...]], Entry]
+#: Entries by number.
+Entries = Mapping[int, Entry]
 #: Names of statements, with their parameters.
 Questions = Sequence[tuple[str, Mapping[str, Any]]]
 _PAGE = 500
@@ -193,9 +197,11 @@ class Reading:
 
     # Entries
 
-    def entries(self, numbers: Iterable[int]) -> Mapping[int, Entry]:
+    def entries(self, numbers: Iterable[int], read: Read = entry_of) -> Entries:
         """Return those of some entries that are there, hashes checked."""
-        return self.load(lambda _: (), numbers=numbers).entries
+        where = {"names": [], "charges": [], "before": ENDLESS}
+        some = self.ask("entries", numbers=[*map(str, numbers)], **where)
+        return {columns[0]: self._entry(columns, read) for columns in some}
 
     def after(
         self, number: int = 0, until: int = ENDLESS, previous: str | None = None
@@ -232,34 +238,29 @@ class Reading:
         """Return the hash of an entry; of none, what the first is chained to."""
         if number == 0:
             return self.identity.first
-        return self._all_of([number])[0].hash
+        return self._drafts([number])[0].hash
 
     def naming(self, keys: Iterable[str]) -> Iterator[Entry]:
-        """Yield the entries that name one of some keys, newest first."""
+        """Yield the entries that name one of some keys, newest first, without rows."""
         return self._listed("numbers_down", keys)
 
     def naming_after(self, keys: Iterable[str], after: int = 0) -> Iterator[Entry]:
-        """Yield the entries after a number that name one of some keys, oldest first."""
-        return self._listed("numbers_up", keys, after, newest_first=False)
+        """Yield those after a number, oldest first, without rows."""
+        return self._listed("numbers_up", keys, after)
 
     def rare(self, *kinds: str) -> Iterator[Entry]:
-        """Yield the entries of kinds that no step writes as a rule, newest first."""
+        """Yield the entries of kinds that steps write rarely, without rows."""
         return self._listed("rare", kinds)
 
     def _listed(
-        self,
-        question: str,
-        names: Iterable[str],
-        end: int = ENDLESS,
-        *,
-        newest_first: bool = True,
+        self, question: str, names: Iterable[str], end: int = ENDLESS
     ) -> Iterator[Entry]:
         """Yield the entries with one of some keys or kinds, each once."""
         pages = [self._numbers(question, name, end) for name in {*names}]
-        numbers = merge(*pages, reverse=newest_first)
+        numbers = merge(*pages, reverse=question != "numbers_up")
         once, size = (number for number, _ in groupby(numbers)), 8
         while some := list(islice(once, size)):
-            yield from self._all_of(some)
+            yield from self._drafts(some)
             size = min(2 * size, _PAGE)
 
     def _numbers(self, question: str, name: str, end: int) -> Iterator[int]:
@@ -270,14 +271,21 @@ class Reading:
                 return
             end = page[-1][0]
 
-    def _all_of(self, numbers: Sequence[int]) -> list[Entry]:
-        """Return some entries in the order of their numbers."""
-        entries = self.entries(numbers)
+    def whole(self, drafts: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield entries that were read without rows, with them."""
+        left = iter(drafts)
+        while page := [draft.number for draft in islice(left, 64)]:
+            entries = self.entries(page)
+            yield from (entries[number] for number in page)
+
+    def _drafts(self, numbers: Sequence[int]) -> list[Entry]:
+        """Return some entries in the order of their numbers, without rows and text."""
+        entries = self.entries(numbers, draft_of)
         for number in numbers:
             if number not in entries:
                 what = f"entry {number} is not there"
                 raise damaged(what, self.place)
-        return [entries[number] for number in numbers]
+        return [Entry(*entries[number][:9]) for number in numbers]
 
     # Names
 
@@ -319,11 +327,11 @@ class Reading:
         """Run a statement and return its rows."""
         return self.ask_all([(name, parameters)])[0]
 
-    def _entry(self, columns: tuple[Any, ...]) -> Entry:
+    def _entry(self, columns: tuple[Any, ...], read: Read = entry_of) -> Entry:
         """Read an entry from its columns and the hash before."""
         try:
-            return entry_of((*columns[:8], columns[8] or self.identity.first))
-        except JournalError as error:
+            return read((*columns[:8], columns[8] or self.identity.first))
+        except UNREADABLE as error:
             what = f"entry {columns[0]}: {error}"
             raise damaged(what, self.place) from error
 

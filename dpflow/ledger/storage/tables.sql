@@ -92,6 +92,13 @@ FROM json_each(:names) AS named
 SELECT kept.key, length(kept.value) AS output FROM json_each(:names) AS named
 JOIN kept ON kept.key = named.value
 
+-- But for those that their newest entry let go; it names a dataset or its accounts.
+-- name: count_releases
+SELECT count(*) FROM entry WHERE number IN (
+    SELECT max(number) FROM tag WHERE key > 'release/' AND key < 'release0' GROUP BY key
+) AND instr(rows, '"state":"free"') = 0
+AND (instr(rows, :account) > 0 OR instr(rows, :book) > 0)
+
 -- Each with the rows of the newest entry about it.
 -- name: kept
 SELECT kept.key, kept.value AS output, entry.rows

@@ -176,7 +176,7 @@ def history(
             entries = reading.naming([*roots, *(f"book/{book}" for book in books)])
 
         def lines() -> Iterator[tuple[Entry, str]]:
-            for entry in entries:
+            for entry in reading.whole(entries):
                 names = _accounts_of(entry, terms)
                 if decisions:
                     names = sorted(names, key=lambda n: (n.startswith(PREFIX), n))[:1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
@@ -66,39 +66,48 @@ class KeptRelease:
     row: rows.Release = field(repr=False)
 
 
-def releases(ledger: Ledger, dataset: str | None = None) -> list[KeptRelease]:
-    """Return the releases of one dataset or of all, newest first."""
+def releases(
+    ledger: Ledger, dataset: str | None = None, most: int | None = None
+) -> list[KeptRelease]:
+    """Return the releases of one dataset or of all, newest first, or the newest."""
     with ledger.storage.read() as reading:
-        return read_releases(reading, dataset)
+        newest = islice(read_releases(reading, dataset), most)
+        return sorted(newest, key=lambda each: (each.at, each.id), reverse=True)
 
 
 def read_releases(
     reading: Reading, dataset: str | None = None, name: str | None = None
-) -> list[KeptRelease]:
-    """Return releases, newest first.
+) -> Iterator[KeptRelease]:
+    """Yield releases, those that were claimed last first.
 
     Args:
         reading: Of the ledger.
         dataset: Only of this dataset.
         name: Only with this release key, or an id that begins so.
     """
-    entries: Iterable[Entry] = ()
     keys: Iterable[str] = ()
-    if dataset is not None:
-        entries = reading.naming(root_keys(reading, dataset))
-    elif _ID.fullmatch(name or ""):
-        keys = reading.names(_PREFIX + (name or ""))
-    if name is not None:
+    if name is None:
+        books = reading.books() if dataset is None else [dataset]
+        entries = reading.naming(k for book in books for k in root_keys(reading, book))
+    else:
         text = canonical({"release_key": name})[1:-1]
         numbers = (number for (number,) in reading.ask("with_text", text=text))
-        entries = reading.entries(numbers).values()
-    named = (k for e in entries for k in e.rows if k.startswith(_PREFIX))
-    found = [
-        each
-        for each in _read(reading, dict.fromkeys((*keys, *named)))
-        if name is None or each.key == name or each.row.key.startswith(name)
-    ]
-    return sorted(found, key=lambda each: (each.at, each.id), reverse=True)
+        entries = iter(reading.entries(numbers).values())
+        if _ID.fullmatch(name):
+            keys = reading.names(_PREFIX + name)
+    named = (_PREFIX + str(e.body["key"]) for e in entries if e.body.get("key"))
+    for each in _read(reading, chain(keys, named)):
+        if name is None or each.key == name or each.row.key.startswith(name):
+            yield each
+
+
+def count_releases(ledger: Ledger, dataset: str | None) -> int:
+    """Return the number of releases of one dataset or of all."""
+    account = "" if dataset is None else canonical(f"account/{dataset}#")[:-1]
+    book = canonical(f"book/{dataset}")
+    with ledger.storage.read() as reading:
+        ((number,),) = reading.ask("count_releases", account=account, book=book)
+    return int(number)
 
 
 def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
@@ -147,7 +156,7 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
     Raises:
         ReleaseError: If there is not exactly one.
     """
-    kept = read_releases(reading, name=name)
+    kept = [*read_releases(reading, name=name)]
     found = [each for each in kept if each.key == name] or kept
     if len(found) == 1:
         return found[0]
@@ -159,9 +168,11 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
 
 
 def _read(reading: Reading, keys: Iterable[str]) -> Iterator[KeptRelease]:
-    """Yield releases with what the entries of their charges say, page by page."""
-    left = iter(keys)
+    """Yield releases, each once, with what the entries of their charges say."""
+    left, former = iter(keys), set[str]()
     while page := [*islice(left, _PAGE)]:
+        page = [key for key in dict.fromkeys(page) if key not in former]
+        former.update(page)
 
         def needs(state: State, page: Sequence[str] = tuple(page)) -> Iterator[str]:
             yield from page
@@ -281,15 +292,15 @@ def halts(ledger: Ledger, dataset: str) -> dict[str | None, RefusalView]:
     for refusal in refusals(ledger):
         if refusal.is_exhausted and dataset in refusal.body["datasets"]:
             newest.setdefault(refusal.body.get("flow"), refusal)
-    if not newest:
-        return {}
     with ledger.storage.read() as reading:
         books = {refusal.dataset for refusal in newest.values()}
         terms = {term.whole for book in books if (term := governing(reading, book))}
-        first = min(refusal.number for refusal in newest.values())
-        for entry in reading.naming_after(root_keys(reading, dataset), first):
+        newest = {f: r for f, r in newest.items() if f"{r.dataset}#{r.term}" in terms}
+        for entry in reading.naming(root_keys(reading, dataset)):
+            if all(entry.number < refusal.number for refusal in newest.values()):
+                break
             refused = newest.get(flow := entry.body.get("flow"))
             granted = entry.kind == "reserve" and dataset in entry.body["datasets"]
             if refused and granted and entry.number > refused.number:
                 del newest[flow]
-    return {f: r for f, r in newest.items() if f"{r.dataset}#{r.term}" in terms}
+    return newest

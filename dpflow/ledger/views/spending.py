@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -155,18 +155,20 @@ def _way(entry: Entry) -> str:
 # Use after each entry
 
 
-def usage(ledger: Ledger, dataset: str, *, most: int) -> dict[str, list[Usage]]:
-    """Return how the gates of a dataset's newest term were used up, by account.
+def usage(
+    ledger: Ledger, dataset: str, names: Collection[str], *, most: int
+) -> dict[str, list[Usage]]:
+    """Return how gates of a dataset's newest term were used up, by account.
 
     Args:
         ledger: The ledger to read.
         dataset: A dataset or population.
+        names: The accounts.
         most: About half the number of points of each, spread evenly with the newest
             among them, and the largest number of refusals.
 
     Returns:
-        The points of each account, oldest first; no account that refuses nothing or
-        has no entry.
+        The points of each account, oldest first; no account without an entry.
     """
     with ledger.storage.read() as reading:
         refused = defaultdict[str, list[int]](list)
@@ -178,7 +180,7 @@ def usage(ledger: Ledger, dataset: str, *, most: int) -> dict[str, list[Usage]]:
         points = {
             name: _points(reading, gate, refused[name][:most], most)
             for name, gate in newest_gates(reading, dataset).items()
-            if gate.used_share(gate.rule.zero()) is not None
+            if name in names
         }
     return {name: own for name, own in points.items() if own}
 

@@ -63,15 +63,15 @@ class BurnDown:
         line: BudgetLine | None = None,
     ) -> BurnDown | None:
         """Read a dataset's newest term; None before the first step."""
-        views = accounts(ledger, dataset)
-        points = usage(ledger, dataset, most=_MOST_POINTS)
-        used = [(view, tuple(points[view.id])) for view in views if view.id in points]
-        if not used:
-            return None
+        views = [v for v in accounts(ledger, dataset) if v.used_fraction is not None]
         # Of a divided dataset, the parts that were charged last say most.
-        used.sort(key=lambda each: each[1][-1].at, reverse=True)
-        used.sort(key=lambda each: _ORDER.index(each[0].kind))
-        shown = used[:_MOST_LINES]
+        views.sort(key=lambda v: v.gate.row.entry if v.gate.row else 0, reverse=True)
+        views.sort(key=lambda view: _ORDER.index(view.kind))
+        names = [view.id for view in views[:_MOST_LINES]]
+        points = usage(ledger, dataset, names, most=_MOST_POINTS)
+        shown = [(view, tuple(points[view.id])) for view in views if view.id in points]
+        if not shown:
+            return None
         shown.sort(key=lambda each: (_ORDER.index(each[0].kind), each[0].name))
         first = shown[0][0]
         same = len({v.epsilon for v, _ in shown if v.epsilon is not None}) == 1
@@ -81,7 +81,7 @@ class BurnDown:
             dataset=dataset,
             budget=f"{limits}, {first.theorem} filter",
             lines=tuple((_title(view, same=same), own) for view, own in shown),
-            omitted=len(used) - len(shown),
+            omitted=len(views) - len(names),
             refused=len(refused),
             alerts=tuple(map(Fraction, alerts)),
             # It goes on from the first account's newest point only.

@@ -14,7 +14,7 @@ from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.records import AlertView, OpenReservation
 from dpflow.ledger.rows import split
-from dpflow.ledger.views.releases import KeptRelease, releases
+from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.figures.burndown import BurnDown
@@ -105,7 +105,6 @@ def _collect(
 ) -> Report:
     status = status_of(setup, ledger, dataset)
     policies, _ = policies_and_problem(setup.policies)
-    kept = releases(ledger, dataset)
     held = [
         each
         for each in views.open_reservations(ledger)
@@ -118,8 +117,8 @@ def _collect(
         flows=status.flows,
         reservations=tuple(held[:_MOST_RESERVATIONS]),
         held=len(held),
-        releases=tuple(kept[:_MOST_RELEASES]),
-        kept=len(kept),
+        releases=tuple(releases(ledger, dataset, _MOST_RELEASES)),
+        kept=count_releases(ledger, dataset),
     )
 
 

@@ -172,11 +172,11 @@ def test_a_journal_of_several_pages_is_read_whole(
     for _ in range(6):
         granted(writer, "0.01")
     whole, spent = (
-        views.usage(writer, "a", most=100)["a#1"],
+        views.usage(writer, "a", ["a#1"], most=100)["a#1"],
         spending(writer, "a", ("step",), term=1),
     )
     assert [point.seq for point in whole] == list(range(2, 9))
     for page in (1, 2, 7, 8):
         monkeypatch.setattr("dpflow.ledger.storage.tables._PAGE", page)
-        assert views.usage(writer, "a", most=100)["a#1"] == whole
+        assert views.usage(writer, "a", ["a#1"], most=100)["a#1"] == whole
         assert spending(writer, "a", ("step",), term=1) == spent

@@ -23,7 +23,7 @@ from dpflow.ledger.rows import Release
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import Standing, standings
-from dpflow.ledger.views.releases import release_value
+from dpflow.ledger.views.releases import count_releases, release_value, releases
 from dpflow.ledger.views.spending import spending
 from dpflow.policy import PolicySet
 from tests.ledger.processes import killed
@@ -126,7 +126,7 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
     """After each entry of the newest term's dataset account."""
     ledger.settle(granted(ledger, "0.25", key="week/1"), value="1")
     ledger.void(granted(ledger, "0.5", step="other"), reason="cancelled")
-    points = views.usage(ledger, "a", most=9)["a#1"]
+    points = views.usage(ledger, "a", ["a#1"], most=9)["a#1"]
     curve = [(p.kind, p.used_fraction, p.release_key) for p in points]
     assert curve == [
         ("reserve", 0.25, "week/1"),
@@ -168,9 +168,9 @@ def test_what_is_read_often_reads_no_whole_journal(
         granted(ledger, "0.9", flow_run="r")
     read, numbers = Reading._entry, set[int]()
 
-    def noted(reading: Reading, columns: tuple[Any, ...]) -> Entry:
+    def noted(reading: Reading, columns: tuple[Any, ...], *how: Any) -> Entry:
         numbers.add(columns[0])
-        return read(reading, columns)
+        return read(reading, columns, *how)
 
     def number_read(*, history: bool = False) -> int:
         numbers.clear()
@@ -188,6 +188,28 @@ def test_what_is_read_often_reads_no_whole_journal(
         ledger.settle(granted(ledger, "0.001"))
     assert number_read() == before
     assert number_read(history=True) == whole + 10  # the control
+
+
+def test_the_number_of_releases_is_that_of_their_list(ledger: Ledger) -> None:
+    """Those that are claimed, stored or withdrawn, but no key that was let go."""
+    b = make_policy("b")
+    ledger.settle(granted(ledger, "0.01", key="stored"), value="1")
+    granted(ledger, "0.01", key="claimed")
+    ledger.settle(granted(ledger, "0.01", policies=[b], key="gone"), value="2")
+    withdraw_release(ledger, "gone", reason="x")
+    for _ in range(2):
+        ledger.void(granted(ledger, "0.01", policies=[b], key="free"), reason="x")
+    ledger.settle(granted(ledger, "0.01", policies=[BASIC, b], key="both"), value="3")
+    for dataset, keys in (
+        (None, ["both", "gone", "claimed", "stored"]),
+        ("a", ["both", "claimed", "stored"]),
+        ("b", ["both", "gone"]),
+        ("c", []),
+    ):
+        assert {each.key for each in releases(ledger, dataset)} == {*keys}
+        assert count_releases(ledger, dataset) == len(keys)
+        # Few are read of the newest.
+        assert [each.key for each in releases(ledger, dataset, 1)] == keys[:1]
 
 
 def test_a_clock_that_jumps_hides_no_entry(

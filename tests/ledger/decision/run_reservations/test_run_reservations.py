@@ -357,7 +357,9 @@ def test_spending_and_usage_count_a_run_once(ledger: Any) -> None:
     held_run(ledger, ["0.1"] * 3)
     ledger.settle(drawn(ledger).reservation)
     assert by_step() == {"preflight": "0.2", "count": "0.1"}
-    used = [point.used_fraction for point in usage(ledger, "a", most=99)["a#1"]]
+    used = [
+        point.used_fraction for point in usage(ledger, "a", ["a#1"], most=99)["a#1"]
+    ]
     assert used == pytest.approx([0.3] * 3)
     ledger.seal(RUN, outcome="completed")
     assert by_step() == {"count": "0.1"}
