@@ -205,15 +205,17 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
         for each in chosen
         for place, noisy in enumerate(each.numbers)
     }
-    names, numbers = [*items][1:], [*items.values()]
-    scales = np.array([float(noisy.variance) ** -0.5 for noisy in numbers])
-    matrix = np.vstack([np.ones(len(names)), np.eye(len(names))])
+    numbers, identity = [*items.values()], np.eye(len(items), dtype=int)
+    variances, signs = np.array([n.variance for n in numbers]), 2 * identity[0] - 1
+    scales = variances.astype(float) ** -0.5
     values = scales * [float(noisy.number) for noisy in numbers]
+    matrix, fitted = identity[:, 1:] + identity[:, :1], dict[str, Estimate]()
     best = matrix @ nnls(matrix * scales[:, None], values)[0]
-    rows, fitted = [names, *([name] for name in names)], dict[str, Estimate]()
-    for name, row, value in zip(items, rows, map(float, best), strict=True):
-        terms = zip(sums.combination(rows, numbers, row) or [], numbers, strict=True)
-        low, high = (max(end, sums.ZERO) for end in sums.interval([*terms])[1:])
+    # Each number takes its share of what the parts lack to the total.
+    fit = identity - np.outer(variances * signs, signs / variances.sum())
+    for name, row, value in zip(items, fit, map(float, best), strict=True):
+        terms = [*zip(row, numbers, strict=True)]
+        low, high = (max(end, sums.ZERO) for end in sums.interval(terms)[1:])
         ends = min(float_down(low), value), max(float_up(high), value)
         fitted[name] = Estimate(value, interval=ends, confidence=0.95)
     return fitted

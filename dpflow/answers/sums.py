@@ -183,8 +183,7 @@ def _mixed_quantile(
         rest = (
             math.exp(logs[-1]) * (1 + points[-1] ** 2) / math.pi / (step * count) ** 2
         )
-    weights = 2 * np.exp(logs) / (math.pi * halves)
-    low, high = 0.0, far
+    weights, low, high = 2 * np.exp(logs) / (math.pi * halves), 0.0, far
     while high - low > high * _ERROR:
         middle = (low + high) / 2
         inside = float(weights[:-1] @ np.sin(points[:-1] * middle)) - 4 * error

@@ -153,7 +153,8 @@ def _coming_parts(coming: dict[str, ComingRuns]) -> list[Part]:
         if known.refused:
             lines.append(f"Refused: {'; '.join(known.refused)}.")
         if known.undated:
-            lines.append(f"No schedule in prefect.yaml: {', '.join(known.undated)}.")
+            flows = ", ".join(known.undated)
+            lines.append(f"{flows} has no schedule: write one in prefect.yaml.")
     return lines
 
 

@@ -196,11 +196,6 @@ def split(account: str) -> tuple[str, int, str, str, str]:
     return book, number, kind, name, partition
 
 
-def is_within(account: str, whole: str) -> bool:
-    """Say whether an account belongs to the term with this account of its whole."""
-    return f"{account}/".startswith(f"{whole}/")
-
-
 def roots_of(accounts: Iterable[str]) -> list[str]:
     """Return the accounts that the whole of each account's term has."""
     terms = dict.fromkeys(split(name)[:2] for name in accounts)

@@ -337,7 +337,7 @@ def test_numbers_were_rounded_to_their_type(ledger):
 
 def test_a_count_and_its_baskets_are_made_consistent(ledger):
     """Least squares; no negative number; intervals of the free fit, cut at 0."""
-    values = {"count": 100.25, "baskets": [70.25, 50.25, -10.25]}
+    values = {"count": 100.25, "baskets": [70.25, 50.25, -10.25], "many": [1.5] * 99}
     for name, value in values.items():
         released(name, value)
     count, baskets = "count/2026-W01", "baskets/2026-W01"
@@ -350,6 +350,7 @@ def test_a_count_and_its_baskets_are_made_consistent(ledger):
         assert (low + high) / 2 == pytest.approx(middle)
         assert high - low == pytest.approx(2 * 1.959964 * 20 * 0.75**0.5)
     assert fit[f"{baskets}[2]"].interval[0] == 0
+    assert len(dpflow.consistent(count, "many/2026-W01")) == 100
     for keys in ((count,), (count, count), (count, "nothing"), (baskets, count)):
         with pytest.raises(ReleaseError, match="cannot be fitted"):
             dpflow.consistent(*keys)

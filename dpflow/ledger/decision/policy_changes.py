@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import add
 from typing import Any, Literal
 
-from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision.checks import check, is_admitted
 from dpflow.ledger.decision.gates import announced_gate
@@ -26,10 +24,10 @@ from dpflow.ledger.decision.terms import (
     pin,
     pinned,
 )
-from dpflow.ledger.decision.windows import continuation_problem
+from dpflow.ledger.decision.windows import continuation_problem, used_of, window_total
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Term, is_within
+from dpflow.ledger.rows import Term, term_of
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
@@ -217,7 +215,7 @@ def _check_reserved(state: State, term: Term, pins: Mapping[str, Any]) -> None:
     for kind, name in [("others", ""), *shares]:
         gate = announced_gate(pins, kind, name)
         row = state.account("/".join(filter(None, (term.whole, kind, name))))
-        if gate and row and not gate.admits(Tally(row.settled) + Tally(row.held)):
+        if gate and row and not gate.admits(used_of(row)):
             whose = f"flow {name!r}" if name else "the flows without a reserved share"
             msg = f"{whose} used more in this term than the file leaves to them."
             raise InvalidCost(msg, name="reserved", value=name)
@@ -243,6 +241,7 @@ def _tighten(pen: Decision, command: Apply, changes: list[str]) -> list[str]:
     return [
         row.id
         for row in was.accounts(before.book)
-        if is_within(row.id, before.whole)
-        and not is_admitted(after, row.id, tuple(map(add, row.settled, row.held)))
+        if term_of(row.id) in (0, before.number)
+        and (used := window_total(was, row.id) or used_of(row))
+        and not is_admitted(after, row.id, used.amounts)
     ]

@@ -164,6 +164,8 @@ def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
     with pytest.raises(BudgetRefused):
         charge(ledger, 2, policy=lower, cost="0.1")
     charge(ledger, 3, policy=lower)
+    closed = apply_policy(ledger, by_week(budget="{epsilon: 0.4}")).closed
+    assert closed == tuple(f"a#/partition/{WEEKS[n]}" for n in (0, 1, 3))
     assert verify(ledger).fine
 
 
