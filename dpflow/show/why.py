@@ -11,8 +11,9 @@ from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.decision.refusal import amounts_text
 from dpflow.ledger.records import RefusalView
+from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import check_dataset
-from dpflow.ledger.views.entries import percent_text
+from dpflow.ledger.views.entries import kind_title, percent_text
 from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.files import policies_and_problem
@@ -51,11 +52,10 @@ class Why(TableRecord):
     def sheet(self) -> Sheet:
         """Return its table of what spent the budget."""
         heads = ("account", *self.by, "charges", "used", "share", "last")
-        rows = [_cells(each) for each in self.spending]
         # Most datasets have one account.
         first = int(len({each.account for each in self.spending}) == 1)
-        result = [row[first:] for row in rows[: self.limit]]
-        return Sheet(heads[first:], result, heads[-4:])
+        rows = [_cells(each)[first:] for each in self.spending[: self.limit]]
+        return Sheet(heads[first:], rows, heads[-4:])
 
     def unusual_sheet(self) -> Sheet:
         """Return its table of unusual steps."""
@@ -74,7 +74,8 @@ def minute(at: str) -> str:
 def _cells(each: Spending) -> tuple[str, ...]:
     used = amounts_text(each.amount).replace(", ", "\n")
     tail = used, percent_text(each.used_fraction), minute(each.last)
-    return (each.account, *each.group, str(each.charges), *tail)
+    book, _, kind, name, part = split(each.account)
+    return (kind_title(kind, book, name, part), *each.group, str(each.charges), *tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +144,8 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
 def refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
     """Return what the gates of a term refused, those alike together, newest first."""
     result: dict[tuple[str, str], Refused] = {}
-    for each in views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS):
-        if each.term != term:
-            continue
+    refusals = views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS)
+    for each in (refusal for refusal in refusals if refusal.term == term):
         alike = (each.account, str(each.body.get("message")))
         former = result.get(alike, Refused(each, each.at, 0))
         result[alike] = Refused(former.newest, each.at, former.times + 1)
