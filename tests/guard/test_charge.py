@@ -33,19 +33,6 @@ from tests.projects import (
 pytestmark = pytest.mark.quick
 
 
-def test_release_draws_once(shop):
-    """A second draw would cost a second time; the first one's charge stands."""
-
-    @guarded(dataset="shop", cost=NOISY)
-    def count():
-        return release(1.0), release(1.0)
-
-    with pytest.raises(ReleaseError, match="twice"):
-        count()
-    assert outcome()["outcome"] == "failed"
-    assert spent() == "0.1"
-
-
 def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
     """A thread that asks while another one draws gets no second noisy value."""
     drawing, go_on = threading.Event(), threading.Event()

@@ -25,7 +25,6 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
-from dpflow.testing import ledger_for_tests
 from tests.projects import (
     NOISY,
     POLICY,
@@ -156,18 +155,6 @@ def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):
     assert [entry.body.get("outcome") for entry in journal()[2::2]] == ["completed"] * 2
 
 
-def test_a_block_is_charged_and_draws_its_noise(shop):
-    """`spend` reserves before the block and settles after it."""
-    with spend(dataset="shop", cost=NOISY, step="count", flow="report") as charge:
-        assert kinds() == ["reserve"]
-        value = charge.release(100)
-    assert isinstance(value, int)
-    assert kinds() == ["reserve", "settle"]
-    body = journal()[-1].body
-    assert (body["step"], body["flow"]) == ("count", "report")
-    assert (body["noise"], body["outcome"]) == ("opendp", "completed")
-
-
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     """Give a project with one dataset; its ledger must verify at the end."""
@@ -211,29 +198,23 @@ def test_a_block_that_does_not_fit_draws_nothing(shop):
     assert (held(), spent()) == ("0", "0")
 
 
-def test_a_block_with_a_delta_is_refused_in_windows():
+def test_a_block_with_a_delta_is_refused_in_windows(tmp_path, monkeypatch):
     """It could answer again when rows of other parts have arrived."""
-    policy = """
-dataset: orders
-unit: customer-week
-relation: add-or-remove
-budget: {epsilon: 1, delta: 1e-6}
-filter: basic
-partition: {by: week}
-window: {length: 2}
-"""
-    block = {"dataset": "orders", "step": "count", "partitions": "2026-W05"}
-    with ledger_for_tests() as ledger:
-        ledger.use(policy)
-        loss = ApproxDP(epsilon="0.1", delta="1e-9")
-        with (
-            pytest.raises(UnsupportedCost, match="may answer again"),
-            spend(cost=loss, noise="own", **block),
-        ):
-            raise AssertionError
-        with spend(cost=TENTH, noise="own", **block):
-            pass
-        assert len(ledger.charges()) == 1
+    weeks = "partition: {by: week}\nwindow: {length: 2}\n"
+    policy = POLICY.replace("1}", "1, delta: 1e-6}").replace(
+        "customer", "customer-week"
+    )
+    make_project(tmp_path, monkeypatch, policy + weeks)
+    block = {"dataset": "shop", "step": "count", "partitions": "2026-W05"}
+    loss = ApproxDP(epsilon="0.1", delta="1e-9")
+    with (
+        pytest.raises(UnsupportedCost, match="may answer again"),
+        spend(cost=loss, **block),
+    ):
+        raise AssertionError
+    with spend(cost=TENTH, **block):
+        pass
+    assert kinds() == ["reserve", "settle"]
 
 
 def test_bad_declarations_charge_nothing(shop):

@@ -22,7 +22,6 @@ from dpflow import (
 )
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.exceptions import PublicError
 from dpflow.mechanisms import gradient_descent
 from dpflow.mechanisms import gradients as mechanism
 from dpflow.mechanisms import rows as module
@@ -256,24 +255,6 @@ def test_it_descends_and_stops_where_a_paid_test_says(tmp_path, monkeypatch):
     rule = make_filter("zcdp", epsilon=1, delta="1e-6")
     once = rule.price(cost.step)
     assert account().spent == rule.named(once + once + once + once)
-
-
-def test_a_replaced_person_needs_noise_for_twice_the_norm(tmp_path, monkeypatch):
-    """A smaller sensitivity than that is refused."""
-    make_shop(tmp_path, monkeypatch, "zcdp", epsilon="10000")
-    step = Gaussian(sensitivity="1.9", sigma=1)
-    with pytest.raises(PublicError, match="twice the norm"):
-        descend(EarlyStopping(step, stops=STOPS))
-
-
-def test_each_person_may_have_a_budget_of_their_own(tmp_path, monkeypatch):
-    """The bound is reserved and charged once, in full, however many steps there are."""
-    words = {"epsilon": "5", "relation": "add-or-remove"}
-    make_shop(tmp_path, monkeypatch, "{theorem: individual, measure: gdp}", **words)
-    rule = make_filter("individual", epsilon=5, delta="1e-6", measure="gdp")
-    model = descend(rule.opening(), sigma=20, steps=30)
-    assert model.shape == (2,)
-    assert account().spent == rule.named(rule.price(rule.opening()))
 
 
 # ---- budgets of people, with a sample

@@ -77,16 +77,6 @@ def test_no_person_exceeds_the_bound_or_is_excluded_early(bound, steps):
                 assert total + slack > bound
 
 
-def test_an_excluded_person_pays_nothing_and_may_return():
-    """A step that does not fit charges nothing; a cheaper one is taken later."""
-    tally = tally_of(1)
-    assert admit(tally, 0.75) == [True]
-    assert admit(tally, 0.5) == [False]
-    assert admit(tally, 0.5) == [False]
-    assert admit(tally, 0.25) == [True]
-    assert admit(tally, 0.25) == [False]
-
-
 def test_unusable_costs_leave_only_their_person_out():
     """NaN, negatives and infinities charge nothing and raise nothing."""
     for ugly in UGLY:
@@ -195,14 +185,13 @@ def test_a_forked_child_has_no_budget_of_its_own():
     assert admit(tally, 1.0) == [True]
 
 
-BOUND = IndividualBound(measure="rdp", order=8, bound=1)
 #: A cost of one person; no text may hold it.
 CANARY_COST = 0.123456789012345
 
 
 def tally_and_mask(costs):
     """Make a tally that one step has charged, and the mask of that step."""
-    tally = PrivateTally(BOUND, people=len(costs))
+    tally = PrivateTally(ONE, people=len(costs))
     return tally, tally.admit(np.array(costs))
 
 

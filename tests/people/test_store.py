@@ -65,19 +65,6 @@ def test_a_store_is_made_once_and_by_the_charge_that_paid(place):
     assert not any(place.folder.glob("*.people"))
 
 
-def test_an_old_backup_is_refused(place, tmp_path):
-    """A copy of the file from before a step would give that step's charges back."""
-    place.step(0.5, 0.5, 0.5)
-    shutil.copy(place.people, tmp_path / "backup")
-    place.step(0.49, 0.49, 0.49)
-    newest = place.people.read_bytes()
-    shutil.copy(tmp_path / "backup", place.people)
-    with pytest.raises(LedgerCorrupt, match="old backup"):
-        place.step(0.0, 0.0, 0.0)
-    place.people.write_bytes(newest)
-    assert place.step(0.1, 0.0, 0.0) == [False, True, True]
-
-
 @pytest.mark.parametrize("witness", [None, "none"])
 def test_a_restored_ledger_is_refused(tmp_path, witness):
     """By its witness; without one, for its history does not lead to the file."""

@@ -34,7 +34,6 @@ from dpflow.accounting.curves.prices import (
 from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP, RenyiDP, TopK
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.rounding import UNITS
 from tests.accounting.oracle import MP, ORDERS, powers, real
 from tests.projects import ROOT, run_python
 from tests.sizes import scaled
@@ -159,15 +158,6 @@ def test_composed_and_repeated_add_up():
     loss = ProbabilisticDP(epsilon="0.1", delta="1e-8")
     both = Composed(loss, Repeated(loss, 2))
     assert (Fraction("0.3"), Fraction("3e-8")) == probabilistic_dp(both)
-
-
-def test_a_repeated_step_costs_the_sum_of_its_steps():
-    """Ten in one step, or ten steps: the same tally but for rounding once."""
-    step = Laplace(sensitivity=1, epsilon="0.01")
-    for theorem in ("basic", "zcdp", "gdp", "rdp", "whitehouse"):
-        rule = make_filter(theorem, epsilon=1, delta="1e-6")
-        gained = (rule.price(step).times(10) - rule.price(Repeated(step, 10))).amounts
-        assert max(gained) < 10 * UNITS // 10**36
 
 
 def test_what_makes_no_composition():

@@ -14,8 +14,7 @@ from dpflow import OutputDP, PureDP, SparseVector
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.curves.cells import cell_renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
-from dpflow.costs import ProposeTestRelease
-from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import MP, real
 from tests.sizes import scaled
@@ -85,14 +84,3 @@ def test_all_rules_with_divergences_settle_cells(make, options):
     assert rule.price_realised(cost, None) == rule.price(cost)
     with pytest.raises(InvalidCost):
         rule.price_realised(cost, 5)
-
-
-def test_delta_of_a_cell_is_never_refunded() -> None:
-    """A mechanism with a delta has no finite divergence, whatever came out."""
-    cost = ProposeTestRelease(epsilon=1, delta="1e-8")
-    rule = make_filter("rdp", epsilon=3, delta="1e-6", order=8)
-    for outcome in (None, "none", "answer"):
-        with pytest.raises(UnsupportedCost):
-            rule.price_realised(cost, outcome)
-    with pytest.raises(ValueError, match="has a delta"):
-        cell_renyi(cost, "none", Fraction(8))

@@ -106,18 +106,6 @@ def test_unequal_steps_by_enumeration(steps, epsilon, sigma):
         assert_just_above(computed, true)
 
 
-@settings(max_examples=scaled(12), deadline=None)
-@given(decimals(1e-3, 1e6), st.integers(1, 1000), decimals(1e-30, 0.5))
-def test_gaussians_are_inverted_exactly(sigma, count, delta):
-    """The epsilon of Gaussians is the root of their delta, from above."""
-    computed = fixed_epsilon(((Gaussian(sensitivity=1, sigma=sigma), count),), delta)
-    mu_squared = count / real(sigma) ** 2
-    assert gaussian_delta(real(computed), mu_squared) <= real(delta)
-    if computed:
-        less = real(computed) * (1 - MP.mpf("1e-11"))
-        assert gaussian_delta(less, mu_squared) > real(delta)
-
-
 @settings(max_examples=scaled(8), deadline=None)
 @given(
     decimals(1e-6, 2),

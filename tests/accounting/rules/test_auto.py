@@ -6,8 +6,6 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpflow import ZCDP, ApproxDP, ExponentialMechanism, Gaussian, Laplace, PureDP
 from dpflow import PoissonSampledGaussian as Sampled
@@ -117,31 +115,6 @@ def test_a_lower_budget_keeps_the_price_of_a_step(theorem, options):
             then, now = (rule.price(PureDP(epsilon="0.1")) for rule in (before, after))
             # Where less remains, a step may take more of it.
             assert then == now if before.steady else then.fits_within(now)
-
-
-@given(
-    st.sampled_from([form for form in OPTIONS if form[0] != "individual"]),
-    st.integers(1, 100),
-    st.integers(1, 100),
-    st.lists(st.tuples(st.integers(2, 40), st.integers(1, 60)), max_size=6),
-)
-def test_a_smaller_filter_admits_no_more(form, epsilon, delta, steps):
-    """Any charges, in any mixture."""
-    theorem, options = form
-    before = made(theorem, options)
-    try:
-        after = tightened_filter(
-            before.parameters(), epsilon=f"{3 * epsilon / 100:.2f}", delta=f"{delta}e-8"
-        )
-    except InvalidCost:
-        return
-    cost = PureDP(epsilon="0.01")
-    if theorem not in ("basic", "output-dp"):
-        cost = Gaussian(sensitivity=1, noise_multiplier=40)
-    total = before.zero()
-    for factor, times in steps:
-        total = total + before.price(cost.noisier(factor)).times(times)
-    assert before.admits(total) or not after.admits(total)
 
 
 def test_an_impossible_budget_is_refused() -> None:

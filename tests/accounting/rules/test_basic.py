@@ -94,7 +94,6 @@ def test_admission_agrees_with_exact_sums(costs):
 
 
 TOY = OutputDP({"none": 0, "answer": "0.5"})
-PTR = ProposeTestRelease(epsilon="0.2", delta="1e-7")
 RULE = OutputDpFilter(epsilon=1, delta="3e-7")
 
 
@@ -113,17 +112,6 @@ def test_the_worst_cell_is_checked_before_the_step() -> None:
     spent = RULE.price_realised(TOY, "answer")
     assert RULE.admits(spent + RULE.price(TOY))
     assert not RULE.admits(spent + spent + RULE.price(TOY))
-
-
-def test_delta_is_never_refunded() -> None:
-    """Three tests without an answer exhaust delta, though epsilon remains."""
-    spent = RULE.zero()
-    for _ in range(3):
-        assert RULE.admits(spent + RULE.price(PTR))
-        spent += RULE.price_realised(PTR, "none")
-    assert spent == tally("0.6", "3e-7")
-    assert not RULE.admits(spent + RULE.price(PTR))
-    assert RULE.admits(spent + tally("0.1"))
 
 
 def test_stopping_early_by_lemma_11() -> None:
