@@ -410,8 +410,8 @@ class Repair(Command):
                 msg = (
                     f"the ledger lacks account {name!r}, and no policy makes it. Put "
                     f"the policy file of dataset {book!r} back that was in force at "
-                    "that time. If the ledger lacks its whole term, apply it again: "
-                    f"`dpflow policy apply {book} --new-term --reason TEXT`."
+                    f"that time, and run `dpflow policy apply {book}`. Only if the "
+                    "ledger lacks its whole term, add `--new-term --reason TEXT`."
                 )
                 raise ConfigurationError(msg)
             # What the account lacks comes after what it holds, unless it went on.

@@ -280,6 +280,22 @@ def test_a_lost_account_without_a_policy_is_not_forgotten(
     granted(ledger, "0.25", policies=[POLICIES["a"]])
 
 
+def test_a_lost_share_is_charged_again_once_its_policy_is_applied(host: Host) -> None:
+    """A new term would leave it lost, so the error says which command opens it."""
+    copy, ledger = host.copy(), host.open()
+    share = make_policy("a", flows="{f: {epsilon: 0.5}}", other_flows="allow")
+    apply_policy(ledger, share)
+    granted(ledger, policies=[share], flow="f")
+    ledger.close()
+    host.replace_by(copy)
+    ledger = host.open()
+    with pytest.raises(ConfigurationError, match="run `dpflow policy apply a`"):
+        reconcile(ledger, {"a": share}, reason=WHY)
+    apply_policy(ledger, share)
+    reconcile(ledger, {"a": share}, reason=WHY)
+    assert sums(host.path, "a#1/flow/f") == (Fraction("0.1"), 0)
+
+
 # A new machine
 
 
