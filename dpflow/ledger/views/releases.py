@@ -169,10 +169,9 @@ def named_release(reading: Reading, name: str) -> KeptRelease:
 
 def _read(reading: Reading, keys: Iterable[str]) -> Iterator[KeptRelease]:
     """Yield releases, each once, with what the entries of their charges say."""
-    left, former = iter(keys), set[str]()
+    first = dict[str, int]()
+    left = (k for n, k in enumerate(keys) if first.setdefault(k, n) == n)
     while page := [*islice(left, _PAGE)]:
-        page = [key for key in dict.fromkeys(page) if key not in former]
-        former.update(page)
 
         def needs(state: State, page: Sequence[str] = tuple(page)) -> Iterator[str]:
             yield from page
@@ -252,10 +251,8 @@ def refusal_of_run(
         return None
     found = min(steps, key=lambda each: not each.is_exhausted)
     kind = BudgetExhausted if found.is_exhausted else BudgetRefused
-    details = {name: found.body.get(name) for name in _NAMED}
-    details["dataset"] = found.dataset
-    if "refused_with" in found.body:
-        details["refused_with"] = found.body["refused_with"]
+    names = (*_NAMED, *({"refused_with"} & found.body.keys()))
+    details = {"dataset": found.dataset, **{n: found.body.get(n) for n in names}}
     return kind(found.body["message"], flow_run=flow_run, **details)
 
 

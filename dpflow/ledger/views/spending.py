@@ -168,7 +168,7 @@ def usage(
             among them, and the largest number of refusals.
 
     Returns:
-        The points of each account, oldest first; no account without an entry.
+        The points of each account, oldest first.
     """
     with ledger.storage.read() as reading:
         refused = defaultdict[str, list[int]](list)
@@ -177,12 +177,11 @@ def usage(
                 break
             for name in entry.body["accounts"] if entry.kind == "refuse" else ():
                 refused[name].append(entry.number)
-        points = {
+        return {
             name: _points(reading, gate, refused[name][:most], most)
             for name, gate in newest_gates(reading, dataset).items()
             if name in names
         }
-    return {name: own for name, own in points.items() if own}
 
 
 def _points(reading: Reading, gate: Gate, refused: list[int], most: int) -> list[Usage]:

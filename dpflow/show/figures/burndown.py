@@ -69,7 +69,7 @@ class BurnDown:
         views.sort(key=lambda view: _ORDER.index(view.kind))
         names = [view.id for view in views[:_MOST_LINES]]
         points = usage(ledger, dataset, names, most=_MOST_POINTS)
-        shown = [(view, tuple(points[view.id])) for view in views if view.id in points]
+        shown = [(v, tuple(own)) for v in views if (own := points.get(v.id))]
         if not shown:
             return None
         shown.sort(key=lambda each: (_ORDER.index(each[0].kind), each[0].name))
