@@ -21,7 +21,6 @@ from dpflow.accounting import (
     make_filter,
     make_odometer,
 )
-from dpflow.accounting.curves.conversions import gdp_budget, zcdp_budget
 from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
@@ -432,12 +431,3 @@ def test_known_numbers_of_steps() -> None:
     for epsilon in (0.1, "0.1", Fraction(1, 10)):
         rule = make_filter("basic", epsilon="0.3")
         assert runs_of(rule, (WorkloadStep(PureDP(epsilon=epsilon)),)) == 3
-
-
-def test_a_limit_is_what_the_conversion_allows() -> None:
-    """In whole units, rounded down to 36 decimals."""
-    for theorem, conversion in (("gdp", gdp_budget), ("zcdp", zcdp_budget)):
-        rule = make_filter(theorem, epsilon=1, delta="1e-6")
-        budget = conversion(rule.epsilon, rule.delta)
-        limit = rule.limit.amounts[0]
-        assert limit <= budget * UNITS < limit + UNITS // 10**36

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import outlooks
 from dpflow.forecast.counting import Load, runs_left
@@ -22,7 +21,6 @@ from tests.ledger.support import make_policy, request, whole
 pytestmark = pytest.mark.quick
 
 POLICY = make_policy(alerts="[0.3]")
-TENTH = PureDP(epsilon="0.1")
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import guarded, release
+from dpflow import guarded
 from dpflow.exceptions import DPStepFailed, LedgerError, LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger, create_ledger
 from tests.projects import (
-    NOISY,
     TENTH,
     bring_ledger_back,
     caught,
@@ -49,24 +48,6 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("dpflow.guard.reserving.time", clock)
     return clock
-
-
-def test_threads_on_one_key_make_one_charge_and_get_one_value(shop, clock):
-    """The second waits while the first runs, and then replays."""
-    ran = []
-
-    @guarded(dataset="shop", cost=NOISY, release_key="x", ignore=("ran", "clock"))
-    def count():
-        ran.append(1)
-        assert clock.waited.wait(30)
-        return release(100.0)
-
-    with ThreadPoolExecutor() as pool:
-        values = [call.result() for call in [pool.submit(count) for _ in range(3)]]
-    assert ran == [1]
-    assert len(set(values)) == 1
-    assert isinstance(values[0], float)
-    assert kinds() == ["reserve", "settle"]
 
 
 def test_a_failing_claimant_lets_the_waiting_one_run(shop, clock):

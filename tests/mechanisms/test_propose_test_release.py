@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpflow import guarded
 from dpflow.costs import ProposeTestRelease
-from dpflow.mechanisms import interquartile_range, median, trimmed_mean
+from dpflow.mechanisms import interquartile_range
 from dpflow.mechanisms import trimming as mechanism
 from dpflow.mechanisms.propose_test_release import Bins, passing, spread_of
 from dpflow.mechanisms.propose_test_release import distance as bin_distance
@@ -22,7 +22,6 @@ from tests.mechanisms.projects import make_shop
 from tests.projects import account
 from tests.sizes import scaled
 
-COST = ProposeTestRelease(epsilon=1, delta="1e-6")
 WINDOWS = [Window(2, 2), Window(1, 3)]
 
 
@@ -145,9 +144,6 @@ def test_wrong_distances_and_noise_are_caught():
 # ---- the mechanism
 
 
-NORMAL = np.random.default_rng(3).normal(size=20_001) * 3 + 50
-
-
 def test_the_sum_is_the_one_of_the_window():
     """With next to no noise, and negative values, to the grid."""
     quiet = ProposeTestRelease(epsilon=1000, delta="1e-6")
@@ -157,20 +153,6 @@ def test_the_sum_is_the_one_of_the_window():
     for trim, true in ((None, -4.0), ("0.3", -12.5 / 3)):
         drawn = mechanism._middle(quiet, values, 3, trim)
         assert drawn.output == pytest.approx(true, abs=0.1)
-
-
-def test_steps_pay_for_their_cells(tmp_path, monkeypatch):
-    """None gives half of the epsilon back, and delta never."""
-    make_shop(tmp_path, monkeypatch, "output-dp", delta="1e-4")
-    step = guarded(dataset="shop", cost=COST, name="middle")
-    assert step(lambda: median(NORMAL, bound="1e-6"))() is None
-    assert account().spent == {"epsilon": "1", "delta": "0.000001"}
-    for body in (
-        lambda: median(NORMAL, bound="0.05"),
-        lambda: trimmed_mean(NORMAL, bound="0.05", trim="0.2"),
-    ):
-        assert step(body)() == pytest.approx(50, abs=2)
-    assert account().spent == {"epsilon": "5", "delta": "0.000003"}
 
 
 BINS = Bins(2, 0)

@@ -148,12 +148,6 @@ def test_looking_writes_nothing(shop):
     assert rows(shop) == before
 
 
-ODOMETER = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}") + (
-    "odometer: {theorem: rdp, delta: 1e-6}\n"
-    "flows: {report: {epsilon: 0.5, halt_at_epsilon: 2.5}}\n"
-)
-
-
 @given(st.fractions(min_value=0, max_value=10**6, max_denominator=10**12))
 def test_spent_is_rounded_up_and_left_is_rounded_down(value):
     """Whatever the number is."""
