@@ -200,7 +200,8 @@ def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
     fewer = [{"delta": Fraction(pinned["delta"]) * share}]
     if isinstance(rule, Filter):
         fewer.append({"epsilon": Fraction(pinned["epsilon"]) * share})
-    tally = total(rule, priced(rule, [*costs, TENTH])).times(times)
+    some = priced(rule, [*costs, TENTH])
+    tally = total(rule, some).times(times)
     make = make_filter if isinstance(rule, Filter) else make_odometer
     for less in fewer:
         try:
@@ -211,9 +212,24 @@ def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
             # All of the smaller delta is for the loss: steps have none.
             assert "delta" not in tight.components
             continue
+        if rule.currency() == tight.currency():
+            assert total(tight, some) == total(rule, some)
         assert level(rule, tally) <= level(tight, tally) * (1 + 1e-9)
         if isinstance(rule, Filter) and isinstance(tight, Filter):
             assert rule.admits(tally) or not tight.admits(tally)
+
+
+def test_only_rules_that_add_up_have_one_currency_for_all_budgets() -> None:
+    """Where budgets set prices, or an order does, amounts mean something else."""
+
+    def currencies(name: str, **options: Any) -> set[str]:
+        rules = (make_filter(name, epsilon=e, delta="1e-6", **options) for e in (1, 2))
+        return {json.dumps(rule.currency(), sort_keys=True) for rule in rules}
+
+    alike = [currencies(name) for name in ("basic", "gdp", "zcdp")]
+    alike += [currencies("rdp", order=order) for order in (30, 40)]
+    assert len(set.union(*alike)) == len(alike)
+    assert [len(currencies(name)) for name in ("residue", "auto", "rdp")] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)

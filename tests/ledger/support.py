@@ -292,7 +292,7 @@ def terms_of(ledger: Ledger) -> list[dict[str, Any]]:
 
 def first_lost(ledger: Ledger) -> frozenset[tuple[str, str]]:
     """Return the first term of dataset "a" as one whose charges were forgotten."""
-    return frozenset({("a#1", terms_of(ledger)[0]["opened_with"])})
+    return frozenset({("a#1", terms_of(ledger)[0]["currency"])})
 
 
 def audit(of: Place | Ledger) -> None:

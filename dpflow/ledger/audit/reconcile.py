@@ -20,7 +20,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.audit.verify import verified
 from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
 from dpflow.ledger.decision.office import Repair
-from dpflow.ledger.decision.terms import check_policies
+from dpflow.ledger.decision.terms import check_currencies
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms, terms_of_accounts
@@ -28,7 +28,7 @@ from dpflow.ledger.rows import OF_FLOW, account_key, split
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.releases import read_releases
-from dpflow.ledger.witness.base import KEPT, Line, Witness, pinned_by
+from dpflow.ledger.witness.base import KEPT, Line, Witness, currencies_of
 from dpflow.ledger.witness.rollback_check import begin, missing
 from dpflow.policy import Policy
 
@@ -224,7 +224,7 @@ def charge_again(
                 lost=tuple((line.number, line.hash) for line in gaps.lacking),
                 frozen={each.dataset: each.reason for each in gaps.lost},
                 policies=policies,
-                pinned=pinned_by(gaps.lacking),
+                currencies=currencies_of(gaps.lacking),
             )
         )
     if witness is not None and not gaps.agrees:
@@ -278,7 +278,7 @@ def _compared(
         yield from all_terms(state, *by_book)
 
     state = reading.load(needs)
-    check_policies(state, pinned_by(lacking))
+    check_currencies(state, currencies_of(lacking))
     # All missing lines of an account are here after a line that the ledger holds, as
     # far as compaction left none out.
     last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}

@@ -286,7 +286,7 @@ def _case(pen: Decision, request: Request) -> _Case:
     body: dict[str, Any] = {
         **request.body,
         **request.facts(),
-        "policy": policies_of(terms),
+        **policies_of(terms),
         "release_key": request.key_text or None,
         "units": {gate.id: gate.size for gate, _ in requests if gate.size != 1},
         **_said(arguments=arguments, covers=request.covers),

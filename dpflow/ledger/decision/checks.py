@@ -25,7 +25,7 @@ from dpflow.ledger.decision.gates import (
 )
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views, view_of
 from dpflow.ledger.decision.settlement import gate_of, least_posted
-from dpflow.ledger.decision.terms import BY_ITSELF, may_be_replaced
+from dpflow.ledger.decision.terms import BY_ITSELF, currency_of, may_be_replaced
 from dpflow.ledger.decision.windows import continuation_problem, window_total
 from dpflow.ledger.entry import Amounts, Entry, JournalError, canonical
 from dpflow.ledger.records import digest
@@ -205,7 +205,7 @@ def _promise_problem(state: State, entry: Entry) -> str | None:
     facts, book = entry.body["term"], str(entry.body["book"])
     fixed = promise_of(facts["pinned"], facts["declared"], facts["gates"])
     governs = state.term(book, facts["number"])
-    fixed["opened_with"] = facts["policy_hash"]
+    fixed["currency"] = currency_of(facts["pinned"], facts["gates"])
     if governs is not None:
         fixed = {name: governs.facts[name] for name in fixed}
     if any(facts[name] != value for name, value in fixed.items()):

@@ -33,7 +33,7 @@ from dpflow.ledger.decision.settlement import (
 )
 from dpflow.ledger.decision.terms import (
     FIRST,
-    check_policies,
+    check_currencies,
     opened,
     policies_of,
     terms_of,
@@ -75,7 +75,7 @@ class Freeze(Command):
 
 def _freeze(pen: Decision, term: Term, reason: str, *, unfreeze: bool = False) -> None:
     why = {"who": pen.command.facts.get("who", ""), "reason": reason}
-    body = {**why, "book": term.book, "policy": policies_of([term])}
+    body = {**why, "book": term.book, **policies_of([term])}
     if not unfreeze:
         body["frozen"] = {**why, "at": pen.command.at}
     pen.write("unfreeze" if unfreeze else "freeze", {}, body)
@@ -254,7 +254,8 @@ class Amend(ByHand):
             raise ReservationConflict(msg, reservation=charge.id)
         wholes = roots_of(made.amounts)
         raises = [r for r in raises if any(r.more.amounts) or r.gate.id in wholes]
-        return self.charged(pen, raises, {"policy": made.body["policy"]}, charge.id)
+        body = {name: made.body[name] for name in ("policy", "currency")}
+        return self.charged(pen, raises, body, charge.id)
 
     def _raise(self, state: State, charge: Charge, name: str) -> _Raise:
         """Return by how much the cost is above all that was charged to an account."""
@@ -313,7 +314,7 @@ class Prior(ByHand):
         gates = gates_of(pen.state, request, terms)
         near = (with_parts_near(pen.state, gate, self.partitions) for gate in gates)
         raises = [_Raise(gate, gate.price(self.cost), late=True) for gate in near]
-        body = {"step": request.step, "flow": self.flow, "policy": policies_of(terms)}
+        body = {"step": request.step, "flow": self.flow, **policies_of(terms)}
         return self.charged(pen, raises, body)
 
 
@@ -331,8 +332,8 @@ class Repair(Command):
         head: Number of the newest entry when the ledger was compared.
         repairs: How many repairs the ledger has with this one.
         policies: To open a term again of a book that lacks them all.
-        pinned: Accounts of whole terms that lost charges, each with the hash of the
-            policy that the term was opened with.
+        currencies: Accounts of whole terms that lost charges, each with the currency
+            of these.
     """
 
     resent: ClassVar[bool] = False
@@ -346,7 +347,7 @@ class Repair(Command):
     paid: Mapping[str, str | None] = field(default_factory=dict)
     frozen: Mapping[str, str] = field(default_factory=dict)
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    pinned: frozenset[tuple[str, str]] = frozenset()
+    currencies: frozenset[tuple[str, str]] = frozenset()
 
     def decide(self, state: State) -> Decision:
         """Charge again what a ledger lacks, in full and once, and freeze what it must.
@@ -368,12 +369,12 @@ class Repair(Command):
             policy = self.policies.get(book)
             if policy is not None and pen.state.newest(book) is None:
                 opened(pen, policy, reason=FIRST)
-        check_policies(pen.state, self.pinned)
+        check_currencies(pen.state, self.currencies)
         raises = [*self._again(pen.state)]
         terms = (pen.state.term(*split(each.gate.id)[:2]) for each in raises)
         body = {
             "reason": self.reason,
-            "policy": policies_of(filter(None, terms)),
+            **policies_of(filter(None, terms)),
             "flows": {book: list(flows) for book, flows in self.books.items()},
             "lost": [digest for _, digest in self.lost],
             "people": dict(self._people(pen.state)),

@@ -18,7 +18,7 @@ from dpflow.ledger.decision.gates import announced_gate
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views
 from dpflow.ledger.decision.terms import (
     agrees,
-    check_policies,
+    check_currencies,
     opened,
     opened_as,
     pin,
@@ -114,7 +114,7 @@ class Apply(Command):
             if lost:
                 body["forgotten"] = lost
             opened(pen, self.policy, reason=reason, **body)
-            check_policies(pen.state, self.forgotten)
+            check_currencies(pen.state, self.forgotten)
         applied = replace(
             proposal,
             action=action,

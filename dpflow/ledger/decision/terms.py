@@ -14,7 +14,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.decision.gates import gates_text, population_of
 from dpflow.ledger.decision.lifetime import view_of
 from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.model import Decision
+from dpflow.ledger.model import Decision, rule_of
 from dpflow.ledger.records import Request, TermView, by_identity, digest
 from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
@@ -94,31 +94,44 @@ def terms_of(pen: Decision, request: Request) -> list[Term]:
     ]
 
 
-def policies_of(terms: Iterable[Term]) -> dict[str, str]:
-    """Return the hash of the policy that each term was opened with, by its account."""
-    return {term.whole: term.facts["opened_with"] for term in terms}
+def policies_of(terms: Iterable[Term]) -> dict[str, Any]:
+    """Return the hash of each term's policy, and the currency of its amounts."""
+    named = [*terms]
+    return {
+        "policy": {term.book: term.facts["policy_hash"] for term in named},
+        "currency": {term.whole: term.facts["currency"] for term in named},
+    }
 
 
-def check_policies(state: State, lost: Iterable[tuple[str, str]]) -> None:
-    """Refuse terms whose lost charges are in the currency of another policy.
+def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
+    """Return a digest of what the amounts of a term mean.
+
+    Amounts of one digest may be posted to a term of an equal one.
+    """
+    rules = {p: rule_of(g["rule"]).currency() for p, g in gates.items() if g}
+    return digest(canonical([pins["unit"], pins["relation"], rules]))[:16]
+
+
+def check_currencies(state: State, lost: Iterable[tuple[str, str]]) -> None:
+    """Refuse terms whose lost charges are in another currency.
 
     Args:
         state: With the terms.
-        lost: Accounts of whole terms that lost charges, each with the hash of the
-            policy that the term was opened with.
+        lost: Accounts of whole terms that lost charges, each with the currency of
+            these.
 
     Raises:
-        ConfigurationError: If one was opened with another policy.
+        ConfigurationError: If the amounts of a term mean something else.
     """
-    for whole, policy in sorted(lost):
+    for whole, currency in sorted(lost):
         book, number = split(whole)[:2]
         term = state.term(book, number)
-        if term is not None and term.facts["opened_with"] != policy:
+        if term is not None and term.facts["currency"] != currency:
             msg = (
-                f"term {number} of dataset {book!r} was opened with another policy "
-                f"({term.facts['opened_with'][:12]}) than its lost charges were made "
-                f"under ({policy[:12]}). Nothing was written: their amounts mean "
-                "something else there. Put the policy file of that time back."
+                f"term {number} of dataset {book!r} was opened with another filter, "
+                "unit or relation than its lost charges, whose amounts mean something "
+                "else there. Nothing was written. Put the policy file of that time "
+                "back. If the term is charged already, restore another backup."
             )
             raise ConfigurationError(msg, dataset=book)
 
@@ -126,7 +139,9 @@ def check_policies(state: State, lost: Iterable[tuple[str, str]]) -> None:
 def facts_of(policy: Policy) -> dict[str, Any]:
     """Return what the term of a file is opened with."""
     pins = pinned(policy)
-    return {"pinned": pins, **promise_of(pins, declared(policy), gates_text(pins))}
+    gates = gates_text(pins)
+    promise = promise_of(pins, declared(policy), gates)
+    return {"pinned": pins, "currency": currency_of(pins, gates), **promise}
 
 
 def opened_as(policy: Policy, number: int = 1) -> TermView:
@@ -176,17 +191,14 @@ def pin(
     """
     _check_alone(pen.state, policy)
     pins = term["pinned"]
-    policy_hash = digest(canonical(pins))
     facts = {
-        "opened_with": policy_hash,
         **term,
         "declared": declared(policy),
         "about": dict(policy.about),
-        "policy_hash": policy_hash,
+        "policy_hash": digest(canonical(pins)),
         "gates": {**term.get("gates", {}), **gates_text(pins)},
     }
-    opened_with = {f"{policy.dataset}#{term['number']}": facts["opened_with"]}
-    said = {"policy": opened_with, "book": policy.dataset, "term": facts}
+    said = {"policy": facts["policy_hash"], "book": policy.dataset, "term": facts}
     return pen.write(kind, {}, {**body, **said})
 
 

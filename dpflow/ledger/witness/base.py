@@ -53,8 +53,7 @@ class Line(NamedTuple):
         run: The flow run of the step, if it has one.
         books: The datasets and populations that it names.
         flow: The flow of the step, if it has one.
-        policies: By the account of a term's whole, the hash of the policy that it was
-            opened with, whose rules say what the amounts are.
+        currencies: By the account of a term's whole, a digest of what its amounts mean.
     """
 
     number: int
@@ -66,7 +65,7 @@ class Line(NamedTuple):
     run: str | None = None
     books: tuple[str, ...] = ()
     flow: str | None = None
-    policies: Mapping[str, str] = {}
+    currencies: Mapping[str, str] = {}
 
     @property
     def decides(self) -> bool:
@@ -109,16 +108,16 @@ def line_of(entry: Entry) -> Line:
         used[f"{body['book']}#{term['number']}"] = ()
     place = entry.number, entry.hash, entry.kind, entry.charge
     run, flow = body.get("flow_run"), body.get("flow")
-    policies = body.get("policy", {})
-    return Line(*place, used, entry.amounts, run, tuple(entry.books), flow, policies)
+    currencies = body.get("currency", {})
+    return Line(*place, used, entry.amounts, run, tuple(entry.books), flow, currencies)
 
 
-def pinned_by(lines: Iterable[Line]) -> frozenset[tuple[str, str]]:
-    """Return the terms that lines charge, each with its policy, as in `policies`."""
+def currencies_of(lines: Iterable[Line]) -> frozenset[tuple[str, str]]:
+    """Return the terms that lines charge, each with its currency."""
     charges = (
         e for e in lines if e.charge is not None or any(map(any, e.used.values()))
     )
-    return frozenset(pair for line in charges for pair in line.policies.items())
+    return frozenset(pair for line in charges for pair in line.currencies.items())
 
 
 def header_of(epoch: int) -> Line:

@@ -33,8 +33,8 @@ from dpflow.ledger.witness.base import (
     Witness,
     WitnessAt,
     compacted,
+    currencies_of,
     line_of,
-    pinned_by,
 )
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.policy import Policy
@@ -210,9 +210,9 @@ class Watch:
         return None
 
     def forgotten(self, reading: Reading, book: str) -> frozenset[tuple[str, str]]:
-        """Return a book's terms that lack a charge which was witnessed.
+        """Return a book's terms that lack charges which were witnessed.
 
-        Each is the account of its whole, with the policy that it was opened with.
+        Each is the account of its whole, with the currency of these.
 
         Raises:
             LedgerCorrupt: If the witness is damaged.
@@ -221,8 +221,8 @@ class Watch:
         if self.witness is None or not self.witness.exists():
             return frozenset()
         lines = [line for line in self.witness.all_lines() if book in line.books]
-        pinned = pinned_by(missing(reading, lines))
-        return frozenset(pair for pair in pinned if split(pair[0])[0] == book)
+        lost = currencies_of(missing(reading, lines))
+        return frozenset(pair for pair in lost if split(pair[0])[0] == book)
 
     def record(self, entries: Iterable[Entry]) -> None:
         """Write entries that are committed to the witness, durably.

@@ -253,7 +253,7 @@ def test_a_lost_term_that_was_charged_has_to_be_applied_again(
 
     ledger = forget(path, str(tmp_path / "witness"), charges)
     assert [lost.terms for lost in compare(ledger).lost] == [(2,)]
-    with pytest.raises(ConfigurationError, match="dpflow policy apply a --new-term"):
+    with pytest.raises(ConfigurationError, match="its whole term, add `--new-term"):
         reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")
     opens(ledger)
     result = reconcile(ledger, {"a": OTHER_UNIT}, reason="restored")

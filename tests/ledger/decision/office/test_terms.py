@@ -122,8 +122,8 @@ def test_each_decision_names_its_author_code_and_policy(path: Place) -> None:
         said = body(officer, kind)
         assert {name: said[name] for name in bob if name in said} == facts, kind
         # The end of a charge names it and repeats nothing of it.
-        policies = {"settle": None, "forfeit": None}
-        assert said.get("policy") == policies.get(kind, {"a#1": hashed}), kind
+        policies = {"open": hashed, "settle": None, "forfeit": None}
+        assert said.get("policy") == policies.get(kind, {"a": hashed}), kind
     audit(officer)
     worker.close()
     officer.close()
