@@ -130,6 +130,7 @@ class Trail:
         entry = entries[0]
         try:
             state = reading.load(needs, before=entry.number)
+            self.check(reading, {k: state.numbers.get(k) for k in state.loaded})
             for entry in entries:
                 check(state, entry)
                 check_windows(state, follow(state, entry))

@@ -26,6 +26,7 @@ from tests.ledger.support import (
     granted,
     in_memory,
     make_ledger,
+    make_policy,
     read,
     request,
     url,
@@ -76,6 +77,21 @@ def test_an_edit_by_hand_is_noticed_at_the_next_decision(
         with pytest.raises(LedgerCorrupt):
             asking.reserve(request(asking, "0.05"))
     assert before == everything(path)
+
+
+@pytest.mark.storages("sqlite")
+def test_who_followed_an_entry_misses_its_tag(
+    ledger: Ledger, path: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although another process, which follows later entries only, wrote a newer tag."""
+    monkeypatch.setattr("dpflow.ledger.following.MOST", 1)
+    granted(ledger, "0.8")
+    first, other = (open_ledger(url(path), witness="none") for _ in range(2))
+    granted(first, policies=[make_policy("b")])
+    edit(path, "DELETE FROM tag WHERE key = 'account/a#1' AND number = 2")
+    granted(other, "0.8")
+    with pytest.raises(LedgerCorrupt, match="as entry 0 left it, 2 came since"):
+        granted(first, "0.1")
 
 
 @pytest.mark.storages("sqlite")
