@@ -54,10 +54,12 @@ def governing(pen: Decision, policy: Policy, *, applies: bool) -> Term:
 
     Raises:
         PolicyChanged: If the file differs from the copy that governs.
-        PolicyNotApplied: If there is no copy, and a person has to apply it.
+        PolicyNotApplied: If there is no copy, and a person has to apply it; or if a
+            repair charged an older term since a step opened this one.
     """
     term = pen.state.newest(policy.dataset)
     if term is not None and agrees(term, policy):
+        _check_first(pen.state, term)
         return term
     if term is not None and not (applies and may_be_replaced(pen.state, term)):
         raise _changed(term, policy)
@@ -212,6 +214,24 @@ def may_be_replaced(state: State, term: Term) -> bool:
     by_itself = term.facts["reason"] in BY_ITSELF
     is_open = state.book(term.book).frozen is None
     return by_itself and is_open and not any(map(state.account, wholes))
+
+
+def _check_first(state: State, term: Term) -> None:
+    """Refuse the first charge of a term whose lifetime was not checked.
+
+    Raises:
+        PolicyNotApplied: If a step opened it while older terms had no charge.
+    """
+    older = (f"{term.book}#{number}" for number in range(1, term.number))
+    by_itself = term.facts["reason"] in BY_ITSELF
+    is_first = state.account(term.whole) is None
+    if by_itself and is_first and any(map(state.account, older)):
+        msg = (
+            f"a repair charged an older term of dataset {term.book!r} since a step "
+            f"opened term {term.number}. The step did not run. Run `dpflow policy "
+            f"apply {term.book} --new-term --reason TEXT`, which checks the lifetime."
+        )
+        raise PolicyNotApplied(msg, dataset=term.book)
 
 
 def _changed(term: Term, policy: Policy) -> PolicyChanged:

@@ -167,8 +167,12 @@ def test_no_step_opens_a_term_after_a_repair_charged_an_older_one(ledger: Ledger
     ledger.ask(Repair(amounts={"a#1": (UNIT, 0)}, head=4, repairs=1, reason="r"))
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[policy("1.5", "2")])
+    with pytest.raises(PolicyNotApplied, match="since a step opened term 2"):
+        granted(ledger, policies=[policy("2", "2")])
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
         apply_policy(ledger, policy("1.5", "2"))
+    apply_policy(ledger, policy("1", "2"), new_term=True, reason="the rest")
+    granted(ledger, policies=[policy("1", "2")])
     audit(ledger)
 
 
