@@ -153,8 +153,7 @@ def _coming_parts(coming: dict[str, ComingRuns]) -> list[Part]:
         if known.refused:
             lines.append(f"Refused: {'; '.join(known.refused)}.")
         if known.undated:
-            flows = ", ".join(known.undated)
-            lines.append(f"{flows} has no schedule: write one in prefect.yaml.")
+            lines.append(f"No schedule in prefect.yaml: {', '.join(known.undated)}.")
     return lines
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import views
 from dpflow.ledger.decision.refusal import amounts_text
-from dpflow.ledger.rows import term_of
+from dpflow.ledger.rows import split, term_of
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry
 from dpflow.notebook import Sheet, TableRecord, shown_key
@@ -74,7 +73,7 @@ class History(TableRecord):
             "entry": [each.kind for each in items],
             "account": ids,
             "dataset": names if several and not ids else [],
-            "step, flow": [_place(each.body) for each in items],
+            "step, flow": [_place(each) for each in items],
             heads[0]: [_stacked(each.amount, unit) for each in items],
             heads[1]: settled if ids else [],
             heads[2]: left if ids or not several else [],
@@ -93,8 +92,9 @@ class History(TableRecord):
         return item.outcome + (f" ({self.messages.index(said) + 1})" if said else "")
 
 
-def _place(body: Mapping[str, Any]) -> str:
-    return ", ".join(str(body[name]) for name in ("step", "flow") if body.get(name))
+def _place(item: JournalEntry) -> str:
+    names = item.body.get("step"), item.body.get("flow"), split(item.account)[4]
+    return ", ".join(map(str, filter(None, names)))
 
 
 def _commonest(amounts: Sequence[Mapping[str, str]]) -> str:

@@ -161,7 +161,8 @@ def history(
         dataset: Only of this dataset or population.
         limit: Largest number of lines.
         all_accounts: A line for each account that a charge posts to. Default: the
-            dataset's account stands for them, and for a refusal the gate that refused.
+            account of the dataset, or of each part of the step, stands for them, and
+            for a refusal the gate that refused.
         decisions: Only what people decided: no charge and no refusal of a step. Each
             has one line.
     """
@@ -178,10 +179,11 @@ def history(
         def lines() -> Iterator[tuple[Entry, str]]:
             for entry in reading.whole(entries):
                 names = _accounts_of(entry, terms)
+                alone = [n for n in names if _stands_alone(entry, n, dataset)]
                 if decisions:
-                    names = sorted(names, key=lambda n: (n.startswith(PREFIX), n))[:1]
+                    names = sorted(alone or names, key=lambda n: (PREFIX in n, n))[:1]
                 elif not all_accounts:
-                    names = [n for n in names if _stands_alone(entry, n, dataset)]
+                    names = alone
                 yield from ((entry, account) for account in names)
                 if entry.kind == "open" and entry.body["book"] in terms:
                     terms[entry.body["book"]] -= 1
@@ -218,7 +220,8 @@ def _stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
         return bool(account == entry.body["account"])
     if kind == "population":
         return dataset is not None or KINDS[entry.kind].decides
-    return kind == "dataset"
+    is_divided = any(split(name)[2] == "partition" for name in entry.amounts)
+    return kind == ("partition" if is_divided else "dataset")
 
 
 def _line(entry: Entry, gate: Gate, body: Mapping[str, Any], fate: str) -> JournalEntry:
@@ -228,7 +231,8 @@ def _line(entry: Entry, gate: Gate, body: Mapping[str, Any], fate: str) -> Journ
     if gate.id in entry.postings:
         posted, done, held = map(Tally, entry.postings[gate.id])
         amount, settled = named(posted), named(done)
-        left = gate._replace(used=done + held).left()
+        # What remains in a window depends on its other parts.
+        left = None if gate.window else gate._replace(used=done + held).left()
     return JournalEntry(
         account=gate.id,
         seq=entry.number,

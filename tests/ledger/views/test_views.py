@@ -359,3 +359,10 @@ def test_an_overdrawn_account_is_read_with_every_part(divided: Ledger) -> None:
     assert states["a#1/partition/east"] == "overdrawn"
     assert "a#1/partition/north" not in states
     assert views.terms(divided, "a")[-1].overdrawn
+
+
+def test_history_shows_what_parts_were_charged(divided: Ledger) -> None:
+    """A divided dataset without a lifetime is charged nothing as a whole."""
+    charged = {"a#1/partition/west": "0.1", "a#1/partition/south": "0.2"}
+    settled = views.history(divided, "a", limit=3)[::2]
+    assert {each.account: each.amount["epsilon"] for each in settled} == charged
