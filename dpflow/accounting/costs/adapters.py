@@ -92,6 +92,9 @@ def from_dp_event(
         Repeated(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.1), 100)
     """
     curve = None
+    if isinstance(orders, str) or not isinstance(orders, Iterable | None):
+        msg = f"orders= takes a list of numbers, such as [8, 16], got {orders!r:.60}."
+        raise InvalidCost(msg, name="orders", value=repr(orders))
     if orders is not None:
         chosen = [exact_order(order) for order in orders]
         curve = partial(library_curve, orders=chosen, zero_out=zero_out)

@@ -262,6 +262,9 @@ def test_events_without_a_usable_curve_are_refused():
             from_dp_event(event, [24])
     with pytest.raises(InvalidCost, match="order must lie"):
         from_dp_event(batches(10, 5, 1.3), [1])
+    for orders in (8, "23"):
+        with pytest.raises(InvalidCost, match=r"list of numbers, such as \[8, 16\]"):
+            from_dp_event(batches(10, 5, 1.3), orders)
     for order in ("13.5", 257):
         with pytest.raises(InvalidCost, match="whole orders up to 256"):
             from_dp_event(batches(10, 5, 1.3), [order])
