@@ -204,13 +204,17 @@ class Ledger:
         guarded = any(command.guarded for command in commands)
 
         def needs(state: State) -> Iterator[str]:
-            return chain(("repairs",), *(each.keys(state) for each in commands))
+            keys = (each.keys(state) for each in commands)
+            return chain(("repairs", *self._trail.keys), *keys)
 
         state = self.watch.load(reading, needs, guarded=guarded)
-        # Without a witness nothing tells a repaired ledger from an older copy.
-        witnessed = self.watch.witness is not None
-        self._trail.follow(reading, replaced=witnessed and not guarded)
-        self._trail.check(reading, reading.tagged)
+        if not self._trail.is_complete or any(command.follows for command in commands):
+            # Without a witness nothing tells a repaired ledger from an older copy.
+            witnessed = self.watch.witness is not None
+            self._trail.follow(reading, replaced=witnessed and not guarded)
+            self._trail.check(reading, reading.tagged)
+        elif self._trail.goes_on(state):
+            self._trail.check(reading, reading.tagged)
         return self._alive(state, commands)
 
     def _alive(self, state: State, commands: Sequence[Command]) -> State:

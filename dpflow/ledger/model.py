@@ -43,10 +43,15 @@ class Command(ABC):
         applies: Whether a step with it opens a term under its policy.
         again: Whether this is the second sending, so that the first may have succeeded.
         guarded: Whether it is decided only while the witness agrees with the ledger.
+        follows: Whether all new entries are followed before it is decided, also where
+            the process followed all earlier ones. A command whose entries the witness
+            notes has to: a process that begins to follow at its line reads no earlier
+            entry.
         resent: Whether it is sent again where its outcome is unknown.
     """
 
     guarded: ClassVar[bool] = False
+    follows: ClassVar[bool] = True
     resent: ClassVar[bool] = True
 
     at: str = ""

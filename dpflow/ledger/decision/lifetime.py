@@ -7,11 +7,16 @@ from typing import Any
 
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import split
+from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
 from dpflow.policy.lifetime import differing, fits, is_within, room, say_total, total_of
 from dpflow.policy.pinned import TIMES, budget_text
 from dpflow.policy.windows import window_length
+
+
+def is_charged(state: State, term: Term) -> bool:
+    """Say whether a term was charged at any cost; a voided charge counts as well."""
+    return state.account(term.whole) is not None
 
 
 def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
@@ -59,8 +64,7 @@ def term_views(
     return tuple(
         view_of(
             term.facts,
-            # A voided charge counts as well.
-            charged=state.account(term.whole) is not None or term.number in lost,
+            charged=is_charged(state, term) or term.number in lost,
             frozen=frozen if term is terms[-1] else None,
             # Terms share the parts of windows, which have no number.
             overdrawn=bool(overdrawn & {term.number, 0}),

@@ -19,6 +19,7 @@ from dpflow.ledger.decision.lifetime import lifetime_error, term_views
 from dpflow.ledger.decision.terms import (
     agrees,
     check_currencies,
+    is_behind,
     opened,
     opened_as,
     pin,
@@ -27,7 +28,7 @@ from dpflow.ledger.decision.terms import (
 from dpflow.ledger.decision.windows import continuation_problem, used_of, window_total
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
-from dpflow.ledger.rows import Term, term_of
+from dpflow.ledger.rows import Term, roots_of, term_of
 from dpflow.ledger.state import State
 from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
@@ -92,10 +93,12 @@ class Apply(Command):
                 this term have another policy.
         """
         pen, book = Decision(state, self), self.policy.dataset
-        lost, closed = sorted({whole for whole, _ in self.forgotten}), []
+        lost, closed = roots_of(whole for whole, _ in sorted(self.forgotten)), []
         proposal = propose(state, self.policy, lost)
         action, terms = proposal.action, proposal.terms
-        if terms and terms[-1].charged and self.new_term:
+        newest = state.newest(book)
+        behind = newest is not None and is_behind(state, newest)
+        if self.new_term and (behind or (terms and terms[-1].charged)):
             action = "new term"
         if action == "new term":
             self._check_wanted(proposal)

@@ -46,6 +46,8 @@ class End(Command):
         value: The encoded output; None keeps nothing to replay.
     """
 
+    follows: ClassVar[bool] = False
+
     kind: str
     charge: str = ""
     run: str = ""
@@ -109,9 +111,10 @@ class End(Command):
 
 
 class Forfeit(End):
-    """End of another process's charge, of which this one may have followed nothing."""
+    """End of another process's charge, on accounts that this one may not know."""
 
     guarded: ClassVar[bool] = True
+    follows: ClassVar[bool] = True
 
 
 def held_keys(state: State, charge: str) -> Iterator[str]:

@@ -106,11 +106,12 @@ def policies_of(terms: Iterable[Term]) -> dict[str, Any]:
 
 
 def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
-    """Return a digest of what the amounts of a term mean.
+    """Return a digest of what the amounts of a dataset mean in a term.
 
     Amounts of one digest may be posted to a term of an equal one.
     """
-    rules = {p: rule_of(g["rule"]).currency() for p, g in gates.items() if g}
+    some = filter(None, map(gates.get, ("dataset", "partition", "population")))
+    rules = [rule_of(gate["rule"]).currency() for gate in some]
     return digest(canonical([pins["unit"], pins["relation"], rules]))[:16]
 
 
@@ -120,7 +121,7 @@ def check_currencies(state: State, lost: Iterable[tuple[str, str]]) -> None:
     Args:
         state: With the terms.
         lost: Accounts of whole terms that lost charges, each with the currency of
-            these.
+            these; without a number for the newest term.
 
     Raises:
         ConfigurationError: If the amounts of a term mean something else.
@@ -130,10 +131,10 @@ def check_currencies(state: State, lost: Iterable[tuple[str, str]]) -> None:
         term = state.term(book, number)
         if term is not None and term.facts["currency"] != currency:
             msg = (
-                f"term {number} of dataset {book!r} was opened with another filter, "
-                "unit or relation than its lost charges, whose amounts mean something "
-                "else there. Nothing was written. Put the policy file of that time "
-                "back. If the term is charged already, restore another backup."
+                f"term {term.number} of dataset {book!r} was opened with another "
+                "filter, unit or relation than its lost charges, whose amounts mean "
+                "something else there. Nothing was written. Put the policy file of "
+                "that time back. If the term is charged, restore another backup."
             )
             raise ConfigurationError(msg, dataset=book)
 
@@ -216,16 +217,21 @@ def may_be_replaced(state: State, term: Term) -> bool:
     return by_itself and is_open and not any(map(state.account, wholes))
 
 
+def is_behind(state: State, term: Term) -> bool:
+    """Say whether an older term was charged since a step opened this uncharged one."""
+    older = (f"{term.book}#{number}" for number in range(1, term.number))
+    by_itself = term.facts["reason"] in BY_ITSELF
+    is_first = state.account(term.whole) is None
+    return by_itself and is_first and any(map(state.account, older))
+
+
 def _check_first(state: State, term: Term) -> None:
     """Refuse the first charge of a term whose lifetime was not checked.
 
     Raises:
         PolicyNotApplied: If a step opened it while older terms had no charge.
     """
-    older = (f"{term.book}#{number}" for number in range(1, term.number))
-    by_itself = term.facts["reason"] in BY_ITSELF
-    is_first = state.account(term.whole) is None
-    if by_itself and is_first and any(map(state.account, older)):
+    if is_behind(state, term):
         msg = (
             f"a repair charged an older term of dataset {term.book!r} since a step "
             f"opened term {term.number}. The step did not run. Run `dpflow policy "

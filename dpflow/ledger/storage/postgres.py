@@ -3,8 +3,8 @@
 A transaction that writes has the ledger for itself, as in a file: it takes the ledger's
 turn before it reads. Its statements are sent together, in the driver's pipeline: one
 trip begins the transaction and loads what the keys led to at the last load, and one
-appends, commits and waits for the disk. A process has one connection, used by one
-thread at a time, never across a fork, and never again after an error of the server's.
+appends and commits. A process has one connection, used by one thread at a time, never
+across a fork, and never again after an error of the server's.
 
 An owner of reservations holds an advisory lock under its name in a session of its own.
 The server drops the lock when the session ends: with the process, or with the network.
@@ -87,8 +87,7 @@ def _key(owner: str) -> dict[str, int]:
 
 
 #: How a transaction begins, and its first question. What comes behind the one that
-#: waits for the turn sees all that was committed before. The turn ends with the commit,
-#: which waits for no disk; the message after it does, in a transaction of its own.
+#: waits for the turn sees all that was committed before.
 _READING = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "identity")
 _WRITING = ("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", "turn")
 
@@ -139,7 +138,7 @@ class PostgresStorage(Storage):
 
     def write(self) -> AbstractContextManager[Transaction]:
         """Run a block in one transaction; what it stored goes if it raises."""
-        return self._transaction(_WRITING)
+        return self._transaction(_WRITING, self._newest)
 
     def read(self) -> AbstractContextManager[Transaction]:
         """Run a block that reads one consistent state; the right to read will do."""
@@ -159,17 +158,16 @@ class PostgresStorage(Storage):
             self.server.drop()
 
     @contextmanager
-    def _transaction(self, begin: tuple[str, str]) -> Iterator[Transaction]:
+    def _transaction(
+        self, begin: tuple[str, str], newest: State | None = None
+    ) -> Iterator[Transaction]:
         with self._alone():
             connection = self.server.open()
             try:
                 with connection.pipeline() as pipeline:
                     connection.execute(begin[0])
-                    newest = self._newest if begin is _WRITING else None
                     yield _Tables(self, connection, pipeline, begin[1], newest)
                     ended = connection.execute("COMMIT")
-                    if begin is _WRITING:
-                        connection.execute(sql_of()["sync"])
                 if ended.statusmessage != "COMMIT":
                     text = f"the server answered {ended.statusmessage} to a COMMIT"
                     raise unusable(text, self.place)
@@ -208,5 +206,5 @@ class _Tables(Transaction):
 
     def _identified(self, rows: list[Any]) -> Identity:
         identity = super()._identified([row[:4] for row in rows])
-        self._server.check_durable(rows[0][4:8])
+        self._server.check_durable(rows[0][4:])
         return identity

@@ -110,10 +110,6 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
 SELECT current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'), pg_is_in_recovery()
 
--- name: sync
--- All earlier commits are durable with this one, whoever made them.
-SELECT pg_logical_emit_message(true, 'dpflow', '')
-
 -- name: take_owner
 SELECT pg_advisory_lock_shared(%(key)s)
 

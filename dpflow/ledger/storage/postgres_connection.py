@@ -69,9 +69,8 @@ _NO_CONNECTION: Final = {
 def sql_of(*, shows_values: bool = True) -> Mapping[str, bytes]:
     """Return the statements; a role without the right to read values gets none."""
     sql = dict(statements("postgres"))
-    facts = f"{sql['identity'].split(' FROM')[0]},{sql['durable'][6:]}"
-    later = "set_config('synchronous_commit', 'off', true) FROM dpflow.take_turn()"
-    sql["identity"], sql["turn"] = f"{facts} FROM dpflow.ledger", f"{facts}, {later}"
+    facts = f"{sql['identity'].split(' FROM')[0]},{sql['durable'][6:]} FROM dpflow."
+    sql["identity"], sql["turn"] = f"{facts}ledger", f"{facts}take_turn()"
     if not shows_values:
         sql = {n: re.sub(r"\S+ AS output", "NULL AS output", t) for n, t in sql.items()}
     return {name: text.encode() for name, text in sql.items()}

@@ -24,6 +24,7 @@ from dpflow.ledger.storage.base import UNREADABLE, VERSION, Identity, damaged
 #: Words for which PostgreSQL has others than SQLite.
 _WORDS = (
     (r"json_each\((:\w+)\) AS (\w+)", r"unnest(CAST(\1 AS text[])) AS \2 (value)"),
+    (r"json_each\((entry\.rows)\)", r"json_each(CAST(\1 AS json))"),
     (r" INDEXED BY \w+|,? STRICT|, WITHOUT ROWID", ""),
     (r"\bINTEGER\b", "bigint"),
     (r"\bTEXT\b", 'text COLLATE "C"'),
@@ -103,26 +104,28 @@ class Reading:
         #: By key, the number of the newest entry that the database has.
         self.tagged: dict[str, int | None] = {}
 
-    def load(self, needs: Needs, *, before: int = ENDLESS) -> State:
+    def load(
+        self, needs: Needs, *, numbers: Iterable[int] = (), before: int = ENDLESS
+    ) -> State:
         """Return what some keys are.
 
         Args:
             needs: Returns them; called again until it names no further ones. A key that
-                ends with * stands for all that begin so, and #NUMBER for an entry,
-                which is omitted if it is absent.
+                ends with * stands for all that begin so, and #NUMBER for an entry.
+            numbers: Further entries; absent ones are omitted.
             before: What they were before this entry.
 
         Raises:
             LedgerCorrupt: If something is not what it should be.
         """
-        state, more = State(), list[str]()
+        state, more = State(), [f"#{number}" for number in numbers]
         newest = self._newest if before == ENDLESS else None
         if newest is not None:
             # As the keys were at the last load, which saves a trip.
             with suppress(JournalError, *UNREADABLE):
                 more += needs(newest)
         try:
-            if not more:
+            if newest is None or not more:
                 more += needs(state)
             while wanted := [k for k in dict.fromkeys(more) if k not in state.loaded]:
                 self._fetch(state, wanted, before)

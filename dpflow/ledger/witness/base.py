@@ -27,7 +27,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.entry import Entry, Sums, canonical
 from dpflow.ledger.journal import KINDS
-from dpflow.ledger.rows import account_key, sums_of_lists
+from dpflow.ledger.rows import account_key, split, sums_of_lists
 from dpflow.locks import TurnQueue
 
 T = TypeVar("T")
@@ -113,11 +113,19 @@ def line_of(entry: Entry) -> Line:
 
 
 def currencies_of(lines: Iterable[Line]) -> frozenset[tuple[str, str]]:
-    """Return the terms that lines charge, each with its currency."""
-    charges = (
-        e for e in lines if e.charge is not None or any(map(any, e.used.values()))
-    )
-    return frozenset(pair for line in charges for pair in line.currencies.items())
+    """Return the terms that lines charge, each with its currency.
+
+    The newest term, which has no number here, governs the parts of windows.
+    """
+    pairs = set[tuple[str, str]]()
+    for line in lines:
+        if line.charge is not None or any(map(any, line.used.values())):
+            shared = {split(name)[0] for name in line.used if not split(name)[1]}
+            for whole, currency in line.currencies.items():
+                book = split(whole)[0]
+                pairs |= {(whole, currency)}
+                pairs |= {(f"{book}#", currency)} if book in shared else set()
+    return frozenset(pairs)
 
 
 def header_of(epoch: int) -> Line:

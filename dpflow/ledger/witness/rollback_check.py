@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from dpflow.config import NO_WITNESS, WITNESS_VARIABLE
@@ -146,8 +146,8 @@ class Watch:
             return reading.load(needs)
         look, place = self.witness.unseen(), self.witness.place
         seen, epoch, lines = look.seen, self.witness.epoch, look.expected
-        newest = [f"#{line.number}" for line in lines[-AT_ONCE:]]
-        state, what = reading.load(lambda state: chain(newest, needs(state))), ""
+        newest = [line.number for line in lines[-AT_ONCE:]]
+        state, what = reading.load(needs, numbers=newest), ""
         if state.repairs < epoch:
             what = f"had {state.repairs} repairs, its witness {place} says {epoch}"
         elif lacking := missing(reading, lines, state.entries):

@@ -163,16 +163,17 @@ def test_no_step_replaces_what_a_person_applied(ledger: Ledger) -> None:
 def test_no_step_opens_a_term_after_a_repair_charged_an_older_one(ledger: Ledger):
     """The first term was uncharged when its file was replaced; its charge was lost."""
     for epsilon in ("1", "2"):
-        refused(ledger, "9", policies=[policy(epsilon, "2")])
+        refused(ledger, "9", policies=[policy(epsilon, "3")])
     ledger.ask(Repair(amounts={"a#1": (UNIT, 0)}, head=4, repairs=1, reason="r"))
     with pytest.raises(PolicyChanged):
-        granted(ledger, policies=[policy("1.5", "2")])
-    with pytest.raises(PolicyNotApplied, match="since a step opened term 2"):
-        granted(ledger, policies=[policy("2", "2")])
+        granted(ledger, policies=[policy("2.5", "3")])
     with pytest.raises(PolicyNotApplied, match="above its lifetime"):
-        apply_policy(ledger, policy("1.5", "2"))
-    apply_policy(ledger, policy("1", "2"), new_term=True, reason="the rest")
-    granted(ledger, policies=[policy("1", "2")])
+        apply_policy(ledger, policy("2.5", "3"))
+    for _ in range(2):
+        with pytest.raises(PolicyNotApplied, match="since a step opened term 2"):
+            granted(ledger, policies=[policy("2", "3")])
+    apply_policy(ledger, policy("2", "3"), new_term=True, reason="the rest")
+    granted(ledger, policies=[policy("2", "3")])
     audit(ledger)
 
 

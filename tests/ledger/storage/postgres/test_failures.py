@@ -163,55 +163,6 @@ def test_a_killed_server_keeps_what_it_acknowledged(
     audit(url)
 
 
-def test_a_lost_entry_that_was_followed_stops_no_process(postgres_url: str) -> None:
-    """A transaction fails that followed it, and the server has lost both."""
-    first, storage = create_ledger(postgres_url), FaultyPostgres(postgres_url)
-    second = ledger_on(storage)
-    for ledger in (first, second, first):
-        granted(ledger)
-
-    def fail(sql: str) -> None:
-        if sql == "COMMIT":
-            storage.server._connection.pgconn.exec_(b"SELECT 1 / 0")
-
-    storage.before = fail
-    with pytest.raises(LedgerUnavailable):
-        granted(second)
-    storage.quiet()
-    lost = [f"DELETE FROM {table} WHERE number > 3" for table in ("tag", "entry")]
-    edit(postgres_url, *lost)
-    granted(second)
-    audit(postgres_url)
-
-
-_PENDING = "SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()"
-#: Nothing but a commit writes the log, or waits for the disk.
-_QUIET = (
-    "wal_level=minimal",
-    "max_wal_senders=0",
-    "wal_writer_delay=10s",
-    "autovacuum=off",
-)
-
-
-def test_the_turn_ends_before_the_disk_has_its_entries(
-    own_server: PostgresServer,
-) -> None:
-    """The commit waits for no disk; the answer does."""
-    own_server.stop()
-    own_server.start(*_QUIET)
-    url = own_server.new_database()
-    ledger = create_ledger(url)
-    for _ in range(8):
-        granted(ledger, SMALL)
-        assert read(url, _PENDING) == [(0,)]
-    with ledger.storage.write() as writing:
-        writing.head()
-        setting = writing.connection.execute("SHOW synchronous_commit").fetchone()
-    assert setting == ("off",)
-    ledger.close()
-
-
 # A server that may lose what it acknowledges
 
 
