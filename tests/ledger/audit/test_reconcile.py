@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from dpflow.exceptions import (
+    BudgetRefused,
     ConfigurationError,
     LedgerCorrupt,
     LedgerRolledBack,
@@ -280,6 +281,28 @@ def test_a_lost_account_without_a_policy_is_not_forgotten(
     lower = make_policy("a", budget="{epsilon: 90}")
     reconcile(ledger, {**POLICIES, "a": lower}, reason=WHY)
     granted(ledger, "0.25", policies=[lower])
+
+
+def test_parts_of_windows_are_repaired_under_their_own_filter(host: Host) -> None:
+    """They belong to no term, so the newest one has to be in their currency."""
+    weeks = {"unit": "customer-week", "partition": "{by: week}"}
+    weeks |= {"window": "{length: 2}", "budget": "{epsilon: 3, delta: 1e-6}"}
+    first = make_policy("c", **weeks, filter="{theorem: rdp, order: 8}")
+    second, ledger = make_policy("c", **weeks, filter="gdp"), host.open()
+    part: dict[str, Any] = {"partitions": ("2026-W10",)}
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "9", policies=[first], **part)
+    copy = host.copy()
+    granted(ledger, "0.1", policies=[second], **part)
+    ledger.close()
+    host.replace_by(copy)
+    ledger = host.open()
+    with pytest.raises(ConfigurationError, match="opened with another filter"):
+        reconcile(ledger, {"c": second}, reason=WHY)
+    assert apply_policy(ledger, second).action == "replace"
+    reconcile(ledger, {"c": second}, reason=WHY)
+    assert sum(sums(host.path, "c#/partition/2026-W10")) > 0
+    ledger.close()
 
 
 def test_a_lost_share_is_charged_again_once_its_policy_is_applied(host: Host) -> None:
