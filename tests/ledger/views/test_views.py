@@ -26,7 +26,7 @@ from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.releases import count_releases, release_value, releases
 from dpflow.ledger.views.spending import spending
 from dpflow.policy import PolicySet
-from tests.ledger.processes import killed
+from tests.ledger.processes import await_death, killed
 from tests.ledger.support import (
     BASIC,
     Place,
@@ -82,6 +82,8 @@ def test_spent_reserved_and_forfeited_are_apart(ledger: Ledger, path: Place) -> 
     other = open_ledger(url(path))
     assert expected == amounts(only(other))
     ledger.close()
+    # A server releases the lock of a closed session when it hears of its end.
+    await_death(other, live)
     full = {"spent": "0.1", "reserved": "0", "forfeited": "0.6", "left": "0.3"}
     assert full == amounts(only(other))
     assert only(other).used_fraction == pytest.approx(0.7)
