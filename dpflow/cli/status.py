@@ -118,7 +118,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
     from dpflow.ledger.views.runs import RECENT
     from dpflow.show.sheets import details
 
-    texts, sheets, hidden = details(known, 24)
+    texts, sheets, hidden = details(known)
     yield from texts
     for sheet in sheets.values():
         yield ""

@@ -57,7 +57,7 @@ def _publish(
     project: Project, known: DatasetStatus, refusal: BudgetRefused | None
 ) -> None:
     dataset, key = known.standing.dataset, artifact_key(known.standing.dataset)
-    texts, sheets, _ = details(known, 24)
+    texts, sheets, _ = details(known)
     lines = [f"# Privacy budget of `{dataset}`, term {known.standing.term}"]
     if refusal is not None:
         lines += ["", f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}"]

@@ -24,7 +24,13 @@ _DIGITS = range(4, 60)
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 
 
-def details(facts: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet], int]:
+#: About so many accounts appear of a dataset with many parts.
+MOST = 24
+
+
+def details(
+    facts: DatasetStatus, most: int = MOST
+) -> tuple[list[str], dict[str, Sheet], int]:
     """Return the details of a dataset's status.
 
     Args:
@@ -49,7 +55,7 @@ def details(facts: DatasetStatus, most: int) -> tuple[list[str], dict[str, Sheet
     return [*filter(None, texts)], result, len(accounts) - len(shown)
 
 
-def telling(views: Sequence[AccountView], most: int = 24) -> list[AccountView]:
+def telling(views: Sequence[AccountView], most: int = MOST) -> list[AccountView]:
     """Return the most important accounts of a dataset with many accounts.
 
     Args:

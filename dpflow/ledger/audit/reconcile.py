@@ -151,8 +151,8 @@ def compare(ledger: Ledger) -> Comparison:
     """Compare a ledger with its witness; nothing is changed.
 
     Raises:
-        ConfigurationError: If the witness is waived, or a term was opened with another
-            policy than its missing charges.
+        ConfigurationError: If the witness is waived, or the missing charges of a term
+            are in another currency.
         LedgerUnwitnessed: If there is no witness.
         LedgerCorrupt: If it is damaged.
     """
@@ -192,7 +192,7 @@ def charge_again(
 
     Raises:
         ConfigurationError: If an account is missing, and no policy makes its term, or
-            a policy is another one than that of the missing charges.
+            the missing charges of a term are in another currency.
         LedgerUnwitnessed: If there is no witness.
         LedgerUnavailable: If another process repaired the ledger meanwhile.
     """

@@ -115,6 +115,7 @@ class Reserve(Command):
                 book = policy.dataset
                 yield from newest_terms(state, book)
                 number = max((rows.get(f"book/{book}") or {"term": 1})["term"], 1)
+                # Older terms decide whether an uncharged one gets its first charge.
                 if account_key(f"{book}#{number}") in state.loaded - rows.keys():
                     yield from (account_key(f"{book}#{n}") for n in range(1, number))
                 length = policy.window.length if policy.window else 0

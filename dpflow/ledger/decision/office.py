@@ -355,7 +355,7 @@ class Repair(Command):
         Raises:
             LedgerUnavailable: If the ledger is another one than was compared.
             ConfigurationError: If an account has no term, and no policy opens it, or
-                its term has another policy.
+                the lost charges of its term are in another currency.
         """
         pen = Decision(state, self)
         if state.head[0] != self.head:

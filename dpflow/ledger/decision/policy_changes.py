@@ -90,7 +90,7 @@ class Apply(Command):
             PolicyChanged: If only a new term can hold it, and the command opens none.
             PolicyNotApplied: If the lifetime or a freeze forbids it.
             ConfigurationError: If another dataset has its source, or lost charges of
-                this term have another policy.
+                this term are in another currency.
         """
         pen, book = Decision(state, self), self.policy.dataset
         lost, closed = roots_of(whole for whole, _ in sorted(self.forgotten)), []

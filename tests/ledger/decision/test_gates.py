@@ -53,7 +53,6 @@ from tests.ledger.support import (
 
 TENTH = Fraction(1, 10)
 ODOMETER = "a#1/odometer/weekly"
-DATASET = "a#1"
 
 # Several accounts
 
