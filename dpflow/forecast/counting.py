@@ -242,7 +242,7 @@ def _round(gate: Gate, workload: Workload) -> Once:
 def _amounts(gate: Gate, step: WorkloadStep, used: Tally) -> tuple[Tally, Tally]:
     """Return what a step reserves, and posts as a settlement would."""
     reserved = gate.price(step.cost, used)
-    if step.outcome is None or gate.size != 1:
+    if step.outcome is None:
         return reserved, reserved
     try:
         return reserved, gate.price(step.cost, used, step.outcome)

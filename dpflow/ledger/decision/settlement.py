@@ -247,7 +247,7 @@ def _outcome_price(gate: Gate, made: Entry, body: Mapping[str, Any]) -> Amounts:
     rule, held = gate.rule, made.amounts[gate.id]
     if body["outcome"] == "void":
         return rule.zero().amounts
-    if gate.size != 1 or rule.settlements <= {"full"}:
+    if rule.settlements <= {"full"}:
         return held
     try:
         cost = cost_from_description(made.body["cost"])
