@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from math import ceil
 from typing import Any
 
 import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.curves.conversions import rdp_epsilon_allowed
 from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error, priced
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.solving import before_solving
@@ -19,7 +21,8 @@ from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, sho
 
 #: Shares of delta of the default members. `basic` has a tenth for the deltas of steps,
 #: sampled Gaussians get at least half of the steps of the best whole order of `rdp`
-#: (from (2, 1e-5) or (3, 1e-8) on), and other steps lose least.
+#: (from noise multiplier 1.2 and (2, 1e-5) or (3, 1e-8) on), and other steps lose
+#: least.
 RESIDUE_SHARE, RDP_SHARE, ZCDP_SHARE, BASIC_SHARE = (
     Fraction(66, 100),
     Fraction(23, 100),
@@ -29,9 +32,10 @@ RESIDUE_SHARE, RDP_SHARE, ZCDP_SHARE, BASIC_SHARE = (
 #: Parts of the shares of `residue` and `zcdp` for their own losses; the rest is
 #: for deltas of steps.
 RESIDUE_LOSS, ZCDP_LOSS = Fraction(131, 132), Fraction(3, 5)
-#: The order that `rdp` has in addition to its own, and its weight: sampled Gaussians'
-#: divergence explodes at high orders.
-LOW_ORDER, LOW_WEIGHT = Fraction(8), Fraction(9, 10)
+#: `rdp` has a lower order in addition to its own, for sampled Gaussians' divergence
+#: explodes at high orders: its weight, and the part of the zCDP steps of the own order
+#: that it admits at least.
+LOW_WEIGHT, LOW_KEEPS = Fraction(70, 100), Fraction(48, 100)
 
 
 class AutoFilter(Filter):
@@ -56,7 +60,7 @@ class AutoFilter(Filter):
         delta: Budget, in (0, 1).
         members: Members as `parameters` writes them, for a pinned rule; no option of a
             policy. Default: `residue` with 0.66 of delta (0.005 for deltas of steps),
-            `rdp` with 0.23, mostly at order 8 if its own is above, `zcdp`
+            `rdp` with 0.23, mostly at an order below its own (`lower_order`), `zcdp`
             with 0.01 (0.004 for deltas of steps), and `basic` with 0.1, all for deltas
             of steps.
 
@@ -211,8 +215,7 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
     """Return the default filters of `auto`.
 
     Without a delta there is only `basic`. If no order up to a million allows anything
-    (an epsilon near 1e-6), `rdp` is omitted. Order 8 is omitted if it alone allows
-    nothing, or if the member's own order is not above it.
+    (an epsilon near 1e-6), `rdp` is omitted.
     """
 
     def member(theorem: str, share: Fraction, **options: Any) -> Filter:
@@ -234,16 +237,36 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
         renyi: Any = member("rdp", RDP_SHARE)
     except InvalidCost:
         return (residue, *others)
-    if renyi.order > LOW_ORDER:
-        with suppress(InvalidCost):
-            member("rdp", RDP_SHARE * LOW_WEIGHT, order=LOW_ORDER)
-            renyi = member(
-                "rdp",
-                RDP_SHARE,
-                orders=[LOW_ORDER, renyi.order],
-                weights=[LOW_WEIGHT, 1 - LOW_WEIGHT],
-            )
+    lower = lower_order(epsilon, RDP_SHARE * delta, renyi.order)
+    if lower is not None:
+        orders, weights = [lower, renyi.order], [LOW_WEIGHT, 1 - LOW_WEIGHT]
+        renyi = member("rdp", RDP_SHARE, orders=orders, weights=weights)
     return (residue, renyi, *others)
+
+
+def lower_order(epsilon: Fraction, delta: Fraction, order: Fraction) -> Fraction | None:
+    """Return the order that `auto` adds to the best one for zCDP steps.
+
+    That is the least whole order that, at 0.7 of delta, alone admits 0.48 of
+    the zCDP steps of the other one; None if no order below does. It is about two
+    thirds of the other one.
+
+    Args:
+        epsilon: Budget, positive.
+        delta: The delta of both orders together.
+        order: The best order for zCDP steps.
+    """
+
+    def steps_at(low: int | Fraction, part: Fraction) -> Fraction:
+        return rdp_epsilon_allowed(epsilon, part, Fraction(low), tight=True) / low
+
+    least = LOW_KEEPS * steps_at(order, delta)
+    # Below the best order the number of steps grows with the order.
+    orders = range(2, ceil(order))
+    place = bisect_left(
+        orders, True, key=lambda low: steps_at(low, LOW_WEIGHT * delta) >= least
+    )
+    return Fraction(orders[place]) if place < len(orders) else None
 
 
 def _own_price(member: Filter, cost: Cost, used: Tally | None) -> Tally:
