@@ -56,7 +56,7 @@ LINE = b"x" * 300 + b"\n"
 PHASES = {
     "policy, price, release key": ("dpflow.guard.charge", "ask"),
     "ledger: reserve": ("dpflow.ledger.ledger", "Ledger.reserve"),
-    "  witness": ("dpflow.ledger.witness.rollback_check", "Watch.tell"),
+    "  witness": ("dpflow.ledger.witness.rollback_check", "Watch.record"),
     "ledger: settle": ("dpflow.ledger.ledger", "Ledger.settle"),
     "notices": ("dpflow.guard.request", "Place.tell"),
     "all of the guard": ("dpflow.prefect.task", "run"),

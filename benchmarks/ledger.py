@@ -50,7 +50,7 @@ from tests.postgres import PostgresServer
 
 COST = PureDP(epsilon="0.000001")
 RAW_GOAL, FLAT_GOAL, COMBINED_GOAL, FAIR_GOAL = 0.8, 1.2, 4.0, 0.25
-WORKERS = (1, 8, 32)
+WORKERS = "1,8,32"
 SPREAD = 1000
 #: Of a profile, what is counted where: heading, parts of functions' names.
 PHASES = {
@@ -442,6 +442,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="short, small rounds")
     parser.add_argument("--seconds", type=float, help="of each measurement")
     parser.add_argument("--histories", help="comma-separated numbers of entries")
+    parser.add_argument("--workers", default=WORKERS, help="comma-separated numbers")
     parser.add_argument("--only", choices=["sqlite", "postgres"])
     parser.add_argument("--sync-ms", type=float, help="added to each sync of the disk")
     given: Any = parser.parse_args()
@@ -466,7 +467,7 @@ def main() -> int:
             url = place.new()
             create_ledger(url).close()
             for datasets in (1, 20 if given.quick else SPREAD):
-                for count in WORKERS:
+                for count in map(int, given.workers.split(",")):
                     workers(url, count, datasets, seconds, goals)
             print(f"{place.name}: long histories")
             histories(place, sizes, seconds, goals)

@@ -6,14 +6,18 @@ own, without dpflow.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+
+#: How many of the workloads and budgets are taken: all, or one of each for a test.
+_TAKEN = 1 if "DPFLOW_BENCH_SMALLEST" in os.environ else None
 
 #: No count goes beyond this.
 CAP = 10_000_000
 
 #: (epsilon, delta), as text so that every library reads the same number.
-BUDGETS = (("1", "1e-6"), ("5", "1e-6"), ("10", "1e-5"))
+BUDGETS = (("1", "1e-6"), ("5", "1e-6"), ("10", "1e-5"))[:_TAKEN]
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ WORKLOADS = (
             Step("exponential", "0.1"),
         ),
     ),
-)
+)[:_TAKEN]
 
 
 #: Workloads with budgets of their own that took no part in choosing any default.
@@ -136,7 +140,7 @@ FURTHER = (
         "4",
         "1e-5",
     ),
-)
+)[:_TAKEN]
 
 
 def largest(fits: Callable[[int], bool], guess: int | None = None) -> int:

@@ -63,8 +63,19 @@ def test_every_history_keeps_the_promises(clock: dict[str, Simulation]) -> None:
     counts: Counter[str] = Counter()
     for seed in range(start, start + seeds):
         counts.update(play(clock, seed).counts)
-    assert [event for event in EVENTS if not counts[event]] == []
     figure("simulation", violations=0, first_seed=start, seeds=seeds, **counts)
+
+
+#: The same histories at every run: no luck decides what they meet.
+EXAMPLES = range(2, 42)
+
+
+def test_histories_meet_each_event(clock: dict[str, Simulation]) -> None:
+    """The search above asserts nothing about events that it may not meet."""
+    counts: Counter[str] = Counter()
+    for seed in EXAMPLES:
+        counts.update(play(clock, seed).counts)
+    assert [event for event in EVENTS if not counts[event]] == []
 
 
 # Controls: the same histories find each of these.
@@ -103,6 +114,5 @@ def test_a_broken_decision_is_found(
 ) -> None:
     """A lock that does not lock, a gate that is open, ids that are forgotten."""
     control(monkeypatch)
-    start = first_seed()
     with pytest.raises((AssertionError, LedgerError)):
-        [play(clock, seed) for seed in range(start, start + 100)]
+        [play(clock, seed) for seed in EXAMPLES]

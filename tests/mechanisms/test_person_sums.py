@@ -21,7 +21,6 @@ from dpflow.mechanisms import person_sum, person_sums
 from dpflow.people import PersonBudgets
 from tests.people.places import BOUND
 from tests.projects import make_project
-from tests.sizes import scaled
 
 POLICY = """
 dataset: shop
@@ -112,7 +111,7 @@ def test_rows_of_a_person_are_summed_clipped_and_paid_for(folder):
 
 def test_the_noise_is_the_declared_one(folder):
     """And it is drawn: the journal names OpenDP."""
-    sums = [customers(week, [], sigma=1) for week in range(scaled(40))]
+    sums = [customers(week, [], sigma=1) for week in range(40)]
     assert 0.4 < np.std(sums) < 2  # beyond seven standard errors
     entries = history(current_project().ledger, "shop", limit=1000)
     assert {e.body["noise"] for e in entries if e.kind == "settle"} == {"opendp"}

@@ -29,7 +29,8 @@ from dpflow.noise.refining import (
 from tests.accounting.oracle import MP
 from tests.sizes import scaled
 
-RUNS = scaled(10_000, push=2_000)
+#: Fewer would miss the share by luck.
+RUNS = max(2_000, scaled(10_000, push=2_000))
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
 PURE = Refined(Laplace(sensitivity=1, scale=5), coarsest=80)
 

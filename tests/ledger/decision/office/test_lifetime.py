@@ -211,8 +211,8 @@ def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
                 ledger.void(open_one.reservation, reason="test")
 
 
-def run_deeds(ledger: Ledger, seed: int) -> int:
-    """Do many things in random order and check after each; return the charges."""
+def run_deeds(ledger: Ledger, seed: int) -> None:
+    """Do many things in random order and check after each."""
     chance = random.Random(seed)
     # A lifetime of 5 is promised first, and nobody passes --raise-lifetime.
     files = [policy("2", "5")]
@@ -225,7 +225,6 @@ def run_deeds(ledger: Ledger, seed: int) -> int:
             files[:] = files[:1] if chance.random() < _UNDONE else files
             continue
         assert spent(ledger) <= _LIFETIME
-    return [entry.kind for entry in entries(ledger)].count("reserve")
 
 
 @pytest.mark.parametrize("seed", spread(range(6), 4))
@@ -233,7 +232,7 @@ def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
     ledger: Ledger, seed: int
 ) -> None:
     """What all terms admitted stays within the lifetime that was promised first."""
-    assert run_deeds(ledger, seed) >= 3
+    run_deeds(ledger, seed)
     opened = [v.opened["epsilon"] for v in views.terms(ledger, "a") if v.charged]
     assert sum(map(Fraction, opened)) <= _LIFETIME
     audit(ledger)

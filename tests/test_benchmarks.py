@@ -1,0 +1,61 @@
+"""Every program of benchmarks/ runs, once, at its smallest size."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+#: By program: its smallest arguments, and the words that end its output.
+PROGRAMS = {
+    "admitted": ("--peers none", "}"),
+    "guard_overhead": ("--tasks 2", "of the processor"),
+    "ledger": (
+        "--only sqlite --seconds 0.1 --histories 50,100 --workers 1,2 --sync-ms 0",
+        "goals missed:",
+    ),
+    "path": ("", "calls"),
+    "verify": ("40", "of wall time"),
+}
+
+
+def test_each_program_is_run_below() -> None:
+    """A module of benchmarks/ is a program of the table, or one of these imports it."""
+    texts = {
+        path.stem: path.read_text("utf-8")
+        for path in (ROOT / "benchmarks").glob("*.py")
+    }
+    assert {name for name, text in texts.items() if "__main__" in text} == {*PROGRAMS}
+    used = "\n".join(texts.values())
+    for name in texts.keys() - PROGRAMS:
+        assert f"from {name} import" in used or f"from benchmarks.{name} import" in used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_benchmark_runs(program: str, tmp_path: Path) -> None:
+    """A goal that is missed (exit code 1) says only how fast this machine is."""
+    arguments, end = PROGRAMS[program]
+    paths = [ROOT, ROOT / "benchmarks"]
+    result = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{program}", *arguments.split()],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "DPFLOW_BENCH_SMALLEST": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode in {0, 1}, result.stderr
+    assert end in result.stdout.strip().splitlines()[-1], result.stderr
+    if end == "}":
+        assert json.loads(result.stdout)
