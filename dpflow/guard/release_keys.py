@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from fractions import Fraction
@@ -20,11 +21,13 @@ from pathlib import PurePath
 from typing import Any
 from unicodedata import normalize
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.text import as_plain_date
 from dpflow.ledger.records import TEXT, digest
+from dpflow.libraries import comes_from
 
 #: Types whose text tells each value from every other of the type.
 _PLAIN: tuple[type, ...] = (str, bool, int, float, type(None), bytes, Decimal, Fraction)
@@ -42,6 +45,10 @@ DIGEST_SIGNS = 32
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _DIRECTIVE = re.compile(r"%(?:%|[-_0^#EO]*([A-Za-z]))")
+#: Directives that show the hour, and those that show the offset from UTC.
+_HOUR, _OFFSET = {*"HIklTRrXc"}, {*"zs"}
+#: Where an attribute or an item of a field begins.
+_STEP = re.compile(r"(?=\.|\[)(?![^\[]*\])")
 #: Parts of a date that two calendars count: years of months, and years of ISO weeks.
 _MIXED = (
     ("YyCDFcx", "V", "write %G, the year of the week, in place of %Y"),
@@ -53,8 +60,15 @@ class AmbiguousArgument(ValueError):
     """An argument whose text could stand for another one."""
 
 
-def fill(template: str, public: Mapping[str, Any]) -> str:
+def fill(
+    template: str, public: Mapping[str, Any], zones: Sequence[str] = ("UTC",)
+) -> str:
     """Fill a template with the public arguments.
+
+    Args:
+        template: The release key or the name of a part.
+        public: The arguments by name.
+        zones: Time zones of the step's datasets, each once.
 
     Raises:
         AmbiguousArgument: If an argument's text does not identify it.
@@ -69,8 +83,10 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
         texts.append(literal)
         if field is None:
             continue
-        value = _formatter.convert_field(_value(field, public), conversion)
         filled = _formatter.vformat(form or "", (), public)
+        date_form = "" if conversion else filled
+        value = _value(field, public, zones, date_form)
+        value = _formatter.convert_field(value, conversion)
         if "{" in (form or ""):
             check_calendars(f"{{{field}:{filled}}}")
         texts.append(_text(field, value, filled))
@@ -110,7 +126,10 @@ def check_calendars(template: str) -> None:
 
 
 def identify(
-    names: Iterable[str], template: str, values: Mapping[str, Any]
+    names: Iterable[str],
+    template: str,
+    values: Mapping[str, Any],
+    zones: Sequence[str] = ("UTC",),
 ) -> dict[str, str]:
     """Return what tells each argument of a call under a release key from every other.
 
@@ -118,6 +137,7 @@ def identify(
         names: Parameters, or fields such as `self.region`.
         template: The release key.
         values: The arguments by name.
+        zones: Time zones of the step's datasets, each once.
 
     Returns:
         Of a date or time that the template formats, the formatted text; else the text
@@ -128,29 +148,105 @@ def identify(
     """
     result = {}
     for name in names:
-        value = _value(name, values)
         forms = {
             "" if how else _formatter.vformat(form or "", (), values)
             for _, field, form, how in _parsed(template)
-            if field == name and isinstance(value, date | time)
+            if field == name
         }
-        dated = forms and all("%" in form for form in forms)
-        texts = [_text(name, value, form) for form in sorted(forms if dated else {""})]
+        times = {form: _value(name, values, zones, form) for form in forms}
+        dated = forms and all(
+            "%" in form and isinstance(value, date | time)
+            for form, value in times.items()
+        )
+        if not dated:
+            times = {"": _value(name, values, zones)}
+        texts = [_text(name, value, form) for form, value in sorted(times.items())]
         result[name] = "\0".join(texts)
     return result
 
 
-def _value(field: str, values: Mapping[str, Any]) -> Any:
+def _value(
+    field: str, values: Mapping[str, Any], zones: Sequence[str], form: str = ""
+) -> Any:
     """Return the argument of a field, as something that its text tells whole."""
-    if field in values:
-        return _whole(field, values[field])
-    return _whole(field, _formatter.get_field(field, (), values)[0])
+    name, *steps = [field] if field in values else _STEP.split(field)
+    value = values[name]
+    for step in steps:
+        owner = _in_zone(value, zones)
+        value = _formatter.get_field(f"0{step}", (owner,), {})[0]
+        if step == ".hour" and (offset := _offset(owner, "%H")):
+            value = f"{value}{owner:{offset}}"
+    return _whole(field, _in_zone(_as_time(field, value, form), zones))
+
+
+def _as_time(field: str, value: Any, form: str) -> Any:
+    """Return what a date's format writes as a date or time, if it is something else.
+
+    Raises:
+        AmbiguousArgument: If it is a period that the format does not name.
+    """
+    if not _DIRECTIVE.search(form):
+        return value
+    if comes_from(value, "numpy") and value.dtype.kind == "M":
+        return value.astype("datetime64[us]").item()
+    if comes_from(value, "pandas") and hasattr(value, "start_time"):
+        start, end = value.start_time, value.end_time
+        if format(start, form) != format(end, form):
+            msg = (
+                f"its argument {field!r} is a period that is longer than what the "
+                f"format {form!r} shows. Pass its first day, or write another format"
+            )
+            raise AmbiguousArgument(msg)
+        return start.to_pydatetime()
+    if type(value) is str:
+        kinds: tuple[Callable[[str], date], ...]
+        kinds = date.fromisoformat, datetime.fromisoformat
+        for read in kinds:
+            with suppress(ValueError):
+                # Other spellings would be other texts of a field without a format.
+                if (moment := read(value)).isoformat() == value:
+                    return moment
+    return value
+
+
+def _in_zone(value: Any, zones: Sequence[str]) -> Any:
+    """Return an aware time in the zone of the datasets, and all else unchanged.
+
+    Raises:
+        AmbiguousArgument: If the datasets have several zones.
+    """
+    if type(value) in (list, tuple):
+        return type(value)(_in_zone(item, zones) for item in value)
+    if type(value) is dict:
+        return {key: _in_zone(item, zones) for key, item in value.items()}
+    value = as_plain_date(value)
+    is_time = isinstance(value, datetime) and value.tzinfo is not None
+    if not is_time or value.utcoffset() is None:
+        return value
+    if len(zones) > 1:
+        msg = (
+            f"an argument is a time with a zone, and the policies of its datasets say "
+            f"different zones: {', '.join(zones)}. Write one `zone` in all of them, "
+            "or pass the day, or a time without a zone"
+        )
+        raise AmbiguousArgument(msg)
+    return value.astimezone(UTC if zones[0] == "UTC" else ZoneInfo(zones[0]))
+
+
+def _offset(value: Any, form: str) -> str:
+    """Return the directive that tells the second of two equal hours; else ""."""
+    shown = {part[1] for part in _DIRECTIVE.finditer(form)}
+    if not isinstance(value, datetime) or not shown & _HOUR or shown & _OFFSET:
+        return ""
+    is_second = value.utcoffset() != value.replace(fold=0).utcoffset()
+    return "%z" if is_second else ""
 
 
 def _text(field: str, value: Any, form: str) -> str:
     """Write a field; equal numbers and equal characters have one text."""
     if not form or type(value) is str:
         value = _folded(value)
+    form += _offset(value, form)
     text = normalize("NFC", _formatter.format_field(value, form))
     if has_address(text):
         msg = (

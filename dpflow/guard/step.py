@@ -126,8 +126,20 @@ class Step:
             check_template(self, "release_key", self.release_key)
             _check_key(self, self.release_key)
 
-    def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
+    def ask(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        zones: Sequence[str] = ("UTC",),
+        zones_of_parts: Sequence[str] | None = None,
+    ) -> StepCall:
         """Return the cost, partitions and key of a call.
+
+        Args:
+            args: The positional arguments.
+            kwargs: The other arguments.
+            zones: Time zones of the step's datasets, each once.
+            zones_of_parts: Time zones of the names of parts. Default: the same.
 
         Raises:
             ConfigurationError: If a function or a template of the step has no answer
@@ -142,9 +154,9 @@ class Step:
         key = self.release_key
         return StepCall(
             cost=self._cost(public),
-            partitions=self._touched(values, public),
-            key=None if key is None else self._filled("release_key", key, values),
-            texts={} if key is None else self._texts(key, values, public),
+            partitions=self._touched(values, public, zones_of_parts or zones),
+            key=key and self._filled("release_key", key, values, zones),
+            texts={} if key is None else self._texts(key, values, public, zones),
             public=public,
         )
 
@@ -175,14 +187,20 @@ class Step:
         return cost
 
     def _touched(
-        self, values: Mapping[str, Any], public: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        public: Mapping[str, Any],
+        zones: Sequence[str],
     ) -> tuple[str, ...]:
         if not self.partitions:
             return ()
         if callable(self.partitions):
             names = self._called("partitions", self.partitions, public)
         else:
-            names = [self._filled("partitions", t, values) for t in self.partitions]
+            names = [
+                self._filled("partitions", template, values, zones)
+                for template in self.partitions
+            ]
         texts = _names(names) if isinstance(names, list | tuple) else ()
         require(
             _are_different_texts(texts),
@@ -205,20 +223,30 @@ class Step:
         return self._answered(f"{what} function", called)
 
     def _texts(
-        self, key: str, values: Mapping[str, Any], public: Mapping[str, Any]
+        self,
+        key: str,
+        values: Mapping[str, Any],
+        public: Mapping[str, Any],
+        zones: Sequence[str],
     ) -> dict[str, str | None]:
         """Return the text of each argument; of instance and captured ones by field."""
         names = [*public]
         names += [field for field in template_fields(key) if _root(field) not in names]
         read = [name for name in names if _root(name) not in self.ignore]
         title = f"release_key {key!r}"
-        result = self._answered(title, lambda: identify(read, key, values))
+        result = self._answered(title, lambda: identify(read, key, values, zones))
         return {**dict.fromkeys(names), **result}
 
-    def _filled(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
+    def _filled(
+        self,
+        keyword: str,
+        template: str,
+        values: Mapping[str, Any],
+        zones: Sequence[str],
+    ) -> str:
         """Fill a template with the arguments."""
         title = f"{keyword} {template!r}"
-        return self._answered(title, lambda: fill(template, values))
+        return self._answered(title, lambda: fill(template, values, zones))
 
     def _answered(self, what: str, work: Callable[[], T]) -> T:
         """Raise one error where a function or template does not fit the arguments."""

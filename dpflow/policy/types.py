@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -200,6 +201,24 @@ Text = Annotated[
     AfterValidator(_checked_text),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
 ]
+
+
+def _checked_zone(value: str, info: ValidationInfo) -> str:
+    try:
+        ZoneInfo(value)
+        # Each machine has its own.
+        is_zone = value != "localtime"
+    except (KeyError, ValueError, OSError):
+        is_zone = False
+    if not is_zone:
+        message = f"{info.field_name} {shown(value)} is no time zone of this system."
+        hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
+        raise problem(message, hint)
+    return value
+
+
+#: The name of a time zone.
+Zone = Annotated[Text, AfterValidator(_checked_zone)]
 #: A text of several sentences.
 LongText = Annotated[str, AfterValidator(partial(_checked_text, most=2000))]
 
