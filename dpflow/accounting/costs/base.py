@@ -174,8 +174,12 @@ class Cost(metaclass=_CostType):
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
-        numbers = {k: v for k, v in self.describe().items() if k != "mechanism"}
-        return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
+        texts = (
+            f"{name}={value!r}" if isinstance(value, str) else f"{name}={number}"
+            for name, value in self._numbers()
+            if (number := value if value is None else _described(value)) is not None
+        )
+        return f"{self.mechanism}({', '.join(texts)})"
 
 
 def _described(value: Any) -> Any:

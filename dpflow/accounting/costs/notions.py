@@ -35,22 +35,46 @@ def exact_order(value: object) -> Fraction:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class WithEpsilon(Cost, named=False):
+class _Proven(Cost, named=False):
+    """A step with a guarantee that may hold for one neighbouring relation only."""
+
+    relation: str | None
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The neighbouring relations that the guarantee holds for."""
+        return RELATIONS if self.relation is None else (self.relation,)
+
+    def _hold_for(self, relation: str | None) -> None:
+        if relation not in (None, *RELATIONS):
+            msg = f"relation is one of {', '.join(RELATIONS)}; got {relation!r:.60}."
+            raise InvalidCost(msg, name="relation", value=repr(relation)[:60])
+        object.__setattr__(self, "relation", relation)
+
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield from sorted(super()._numbers(), key=lambda pair: pair[0] == "relation")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class WithEpsilon(_Proven, named=False):
     """A step that one epsilon describes."""
 
     noise_powers = (("epsilon", -1),)
 
     epsilon: Fraction
 
-    def __init__(self, *, epsilon: Number) -> None:
+    def __init__(self, *, epsilon: Number, relation: str | None = None) -> None:
         self._set(epsilon=exact_epsilon(epsilon))
+        self._hold_for(relation)
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class _WithDelta(WithEpsilon, named=False):
     delta: Fraction
 
-    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+    def __init__(
+        self, *, epsilon: Number, delta: Number, relation: str | None = None
+    ) -> None:
         if exact(epsilon, name="epsilon") == 0:
             msg = (
                 "epsilon must be positive, got 0. Declare a (0, delta)-DP step as "
@@ -58,16 +82,18 @@ class _WithDelta(WithEpsilon, named=False):
             )
             raise InvalidCost(msg, name="epsilon", value="0")
         self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
+        self._hold_for(relation)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class _WithRho(Cost, named=False):
+class _WithRho(_Proven, named=False):
     noise_powers = (("rho", -2),)
 
     rho: Fraction
 
-    def __init__(self, *, rho: Number) -> None:
+    def __init__(self, *, rho: Number, relation: str | None = None) -> None:
         self._set(rho=exact_rho(rho))
+        self._hold_for(relation)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -75,7 +101,9 @@ class PureDP(WithEpsilon):
     """Any (epsilon, 0)-differentially private step.
 
     Args:
-        epsilon: Its guarantee, for the dataset's neighbouring relation.
+        epsilon: Its guarantee.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If epsilon is not a positive finite number of sane size.
@@ -89,6 +117,8 @@ class ApproxDP(_WithDelta):
     Args:
         epsilon: Its epsilon.
         delta: Its delta; zero makes it a `PureDP` step.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -101,6 +131,8 @@ class ZCDP(_WithRho):
 
     Args:
         rho: Its guarantee: the Renyi divergence of each order a is at most a * rho.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If rho is out of range.
@@ -119,6 +151,8 @@ class ProbabilisticDP(_WithDelta):
     Args:
         epsilon: What the loss stays below.
         delta: Probability with which it does not; zero makes it a `PureDP` step.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -136,6 +170,8 @@ class ApproxZCDP(_WithRho):
         rho: Its rho, once mass `delta` is removed from each side. Closeness up to delta
             in total variation is another notion, and a weaker one.
         delta: Its delta; zero makes it a `ZCDP` step.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -143,12 +179,15 @@ class ApproxZCDP(_WithRho):
 
     delta: Fraction
 
-    def __init__(self, *, rho: Number, delta: Number) -> None:
+    def __init__(
+        self, *, rho: Number, delta: Number, relation: str | None = None
+    ) -> None:
         self._set(rho=exact_rho(rho), delta=exact_delta(delta))
+        self._hold_for(relation)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class RenyiDP(Cost):
+class RenyiDP(_Proven):
     """Any step with a bound on its Renyi divergence of one order.
 
     The bound holds for lower orders too, since the divergence grows with the order.
@@ -157,6 +196,8 @@ class RenyiDP(Cost):
     Args:
         order: The order, in [1.0001, 1e6].
         epsilon: The bound on the divergence of that order, both ways round.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -167,15 +208,18 @@ class RenyiDP(Cost):
     order: Fraction
     epsilon: Fraction
 
-    def __init__(self, *, order: Number, epsilon: Number) -> None:
+    def __init__(
+        self, *, order: Number, epsilon: Number, relation: str | None = None
+    ) -> None:
         self._set(
             order=exact_order(order),
             epsilon=exact_rho(epsilon, name="epsilon"),
         )
+        self._hold_for(relation)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class RenyiCurve(Cost):
+class RenyiCurve(_Proven):
     """Any step with bounds on its Renyi divergence of several orders.
 
     It has a price at exactly these orders: name the orders of the filter, which are
@@ -199,7 +243,6 @@ class RenyiCurve(Cost):
     """
 
     curve: tuple[tuple[Fraction, Fraction], ...]
-    relation: str | None
     source: str | None = field(compare=False)
 
     def __init__(
@@ -210,25 +253,19 @@ class RenyiCurve(Cost):
         source: str | None = None,
     ) -> None:
         bounds: dict[Fraction, Fraction] = {}
-        if isinstance(curve, Mapping) and relation in (None, *RELATIONS):
+        if isinstance(curve, Mapping):
             for order, bound in curve.items():
                 name = f"epsilon of order {order}"
                 bounds[exact_order(order)] = exact_rho(bound, name=name)
         if not 0 < len(bounds) == len(curve) <= _MOST_ORDERS:
             msg = (
                 f"a RenyiCurve maps 1 to {_MOST_ORDERS} different orders to bounds, "
-                f"and its relation is one of {', '.join(RELATIONS)}; got "
-                f"{curve!r:.60} and {relation!r:.60}."
+                f"got {curve!r:.60}."
             )
             raise InvalidCost(msg, name="curve", value=repr(curve)[:60])
         object.__setattr__(self, "curve", tuple(sorted(bounds.items())))
-        object.__setattr__(self, "relation", relation)
+        self._hold_for(relation)
         object.__setattr__(self, "source", source and str(source)[:300])
-
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The neighbouring relations that the bounds hold for."""
-        return RELATIONS if self.relation is None else (self.relation,)
 
     def noisier(self, factor: Fraction) -> RenyiCurve:
         """Return the step with all bounds divided by the square of `factor`."""
@@ -253,7 +290,7 @@ class RenyiCurve(Cost):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class GaussianDP(Cost):
+class GaussianDP(_Proven):
     """Any mu-Gaussian differentially private step.
 
     Its trade-off function is nowhere below that of N(0, 1) against N(mu, 1). The mu
@@ -261,6 +298,8 @@ class GaussianDP(Cost):
 
     Args:
         mu: Its guarantee.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If mu is not a positive finite number of sane size.
@@ -270,5 +309,6 @@ class GaussianDP(Cost):
 
     mu: Fraction
 
-    def __init__(self, *, mu: Number) -> None:
+    def __init__(self, *, mu: Number, relation: str | None = None) -> None:
         self._set(mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))
+        self._hold_for(relation)
