@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -60,15 +60,21 @@ class AmbiguousArgument(ValueError):
     """An argument whose text could stand for another one."""
 
 
-def fill(
-    template: str, public: Mapping[str, Any], zones: Sequence[str] = ("UTC",)
-) -> str:
-    """Fill a template with the public arguments.
+class Arguments(dict[str, Any]):
+    """Arguments by name, for templates.
 
     Args:
-        template: The release key or the name of a part.
-        public: The arguments by name.
+        values: The arguments.
         zones: Time zones of the step's datasets, each once.
+    """
+
+    def __init__(self, values: Mapping[str, Any], zones: Sequence[str]) -> None:
+        super().__init__(values)
+        self.zones = zones
+
+
+def fill(template: str, public: Mapping[str, Any]) -> str:
+    """Fill a template with the public arguments.
 
     Raises:
         AmbiguousArgument: If an argument's text does not identify it.
@@ -84,8 +90,7 @@ def fill(
         if field is None:
             continue
         filled = _formatter.vformat(form or "", (), public)
-        date_form = "" if conversion else filled
-        value = _value(field, public, zones, date_form)
+        value = _value(field, public, "" if conversion else filled)
         value = _formatter.convert_field(value, conversion)
         if "{" in (form or ""):
             check_calendars(f"{{{field}:{filled}}}")
@@ -126,10 +131,7 @@ def check_calendars(template: str) -> None:
 
 
 def identify(
-    names: Iterable[str],
-    template: str,
-    values: Mapping[str, Any],
-    zones: Sequence[str] = ("UTC",),
+    names: Iterable[str], template: str, values: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return what tells each argument of a call under a release key from every other.
 
@@ -137,7 +139,6 @@ def identify(
         names: Parameters, or fields such as `self.region`.
         template: The release key.
         values: The arguments by name.
-        zones: Time zones of the step's datasets, each once.
 
     Returns:
         Of a date or time that the template formats, the formatted text; else the text
@@ -153,59 +154,53 @@ def identify(
             for _, field, form, how in _parsed(template)
             if field == name
         }
-        times = {form: _value(name, values, zones, form) for form in forms}
-        dated = forms and all(
-            "%" in form and isinstance(value, date | time)
-            for form, value in times.items()
-        )
-        if not dated:
-            times = {"": _value(name, values, zones)}
+        times = {form: _value(name, values, form) for form in forms}
+        is_dated = [
+            isinstance(times[form], date | time) and "%" in form for form in forms
+        ]
+        if not forms or not all(is_dated):
+            times = {"": _value(name, values)}
         texts = [_text(name, value, form) for form, value in sorted(times.items())]
         result[name] = "\0".join(texts)
     return result
 
 
-def _value(
-    field: str, values: Mapping[str, Any], zones: Sequence[str], form: str = ""
-) -> Any:
+def _value(field: str, values: Mapping[str, Any], form: str = "") -> Any:
     """Return the argument of a field, as something that its text tells whole."""
+    zones = values.zones if isinstance(values, Arguments) else ("UTC",)
     name, *steps = [field] if field in values else _STEP.split(field)
-    value = values[name]
+    value = _in_zone(values[name], zones)
     for step in steps:
-        owner = _in_zone(value, zones)
-        value = _formatter.get_field(f"0{step}", (owner,), {})[0]
-        if step == ".hour" and (offset := _offset(owner, "%H")):
-            value = f"{value}{owner:{offset}}"
-    return _whole(field, _in_zone(_as_time(field, value, form), zones))
+        offset = _offset(value, "%H") if step == ".hour" else ""
+        owner, value = value, _formatter.get_field(f"0{step}", (value,), {})[0]
+        value = f"{value}{owner:{offset}}" if offset else _in_zone(value, zones)
+    if _DIRECTIVE.search(form):
+        value = _in_zone(_as_time(field, value, form), zones)
+    return _whole(field, value)
 
 
 def _as_time(field: str, value: Any, form: str) -> Any:
-    """Return what a date's format writes as a date or time, if it is something else.
+    """Return what a date's format writes as a datetime, if it is something else.
 
     Raises:
         AmbiguousArgument: If it is a period that the format does not name.
     """
-    if not _DIRECTIVE.search(form):
-        return value
     if comes_from(value, "numpy") and value.dtype.kind == "M":
         return value.astype("datetime64[us]").item()
     if comes_from(value, "pandas") and hasattr(value, "start_time"):
-        start, end = value.start_time, value.end_time
-        if format(start, form) != format(end, form):
-            msg = (
-                f"its argument {field!r} is a period that is longer than what the "
-                f"format {form!r} shows. Pass its first day, or write another format"
-            )
-            raise AmbiguousArgument(msg)
-        return start.to_pydatetime()
+        if format(value.start_time, form) == format(value.end_time, form):
+            return value.start_time.to_pydatetime()
+        msg = (
+            f"its argument {field!r} is a period that is longer than what the format "
+            f"{form!r} shows. Pass its first day, or write another format"
+        )
+        raise AmbiguousArgument(msg)
     if type(value) is str:
-        kinds: tuple[Callable[[str], date], ...]
-        kinds = date.fromisoformat, datetime.fromisoformat
-        for read in kinds:
-            with suppress(ValueError):
-                # Other spellings would be other texts of a field without a format.
-                if (moment := read(value)).isoformat() == value:
-                    return moment
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(value)
+            # Other spellings would be other texts of a field without a format.
+            if value in (moment.isoformat(), moment.date().isoformat()):
+                return moment
     return value
 
 

@@ -15,6 +15,7 @@ from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.functions import captured, check_body, is_constant, name_of
 from dpflow.guard.release_keys import (
     AmbiguousArgument,
+    Arguments,
     check_calendars,
     fill,
     has_address,
@@ -131,7 +132,7 @@ class Step:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         zones: Sequence[str] = ("UTC",),
-        zones_of_parts: Sequence[str] | None = None,
+        zones_of_parts: Sequence[str] = ("UTC",),
     ) -> StepCall:
         """Return the cost, partitions and key of a call.
 
@@ -139,7 +140,7 @@ class Step:
             args: The positional arguments.
             kwargs: The other arguments.
             zones: Time zones of the step's datasets, each once.
-            zones_of_parts: Time zones of the names of parts. Default: the same.
+            zones_of_parts: Time zones of the names of their parts, each once.
 
         Raises:
             ConfigurationError: If a function or a template of the step has no answer
@@ -151,12 +152,13 @@ class Step:
         values = {k: v for k, v in values.items() if k not in self.private}
         names = self.signature.parameters.keys() - HIDDEN
         public = {name: value for name, value in values.items() if name in names}
-        key = self.release_key
+        key, parts = self.release_key, Arguments(values, zones_of_parts)
+        values = Arguments(values, zones)
         return StepCall(
             cost=self._cost(public),
-            partitions=self._touched(values, public, zones_of_parts or zones),
-            key=key and self._filled("release_key", key, values, zones),
-            texts={} if key is None else self._texts(key, values, public, zones),
+            partitions=self._touched(parts, public),
+            key=None if key is None else self._filled("release_key", key, values),
+            texts={} if key is None else self._texts(key, values, public),
             public=public,
         )
 
@@ -187,20 +189,14 @@ class Step:
         return cost
 
     def _touched(
-        self,
-        values: Mapping[str, Any],
-        public: Mapping[str, Any],
-        zones: Sequence[str],
+        self, values: Mapping[str, Any], public: Mapping[str, Any]
     ) -> tuple[str, ...]:
         if not self.partitions:
             return ()
         if callable(self.partitions):
             names = self._called("partitions", self.partitions, public)
         else:
-            names = [
-                self._filled("partitions", template, values, zones)
-                for template in self.partitions
-            ]
+            names = [self._filled("partitions", t, values) for t in self.partitions]
         texts = _names(names) if isinstance(names, list | tuple) else ()
         require(
             _are_different_texts(texts),
@@ -223,30 +219,20 @@ class Step:
         return self._answered(f"{what} function", called)
 
     def _texts(
-        self,
-        key: str,
-        values: Mapping[str, Any],
-        public: Mapping[str, Any],
-        zones: Sequence[str],
+        self, key: str, values: Mapping[str, Any], public: Mapping[str, Any]
     ) -> dict[str, str | None]:
         """Return the text of each argument; of instance and captured ones by field."""
         names = [*public]
         names += [field for field in template_fields(key) if _root(field) not in names]
         read = [name for name in names if _root(name) not in self.ignore]
         title = f"release_key {key!r}"
-        result = self._answered(title, lambda: identify(read, key, values, zones))
+        result = self._answered(title, lambda: identify(read, key, values))
         return {**dict.fromkeys(names), **result}
 
-    def _filled(
-        self,
-        keyword: str,
-        template: str,
-        values: Mapping[str, Any],
-        zones: Sequence[str],
-    ) -> str:
+    def _filled(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template with the arguments."""
         title = f"{keyword} {template!r}"
-        return self._answered(title, lambda: fill(template, values, zones))
+        return self._answered(title, lambda: fill(template, values))
 
     def _answered(self, what: str, work: Callable[[], T]) -> T:
         """Raise one error where a function or template does not fit the arguments."""

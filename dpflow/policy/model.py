@@ -295,10 +295,8 @@ class Policy(Governing):
 
     def _kept_as_declared(self) -> dict[str, Any]:
         """Return the fields from which nothing is derived; without empty ones."""
-        kept = self.model_dump(include=_KEPT, exclude_none=True)
-        if self.zone_of_parts not in (None, "UTC"):
-            kept["zone"] = self.zone_of_parts
-        return kept
+        named = _KEPT if self.zone_of_parts in (None, "UTC") else {*_KEPT, "zone"}
+        return self.model_dump(include=named, exclude_none=True)
 
     @property
     def zone_of_parts(self) -> str | None:

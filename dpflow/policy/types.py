@@ -10,6 +10,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -204,17 +205,13 @@ Text = Annotated[
 
 
 def _checked_zone(value: str, info: ValidationInfo) -> str:
-    try:
-        ZoneInfo(value)
-        # Each machine has its own.
-        is_zone = value != "localtime"
-    except (KeyError, ValueError, OSError):
-        is_zone = False
-    if not is_zone:
-        message = f"{info.field_name} {shown(value)} is no time zone of this system."
-        hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
-        raise problem(message, hint)
-    return value
+    with suppress(KeyError, ValueError, OSError):
+        # Each machine has a `localtime` of its own.
+        if ZoneInfo(value) and value != "localtime":
+            return value
+    message = f"{info.field_name} {shown(value)} is no time zone of this system."
+    hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
+    raise problem(message, hint)
 
 
 #: The name of a time zone.

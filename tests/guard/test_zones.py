@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
@@ -13,7 +14,8 @@ import pytest
 from dpflow import guarded, release
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
-from dpflow.guard.release_keys import fill, identify
+from dpflow.guard.release_keys import Arguments, fill, identify
+from dpflow.interop import releasable
 from dpflow.ledger.views import accounts
 from dpflow.policy import parse_policy
 from dpflow.policy.changes import judge, overall
@@ -28,6 +30,14 @@ HOURS = POLICY.replace("customer", "customer-hour") + "partition: {by: hour}\n"
 BERLIN = "zone: Europe/Berlin\n"
 
 
+@releasable
+@dataclass(frozen=True)
+class Due:
+    """An argument with a time in it."""
+
+    v: datetime
+
+
 def charged_parts():
     """Return the parts of all accounts."""
     parts = accounts(current_project().ledger)
@@ -36,8 +46,8 @@ def charged_parts():
 
 def keyed(template, value, *zones):
     """Return the text of a template and the identity of its argument."""
-    given = template, {"v": value}, zones or ("Europe/Berlin",)
-    return fill(*given), identify(["v"], *given)["v"]
+    values = Arguments({"v": value}, zones or ("Europe/Berlin",))
+    return fill(template, values), identify(["v"], template, values)["v"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +67,7 @@ def test_an_aware_time_is_written_in_the_zone_of_the_policy(template, text):
         texts = {keyed(template, make(INSTANT.astimezone(zone))) for zone in ZONES}
         assert {key for key, _ in texts} == {text}
         assert len(texts) == 1
-    assert fill("{v[0].v:%d}", {"v": [pd.Series({"v": INSTANT})]}, ("Japan",)) == "01"
+    assert keyed("{v[0].v:%d}", [Due(INSTANT)], "Japan")[0] == "01"
     instants = [keyed("{v}", (INSTANT.astimezone(zone),)) for zone in ZONES]
     assert len({*instants}) == 1
 

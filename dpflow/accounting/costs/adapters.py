@@ -301,9 +301,10 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
     """
     opendp, relation = import_module("opendp.mod"), None
     if isinstance(measurement, import_module("opendp.context").Query):
-        states = d_in is not None
+        stated = d_in
         measurement, d_in = _of_query(measurement, d_in)
-        relation = None if states else _relation_of(measurement.input_metric)
+        if stated is None:
+            relation = _relation_of(measurement.input_metric)
     if not isinstance(measurement, opendp.Measurement):
         kind = type(measurement).__name__
         msg = f"from_opendp takes an OpenDP measurement, got {kind}"
@@ -332,7 +333,9 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
 def _relation_of(metric: Any) -> str | None:
     """Return the neighbouring relation of a metric of OpenDP; None if it has none."""
     name = str(metric).removeprefix("FrameDistance(")
-    return next((r for start, r in _RELATIONS.items() if name.startswith(start)), None)
+    if name.startswith(("Symmetric", "InsertDelete")):
+        return "add-or-remove"
+    return "replace-one" if name.startswith(("ChangeOne", "Hamming")) else None
 
 
 def _of_query(query: Any, d_in: Any) -> tuple[Any, Any]:
@@ -363,13 +366,6 @@ def _approximate_zcdp(rho: Fraction, delta: Fraction) -> Cost:
     return ApproxZCDP(rho=rho, delta=delta) if delta else ZCDP(rho=rho)
 
 
-#: By the beginning of a metric's name, the relation that it counts.
-_RELATIONS = {
-    "Symmetric": "add-or-remove",
-    "InsertDelete": "add-or-remove",
-    "ChangeOne": "replace-one",
-    "Hamming": "replace-one",
-}
 _MEASURES: dict[str, Callable[[Any], Cost]] = {
     "MaxDivergence": lambda out: PureDP(epsilon=_bits(out)),
     "ZeroConcentratedDivergence": lambda out: ZCDP(rho=_bits(out)),

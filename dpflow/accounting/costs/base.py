@@ -174,12 +174,10 @@ class Cost(metaclass=_CostType):
 
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
-        texts = (
-            f"{name}={value!r}" if isinstance(value, str) else f"{name}={number}"
-            for name, value in self._numbers()
-            if (number := value if value is None else _described(value)) is not None
-        )
-        return f"{self.mechanism}({', '.join(texts)})"
+        numbers = {k: v for k, v in self.describe().items() if k != "mechanism"}
+        if "relation" in numbers:
+            numbers["relation"] = repr(numbers["relation"])
+        return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
 
 
 def _described(value: Any) -> Any:
