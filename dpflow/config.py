@@ -69,6 +69,20 @@ class Settings:
     environment: str | None = None
     people: Path | None = None
 
+    @property
+    def witness_warning(self) -> str | None:
+        """Warning of a witness inside the project; None without a reason for one."""
+        folder = Path(self.witness or NO_WITNESS).absolute().resolve()
+        if self.witness in (None, NO_WITNESS) or "://" in str(self.witness):
+            return None
+        if not folder.is_relative_to(self.root.resolve()):
+            return None
+        return (
+            f"the witness {folder} is inside the project: a restore of the project "
+            "would bring back both, and hide the loss of charges. Set `witness` to a "
+            "folder on another volume."
+        )
+
 
 def settings(directory: Path | None = None) -> Settings:
     """Return the settings of the current project, or read those for a directory.
@@ -162,6 +176,9 @@ def _read(here: Path) -> Settings:
         key: os.environ.get(variable, "").strip() or table.get(key, "").strip()
         for key, variable in SETTINGS.items()
     }
+    for key in ("policies", "people", "witness"):
+        if "://" not in values[key]:
+            values[key] = expanded(values[key], f"{key} ({SETTINGS[key]})")
     witness = values["witness"]
     is_folder = witness not in ("", NO_WITNESS) and "://" not in witness
     return Settings(
@@ -174,6 +191,24 @@ def _read(here: Path) -> Settings:
         environment=values["environment"] or None,
         people=root / values["people"] if values["people"] else None,
     )
+
+
+def expanded(path: str, setting: str) -> str:
+    """Return a path with a leading `~` expanded.
+
+    Raises:
+        ConfigurationError: If it names a variable, or a home folder that is none.
+    """
+    home = os.path.expanduser(path)  # noqa: PTH111 (a text, which may be empty)
+    if "$" in path or home.startswith("~"):
+        absolute = os.path.expandvars(home)
+        example = "" if {*"$~"} & {*absolute} else f": {absolute}"
+        msg = (
+            f"{setting} is {path!r}, which would be a folder of that name: variables "
+            f"are not expanded. Write the absolute path{example}."
+        )
+        raise ConfigurationError(msg)
+    return home
 
 
 def load_prefect() -> None:
@@ -204,8 +239,10 @@ def _absolute(url: str, root: Path) -> str:
     if url.startswith(BLOCK_PREFIX):
         url = _block_url(url.removeprefix(BLOCK_PREFIX))
     kind, prefix, path = url.partition("sqlite:///")
+    if kind or not prefix:
+        return url
     # Joining with an absolute path leaves that one as it is.
-    return url if kind or not prefix else f"{prefix}{root / path}"
+    return f"{prefix}{root / expanded(path, f'ledger_url ({LEDGER_VARIABLE})')}"
 
 
 def file_stamp(path: str) -> Stamp:

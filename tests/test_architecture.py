@@ -24,7 +24,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: before the modules that may import it.
 LAYERS = [
     *("removed", "exceptions", "locks", "durable", "rounding", "libraries", "notebook"),
-    "coverage",
+    *("coverage", "periods"),
     *("accounting.solving", "accounting.costs", "accounting.curves"),
     *("accounting.rules", "accounting.fixed", "accounting.published", "accounting"),
     *("policy", "config", "noise"),

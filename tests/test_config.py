@@ -13,6 +13,7 @@ from dpflow.config import (
     ENVIRONMENT_VARIABLE,
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
+    SETTINGS,
     WITNESS_VARIABLE,
     Settings,
     settings,
@@ -20,6 +21,7 @@ from dpflow.config import (
 from dpflow.durable import sync, sync_path
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.opening import sqlite_path
+from dpflow.ledger.witness.rollback_check import witness_at
 
 pytestmark = pytest.mark.quick
 
@@ -134,6 +136,92 @@ def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
     assert settings(folder).witness == "/mnt/other"
     monkeypatch.setenv(WITNESS_VARIABLE, "none")
     assert settings(folder).witness == "none"
+
+
+def place_of(setup, key):
+    """Return the path that a setting names, as text."""
+    return str(getattr(setup, key)).removeprefix("sqlite:///")
+
+
+PLACES = ["ledger_url", "policies", "witness", "people"]
+
+
+@pytest.mark.parametrize("key", PLACES)
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_home_is_expanded_and_a_variable_is_refused(
+    folder, monkeypatch, key, in_file
+):
+    """In each place that is configured; neither becomes the name of a folder."""
+    monkeypatch.setenv("HOME", "/home/ann")
+    prefix = "sqlite:///" if key == "ledger_url" else ""
+
+    def configured(path):
+        if in_file:
+            write(folder, f'[tool.dpflow]\n{key} = "{prefix}{path}"\n')
+        else:
+            monkeypatch.setenv(SETTINGS[key], f"{prefix}{path}")
+        return settings(folder)
+
+    assert place_of(configured("~/here/x"), key) == "/home/ann/here/x"
+    assert place_of(configured("./~/x"), key) == f"{folder}/~/x"
+    for path, absolute in (
+        ("$HOME/x", "Write the absolute path: /home/ann/x."),
+        ("/data/${HOME}/x", "Write the absolute path: /data//home/ann/x."),
+        ("$DPFLOW_NOT_SET/x", "Write the absolute path."),
+        ("~nobody-of-this-name/x", "Write the absolute path."),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            configured(path)
+        assert str(caught.value).startswith(f"{key} ({SETTINGS[key]}) is '{path}'")
+        assert str(caught.value).endswith(absolute)
+
+
+def test_a_password_and_a_projects_own_folder_may_hold_any_character(
+    tmp_path, monkeypatch
+):
+    """What was not configured as a path is not expanded."""
+    project = tmp_path / "a$HOME"
+    project.mkdir()
+    write(project, '[tool.dpflow]\nwitness = "postgresql://u:p$HOME@~/db"\n')
+    setup = settings(project)
+    assert setup.witness == "postgresql://u:p$HOME@~/db"
+    assert sqlite_path(setup.ledger_url) == project / ".dpflow" / "ledger.db"
+    assert witness_at(str(project), setup.ledger_url)("id").path.parent == project
+    url = "postgresql://u:p$HOME@host/db"
+    monkeypatch.setenv(LEDGER_VARIABLE, url)
+    assert settings(project).ledger_url == url
+
+
+def test_urls_and_witnesses_of_programs_are_expanded_alike(monkeypatch):
+    """Functions that take them have no other meaning of `~`."""
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert str(sqlite_path("sqlite:///~/l.db")) == "/home/ann/l.db"
+    witness = witness_at("~/w", "sqlite:///l.db")("id")
+    assert str(witness.path) == "/home/ann/w/id.witness"
+    for call in (
+        lambda: sqlite_path("sqlite:///$HOME/l.db"),
+        lambda: witness_at("$HOME/w", "sqlite:///l.db"),
+    ):
+        with pytest.raises(ConfigurationError, match="path: /home/ann/"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("witness", "is_inside"),
+    [
+        ("seen", True),
+        ("link", True),
+        ("none", False),
+        ("../seen", False),
+        (None, False),
+    ],
+)
+def test_a_witness_inside_the_project_is_warned_of(folder, witness, is_inside):
+    """A restore of the project would bring back both; links are followed."""
+    (folder / "link").symlink_to(folder / "seen")
+    if witness is not None:
+        write(folder, f'[tool.dpflow]\nwitness = "{witness}"\n')
+    assert bool(settings(folder).witness_warning) is is_inside
 
 
 @pytest.fixture

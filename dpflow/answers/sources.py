@@ -17,10 +17,8 @@ from dpflow.ledger.views.releases import KeptRelease, release_values, releases
 from dpflow.ledger.views.spending import OWN_NOISE
 from dpflow.noise.grid import ADDED, GRID
 from dpflow.notebook import shown_key
-from dpflow.policy.partition import Partition
-from dpflow.policy.windows import part_at, place_of
+from dpflow.periods import part_at, period_of, place_of
 
-_PERIODS = "hour", "day", "week", "month"
 #: Relative rounding of float64 and of sums of some, and twice that of noise on a grid.
 _FLOAT, _STEPS = Fraction(1, 2**48), Fraction(2 * ADDED, GRID)
 #: Binary digits of narrow floats; `float` is Arrow's name of float32.
@@ -47,20 +45,15 @@ class Source:
     problem: str
 
 
-def kind_of(name: str) -> str:
-    """Return "hour", "day", "week" or "month" by the shape of a name, else ""."""
-    return next((kind for kind in _PERIODS if Partition(by=kind).fits(name)), "")
-
-
 def periods(first: str, last: str) -> tuple[str, ...]:
     """Return the names of all periods from the first to the last, both included.
 
     Raises:
         ConfigurationError: If they are no two periods of one kind, in order.
     """
-    kind = kind_of(first)
+    kind = period_of(first)
     require(
-        kind and kind == kind_of(last) and first <= last,
+        kind and kind == period_of(last) and first <= last,
         f"{first!r} to {last!r} is no range of periods. Write two hours, days, weeks "
         "or months in their order, such as 1997-W10.",
     )
@@ -102,8 +95,8 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
     facts, declared = kept.facts, kept.facts["measures"]
     cost: Any = cost_from_description(facts["cost"])
     fields, partitions = declared["fields"], facts["partitions"]
-    periods = [text for text in fields.values() if kind_of(text)]
-    by_time = bool(partitions) and all(map(kind_of, partitions))
+    periods = [text for text in fields.values() if period_of(text)]
+    by_time = bool(partitions) and all(map(period_of, partitions))
     parts = tuple(partitions if by_time else periods or [""])
     value: Any = [] if text is None else decode(text)
     kind = str(getattr(value, "dtype", getattr(value, "type", ""))).partition("[")[0]

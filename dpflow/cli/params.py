@@ -7,13 +7,14 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer import Argument, Option
 from typer.models import OptionInfo
 
 from dpflow.cli.output import Answer, render
+from dpflow.config import expanded
 
 
 def _reason_text(text: str | None) -> str | None:
@@ -32,6 +33,19 @@ def _picture_path(out: Path) -> Path:
         msg = f"it must end in .png or .svg, got {out.name!r}"
         raise typer.BadParameter(msg)
     return out
+
+
+def _path_reader(own: Any) -> Callable[[str], Path]:
+    """Return a reader of paths that expands a `~` which no shell has expanded."""
+
+    def read(text: str) -> Path:
+        path = Path(expanded(str(text), "the path"))
+        if own.exists and not (path.is_file() or (own.dir_okay and path.exists())):
+            msg = f"{path} is missing, or a folder in place of a file"
+            raise typer.BadParameter(msg)
+        return path
+
+    return read
 
 
 def _dataset(text: str) -> Any:
@@ -173,6 +187,8 @@ def declare(function: Callable[..., Answer | None]) -> Callable[..., None]:
         if isinstance(own, OptionInfo) and own.default is ...:
             # Typer takes the first flag for it.
             own.default = f"--{key.replace('_', '-')}"
+        if Path in (hints[key], *get_args(hints[key])):
+            own.parser, own.metavar = _path_reader(own), own.metavar or "PATH"
         hints[key] = Annotated[hints[key], own]
 
     @wraps(function)

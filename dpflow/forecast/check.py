@@ -188,14 +188,15 @@ def check_policies(
         costs: Planned steps; else the sequence's, else the journal's.
         people: About how many privacy units there are.
         strict: Whether what is weak fails the check, and so does a missing source.
-        tell: Called if the ledger forgot charges.
+        tell: Called if the ledger forgot charges, or its witness may be lost with it.
 
     Raises:
         PolicyError: If the folder cannot be read or has no policy files.
         ConfigurationError: If the settings cannot be read.
         InvalidCost: If a cost cannot be read.
     """
-    files = _read(settings().policies if place is None else place)
+    setup = settings()
+    files = _read(setup.policies if place is None else place)
     errors: list[DpflowError] = [each.error for each in files if each.error]
     compared = True
     try:
@@ -204,12 +205,15 @@ def check_policies(
         compared = False
     except DpflowError as error:
         errors.append(error)
+    warning = setup.witness_warning
+    if strict and warning:
+        tell(warning)
     judged = [_judged(each, costs, people, strict=strict) for each in files]
     return Check(
         files=tuple(judged),
         errors=tuple(errors),
         compared=compared,
-        weak=strict and any(each.warnings for each in judged),
+        weak=strict and bool(warning or any(each.warnings for each in judged)),
     )
 
 

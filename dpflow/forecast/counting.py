@@ -24,7 +24,7 @@ from dpflow.ledger.decision.gates import (
 )
 from dpflow.ledger.decision.windows import Window
 from dpflow.ledger.views.runs import JournalCharge, RunCharge
-from dpflow.policy.pinned import TIMES
+from dpflow.periods import PERIODS
 from dpflow.policy.reserved import charges_others
 from dpflow.policy.windows import window_length
 from dpflow.rounding import number_from_text
@@ -306,7 +306,7 @@ def _gates(
     if population is not None:
         places.append((population, "population", ""))
     for copy, kind, name in places:
-        renewed = by in TIMES and kind in ("partition", "flow", "odometer")
+        renewed = by in PERIODS and kind in ("partition", "flow", "odometer")
         standing = [
             gate
             for gate in accounts.values()

@@ -41,7 +41,7 @@ from dpflow.ledger.views.runs import (
     dataset_runs,
     run_charges,
 )
-from dpflow.policy.pinned import TIMES
+from dpflow.periods import PERIODS
 from dpflow.rounding import number_text
 
 #: The dearest run is looked for among this many completed runs.
@@ -305,7 +305,7 @@ def loads_of_run(
             again=None if by or run.reservations else _again(charge.gate, run),
         )
         for charge in charges.values()
-        for renewed in (by in TIMES and bool(charge.gate.partition),)
+        for renewed in (by in PERIODS and bool(charge.gate.partition),)
         if charge.gate.window is None
     ]
 

@@ -11,7 +11,8 @@ import json
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from fractions import Fraction
@@ -20,11 +21,13 @@ from pathlib import PurePath
 from typing import Any
 from unicodedata import normalize
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
 from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.text import as_plain_date
 from dpflow.ledger.records import TEXT, digest
+from dpflow.libraries import comes_from
 
 #: Types whose text tells each value from every other of the type.
 _PLAIN: tuple[type, ...] = (str, bool, int, float, type(None), bytes, Decimal, Fraction)
@@ -42,6 +45,10 @@ DIGEST_SIGNS = 32
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _DIRECTIVE = re.compile(r"%(?:%|[-_0^#EO]*([A-Za-z]))")
+#: Directives that show the hour, and those that show the offset from UTC.
+_HOUR, _OFFSET = {*"HIklTRrXc"}, {*"zs"}
+#: Where an attribute or an item of a field begins.
+_STEP = re.compile(r"(?=\.|\[)(?![^\[]*\])")
 #: Parts of a date that two calendars count: years of months, and years of ISO weeks.
 _MIXED = (
     ("YyCDFcx", "V", "write %G, the year of the week, in place of %Y"),
@@ -51,6 +58,19 @@ _MIXED = (
 
 class AmbiguousArgument(ValueError):
     """An argument whose text could stand for another one."""
+
+
+class Arguments(dict[str, Any]):
+    """Arguments by name, for templates.
+
+    Args:
+        values: The arguments.
+        zones: Time zones of the step's datasets, each once.
+    """
+
+    def __init__(self, values: Mapping[str, Any], zones: Sequence[str]) -> None:
+        super().__init__(values)
+        self.zones = zones
 
 
 def fill(template: str, public: Mapping[str, Any]) -> str:
@@ -69,8 +89,9 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
         texts.append(literal)
         if field is None:
             continue
-        value = _formatter.convert_field(_value(field, public), conversion)
         filled = _formatter.vformat(form or "", (), public)
+        value = _value(field, public, "" if conversion else filled)
+        value = _formatter.convert_field(value, conversion)
         if "{" in (form or ""):
             check_calendars(f"{{{field}:{filled}}}")
         texts.append(_text(field, value, filled))
@@ -128,29 +149,99 @@ def identify(
     """
     result = {}
     for name in names:
-        value = _value(name, values)
         forms = {
             "" if how else _formatter.vformat(form or "", (), values)
             for _, field, form, how in _parsed(template)
-            if field == name and isinstance(value, date | time)
+            if field == name
         }
-        dated = forms and all("%" in form for form in forms)
-        texts = [_text(name, value, form) for form in sorted(forms if dated else {""})]
+        times = {form: _value(name, values, form) for form in forms}
+        is_dated = [
+            isinstance(times[form], date | time) and "%" in form for form in forms
+        ]
+        if not forms or not all(is_dated):
+            times = {"": _value(name, values)}
+        texts = [_text(name, value, form) for form, value in sorted(times.items())]
         result[name] = "\0".join(texts)
     return result
 
 
-def _value(field: str, values: Mapping[str, Any]) -> Any:
+def _value(field: str, values: Mapping[str, Any], form: str = "") -> Any:
     """Return the argument of a field, as something that its text tells whole."""
-    if field in values:
-        return _whole(field, values[field])
-    return _whole(field, _formatter.get_field(field, (), values)[0])
+    zones = values.zones if isinstance(values, Arguments) else ("UTC",)
+    name, *steps = [field] if field in values else _STEP.split(field)
+    value = _in_zone(values[name], zones)
+    for step in steps:
+        offset = _offset(value, "%H") if step == ".hour" else ""
+        owner, value = value, _formatter.get_field(f"0{step}", (value,), {})[0]
+        value = f"{value}{owner:{offset}}" if offset else _in_zone(value, zones)
+    if _DIRECTIVE.search(form):
+        value = _in_zone(_as_time(field, value, form), zones)
+    return _whole(field, value)
+
+
+def _as_time(field: str, value: Any, form: str) -> Any:
+    """Return what a date's format writes as a datetime, if it is something else.
+
+    Raises:
+        AmbiguousArgument: If it is a period that the format does not name.
+    """
+    if comes_from(value, "numpy") and value.dtype.kind == "M":
+        return value.astype("datetime64[us]").item()
+    if comes_from(value, "pandas") and hasattr(value, "start_time"):
+        if format(value.start_time, form) == format(value.end_time, form):
+            return value.start_time.to_pydatetime()
+        msg = (
+            f"its argument {field!r} is a period that is longer than what the format "
+            f"{form!r} shows. Pass its first day, or write another format"
+        )
+        raise AmbiguousArgument(msg)
+    if type(value) is str:
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(value)
+            # Other spellings would be other texts of a field without a format.
+            if value in (moment.isoformat(), moment.date().isoformat()):
+                return moment
+    return value
+
+
+def _in_zone(value: Any, zones: Sequence[str]) -> Any:
+    """Return an aware time in the zone of the datasets, and all else unchanged.
+
+    Raises:
+        AmbiguousArgument: If the datasets have several zones.
+    """
+    if type(value) in (list, tuple):
+        return type(value)(_in_zone(item, zones) for item in value)
+    if type(value) is dict:
+        return {key: _in_zone(item, zones) for key, item in value.items()}
+    value = as_plain_date(value)
+    is_time = isinstance(value, datetime) and value.tzinfo is not None
+    if not is_time or value.utcoffset() is None:
+        return value
+    if len(zones) > 1:
+        msg = (
+            f"an argument is a time with a zone, and the policies of its datasets say "
+            f"different zones: {', '.join(zones)}. Write one `zone` in all of them, "
+            "or pass the day, or a time without a zone"
+        )
+        raise AmbiguousArgument(msg)
+    return value.astimezone(UTC if zones[0] == "UTC" else ZoneInfo(zones[0]))
+
+
+def _offset(value: Any, form: str) -> str:
+    """Return the directive that tells the second of two equal hours; else ""."""
+    shown = {part[1] for part in _DIRECTIVE.finditer(form)}
+    if not isinstance(value, datetime) or not shown & _HOUR or shown & _OFFSET:
+        return ""
+    is_second = value.utcoffset() != value.replace(fold=0).utcoffset()
+    return "%z" if is_second else ""
 
 
 def _text(field: str, value: Any, form: str) -> str:
     """Write a field; equal numbers and equal characters have one text."""
     if not form or type(value) is str:
         value = _folded(value)
+    form += _offset(value, form)
     text = normalize("NFC", _formatter.format_field(value, form))
     if has_address(text):
         msg = (

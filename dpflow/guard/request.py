@@ -195,7 +195,9 @@ def ask(
             "dataset that it reads, whose policy charges the population as well.",
         )
     policies = tuple(map(project.policies.policy_for, step.datasets))
-    call = step.ask(args, kwargs)
+    zones = sorted({policy.zone for policy in policies})
+    by_hour = any(p.partition and p.partition.by == "hour" for p in policies)
+    call = step.ask(args, kwargs, zones, ["UTC"] if by_hour else zones)
     cost = call.cost
     if not isinstance(cost, Cost):
         flow = charged_flow(policies, place)

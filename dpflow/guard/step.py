@@ -15,6 +15,7 @@ from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.functions import captured, check_body, is_constant, name_of
 from dpflow.guard.release_keys import (
     AmbiguousArgument,
+    Arguments,
     check_calendars,
     fill,
     has_address,
@@ -126,8 +127,20 @@ class Step:
             check_template(self, "release_key", self.release_key)
             _check_key(self, self.release_key)
 
-    def ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StepCall:
+    def ask(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        zones: Sequence[str] = ("UTC",),
+        zones_of_parts: Sequence[str] = ("UTC",),
+    ) -> StepCall:
         """Return the cost, partitions and key of a call.
+
+        Args:
+            args: The positional arguments.
+            kwargs: The other arguments.
+            zones: Time zones of the step's datasets, each once.
+            zones_of_parts: Time zones of the names of their parts, each once.
 
         Raises:
             ConfigurationError: If a function or a template of the step has no answer
@@ -139,10 +152,11 @@ class Step:
         values = {k: v for k, v in values.items() if k not in self.private}
         names = self.signature.parameters.keys() - HIDDEN
         public = {name: value for name, value in values.items() if name in names}
-        key = self.release_key
+        key, parts = self.release_key, Arguments(values, zones_of_parts)
+        values = Arguments(values, zones)
         return StepCall(
             cost=self._cost(public),
-            partitions=self._touched(values, public),
+            partitions=self._touched(parts, public),
             key=None if key is None else self._filled("release_key", key, values),
             texts={} if key is None else self._texts(key, values, public),
             public=public,

@@ -28,8 +28,9 @@ from dpflow.ledger.rows import (
     term_key,
 )
 from dpflow.ledger.state import State, charge_keys
+from dpflow.periods import part_at, place_of
 from dpflow.policy import Policy
-from dpflow.policy.windows import MOST_LENGTH, part_at, place_of
+from dpflow.policy.windows import MOST_LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

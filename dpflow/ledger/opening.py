@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dpflow.config import ENVIRONMENT_VARIABLE
+from dpflow.config import ENVIRONMENT_VARIABLE, expanded
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
@@ -171,7 +171,7 @@ def sqlite_path(url: str) -> Path:
             "postgresql://user:password@host/database"
         )
         raise ConfigurationError(msg)
-    return Path(path)
+    return Path(path if path.startswith("/") else expanded(path, "the ledger's file"))
 
 
 def roles_script() -> str:

@@ -264,6 +264,8 @@ def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
     name = str(place[-1]) if place else ""
     if kind == "extra_forbidden":
         hint = FIELDS.get(name) or did_you_mean(name, fields)
+        if len(place) > 1 and name in Policy.model_fields:
+            hint = "Write it at the top of the policy."
         return place, "this field is unknown.", hint
     example = _example(name, fields.get(name))
     if kind == "missing":

@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpflow.accounting.terms import TermSum, add_thresholds, adds_terms
-from dpflow.policy.pinned import TIMES, budget_text
+from dpflow.periods import PERIODS
+from dpflow.policy.pinned import budget_text
 from dpflow.rounding import number_from_text, number_text, short_down, short_up
 
 Budget = Mapping[str, str]
@@ -45,7 +46,7 @@ def promise_of(
         gates: Of the term, with solved thresholds.
     """
     text = gates["partition"]["rule"]
-    by_time = pins.get("partition", {}).get("by") in TIMES
+    by_time = pins.get("partition", {}).get("by") in PERIODS
     adds = not by_time and adds_terms(text, declared["filter"].keys())
     return {
         "opened": pins["lifetime" if "whole" in pins else "budget"],

@@ -41,6 +41,7 @@ from dpflow.policy.types import (
     Alerts,
     Name,
     Text,
+    Zone,
     check_flow_name,
     did_you_mean,
     exact_text,
@@ -93,6 +94,11 @@ class Policy(Governing):
         default=None,
         description="Consecutive parts by time that the budget covers together.",
         examples=[{"length": 52}],
+    )
+    zone: Zone = Field(
+        default="UTC",
+        description="Time zone of aware times in names of parts and in release keys.",
+        examples=["Europe/Berlin"],
     )
     population: Name | None = Field(
         default=None,
@@ -289,7 +295,16 @@ class Policy(Governing):
 
     def _kept_as_declared(self) -> dict[str, Any]:
         """Return the fields from which nothing is derived; without empty ones."""
-        return self.model_dump(include=_KEPT, exclude_none=True)
+        named = _KEPT if self.zone_of_parts in (None, "UTC") else {*_KEPT, "zone"}
+        return self.model_dump(include=named, exclude_none=True)
+
+    @property
+    def zone_of_parts(self) -> str | None:
+        """The time zone of the names of parts; None where parts are no periods."""
+        if self.partition is None or not self.partition.by_time:
+            return None
+        # An hour that occurs twice has two names in UTC only.
+        return "UTC" if self.partition.by == "hour" else self.zone
 
     def guarantee_sentence(self) -> str:
         """Say what the policy guarantees, and on which assumptions."""
@@ -320,10 +335,6 @@ def _unsuited(policy: Policy) -> Iterator[tuple[str, ...]]:
     if policy.partition is None or not policy.partition.by_time:
         hint = "Add `partition: {by: week}`, or remove `window`."
         yield "a window counts consecutive parts by time.", hint, "window"
-    elif policy.partition.by == "hour" and policy.partition.zone not in (None, "UTC"):
-        # Of the consecutive names, one has no rows: a window would be too short.
-        message = "an hour is skipped in spring, and a window would still count it."
-        yield message, "Remove `zone`, so that hours are those of UTC.", "partition"
     if not guards_windows(policy.dataset_filter()):
         message = (
             f"filter `{policy.filter.theorem}` cannot guard a window: the price of a "

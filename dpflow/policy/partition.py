@@ -8,23 +8,14 @@ partition permanently, so that periods need a time zone that is never changed.
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 from pydantic import Field, field_validator
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.periods import PERIODS, example_of, period_of
 from dpflow.policy.fields import Record
-from dpflow.policy.types import NAME_PATTERN, Name, Text, problem, shown
-
-#: The periods of a calendar, each with the one shape of its names.
-_SHAPES = {
-    "hour": "2026-01-31T09",
-    "day": "2026-01-31",
-    "week": "2026-W05",
-    "month": "2026-01",
-}
+from dpflow.policy.types import NAME_PATTERN, Name, problem, shown
 
 
 class Partition(Record):
@@ -35,11 +26,6 @@ class Partition(Record):
         "a row (the unit must follow, as in user-day), or the name of a public id of "
         "the person.",
         examples=["day", "week", "region"],
-    )
-    zone: Text | None = Field(
-        default=None,
-        description="Time zone in which periods begin and end; default: UTC.",
-        examples=["Europe/Berlin"],
     )
     replace: Literal["within"] | None = Field(
         default=None,
@@ -52,26 +38,15 @@ class Partition(Record):
     def _usable(cls, value: str) -> str:
         # Taken for an id of the person, it would promise each one a budget a week.
         period = value.casefold().removesuffix("s")
-        if period in _SHAPES and value != period:
+        if period in PERIODS and value != period:
             message = f"by {shown(value)} is not how a period is written."
             raise problem(message, f"Write {period}.")
-        return value
-
-    @field_validator("zone")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        try:
-            ZoneInfo(value or "UTC")
-        except (KeyError, ValueError, OSError):
-            message = f"zone {shown(value)} is no time zone of this system."
-            hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
-            raise problem(message, hint) from None
         return value
 
     @property
     def by_time(self) -> bool:
         """Whether one person may be in several partitions, one for each period."""
-        return self.by in _SHAPES
+        return self.by in PERIODS
 
     def check_name(self, name: str, dataset: str) -> None:
         """Refuse a name that no partition of the dataset can have.
@@ -82,8 +57,9 @@ class Partition(Record):
             ConfigurationError: If the name has not its one shape.
         """
         if not self.fits(name):
-            shape = _SHAPES.get(self.by)
-            example = f", as in {shape}" if shape else ": letters, digits and . _ : @ -"
+            example = ": letters, digits and . _ : @ -"
+            if self.by_time:
+                example = f", as in {example_of(self.by)}"
             msg = (
                 f"dataset {dataset!r} is divided by {self.by}, and {name!r:.80} names "
                 f"no {self.by}{example}. The step did not run."
@@ -92,20 +68,13 @@ class Partition(Record):
 
     def fits(self, name: str) -> bool:
         """Say whether a partition of the dataset can have a name."""
-        if not self.by_time:
-            # A slash would let one account's id be read as another's.
-            return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
-        try:
-            datetime.fromisoformat(f"{name}-01" if self.by == "month" else name)
-        except ValueError:
-            return False
-        # A period has one spelling, to the letter.
-        return re.fullmatch(re.sub(r"\d", "[0-9]", _SHAPES[self.by]), name) is not None
+        if self.by_time:
+            return period_of(name) == self.by
+        # A slash would let one account's id be read as another's.
+        return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
 
     def problem_with(self, unit: str, relation: str) -> tuple[str, str] | None:
         """Return what is wrong with these under partitions, and what to do."""
-        if self.zone is not None and not self.by_time:
-            return "only periods have a time zone.", "Drop `zone`."
         if self.by_time and not unit.endswith(f"-{self.by}"):
             message = f"partitions by {self.by} protect a person within one {self.by}."
             hint = (

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from dpflow.periods import PERIODS
 from dpflow.policy.strict_yaml import KeyPath, exact_decimal, key_text
 from dpflow.policy.types import exact_text
 
@@ -58,8 +59,6 @@ def value_text(value: object) -> str:
 
 #: As `population.PREFIX`, which builds on this.
 _POPULATION = "population/"
-#: What a partition by time is called; a person may be in several.
-TIMES = ("hour", "day", "week", "month")
 
 
 def guarantee_in_words(
@@ -105,22 +104,22 @@ def _span(pinned: Mapping[str, Any]) -> str:
     """Name the windows that the budget covers; "" without windows."""
     if "window" not in pinned:
         return ""
-    (by, where), length = _period(pinned["partition"]), pinned["window"]["length"]
+    (by, where), length = _period(pinned), pinned["window"]["length"]
     person = pinned["unit"].removesuffix(f"-{by}")
     return f" for what one {person} did in any {length} consecutive {by}s{where}"
 
 
-def _period(partition: Mapping[str, Any]) -> tuple[str, str]:
+def _period(pinned: Mapping[str, Any]) -> tuple[str, str]:
     """Name the period of parts by time, and its time zone in brackets, if any."""
-    by = partition["by"]
-    zone = partition.get("zone", "UTC" if by in ("hour", "day") else None)
+    by = pinned["partition"]["by"]
+    zone = pinned.get("zone", "UTC" if by in ("hour", "day") else None)
     return by, "" if zone is None else f" ({zone})"
 
 
 def _partition_words(pinned: Mapping[str, Any], lifetime: str | None) -> str:
     """Say what partitions protect, and what they do not."""
-    unit, (by, where) = pinned["unit"], _period(pinned["partition"])
-    if by not in TIMES:
+    unit, (by, where) = pinned["unit"], _period(pinned)
+    if by not in PERIODS:
         return (
             f"Each {by} has this budget to itself, and the guarantee holds if all "
             f"records of one {unit} belong to one {by} permanently."

@@ -10,10 +10,12 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -200,6 +202,20 @@ Text = Annotated[
     AfterValidator(_checked_text),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
 ]
+
+
+def _checked_zone(value: str, info: ValidationInfo) -> str:
+    with suppress(KeyError, ValueError, OSError):
+        # Each machine has a `localtime` of its own.
+        if ZoneInfo(value) and value != "localtime":
+            return value
+    message = f"{info.field_name} {shown(value)} is no time zone of this system."
+    hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
+    raise problem(message, hint)
+
+
+#: The name of a time zone.
+Zone = Annotated[Text, AfterValidator(_checked_zone)]
 #: A text of several sentences.
 LongText = Annotated[str, AfterValidator(partial(_checked_text, most=2000))]
 

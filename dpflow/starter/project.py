@@ -141,9 +141,7 @@ def make_project(options: ProjectOptions) -> CreatedProject:
             "dpflow status",
             f"Commit {short_path(setup.policies)}/ with its {LOCK_NAME}, and flows/.",
         ),
-        warnings=tuple(
-            _warnings(setup.root, kept, flow_file if there is None else None)
-        ),
+        warnings=tuple(_warnings(setup, kept, flow_file if there is None else None)),
     )
 
 
@@ -196,7 +194,12 @@ def _write(path: Path, text: str) -> None:
         raise ConfigurationError(msg) from error
 
 
-def _warnings(root: Path, kept: list[Path], flow_file: Path | None) -> Iterator[str]:
+def _warnings(
+    setup: Settings, kept: list[Path], flow_file: Path | None
+) -> Iterator[str]:
+    root = setup.root
+    if setup.witness_warning:
+        yield setup.witness_warning
     if root != Path.cwd():
         yield (
             f"this folder belongs to the project {root}, for its pyproject.toml: "

@@ -161,3 +161,44 @@ def test_a_ledger_keeps_to_its_environment(empty, monkeypatch):
     text = '[tool.dpflow]\nenvironment = "production"\n'
     (empty.root / "pyproject.toml").write_text(text)
     run_fine("status")
+
+
+def test_a_witness_inside_the_project_is_weak(empty: Shop) -> None:
+    """`ledger init`, `init` and a strict check warn of it; a plain check does not."""
+    config = empty.root / "pyproject.toml"
+    config.write_text('[tool.dpflow]\nwitness = "seen"\n', "utf-8")
+    warning = "is inside the project: a restore of the project"
+    assert warning in " ".join(run("ledger", "init").stderr.split())
+    empty.write(CDNOW + "source: shop\n")
+    result = run("policy", "check", "--strict", "--people", "20000")
+    assert warning in " ".join(result.stderr.split())
+    assert result.exit_code == 1
+    result = run("policy", "check")
+    assert (result.exit_code, result.stderr) == (0, "")
+    config.write_text('[tool.dpflow]\nwitness = "none"\n', "utf-8")
+    assert run("policy", "check", "--strict", "--people", "20000").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "--out=~/here"),
+        ("policy", "check", "~/here"),
+        ("ledger", "verify", "~/here"),
+        ("ledger", "export", "--out=~/here"),
+    ],
+)
+def test_paths_of_commands_are_expanded(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """A shell expands no `~` after `=`; a variable is refused."""
+    home = shop.root / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    text = run(*arguments).stderr
+    assert "~" not in text
+    assert not (shop.root / "~").exists()
+    assert (home / "here").exists() is ("--out=~/here" in arguments)
+    refused = run(*(word.replace("~", "$HOME") for word in arguments))
+    assert refused.exit_code == 1
+    assert f"Write the absolute path: {home}/here." in " ".join(refused.stderr.split())

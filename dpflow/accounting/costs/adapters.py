@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, whole_number
@@ -48,6 +49,16 @@ from dpflow.rounding import (
 
 _DIGITS = 12  # of a noise that is rounded down
 _WRITTEN = ("module_name", "class_name", "_fields")
+#: Fields of events that releases of dp-accounting up to 0.6 lack.
+_FIELDS = {
+    "DiscreteGaussianDpEvent": {"sensitivity", "sigma"},
+    "EpsilonDeltaDpEvent": {"epsilon", "delta"},
+    "ExponentialMechanismDpEvent": {"epsilon"},
+}
+
+
+class _Written(SimpleNamespace):
+    """A written event that the library has no class for."""
 
 
 #: Makes the library's curve of an event; None if only exact costs are wanted.
@@ -200,22 +211,26 @@ def _noises(event: Any, whole: Any) -> Counter[Fraction]:
 
 def _read_event(event: Any) -> tuple[str, Any]:
     """Return an event and its name; a mapping becomes an event."""
+    if type(event) is _Written:
+        return event.class_name, event
     written = isinstance(event, Mapping)
     name = str(event.get("class_name")) if written else type(event).__name__
     events = import_module("dp_accounting.dp_event")
     kind = getattr(events, name, None) if name.endswith("DpEvent") else None
-    if written and kind is not None:
-        fields = {key: event[key] for key in event if key not in _WRITTEN}
-        if "event" in fields:
-            fields["event"] = _read_event(fields["event"])[1]
-        try:
-            event = kind(**fields)
-        except TypeError:
-            raise _unknown_event(event) from None
-    # A subclass may change the meaning: only the library's own classes are accepted.
-    if kind is None or type(event) is not kind:
-        raise _unknown_event(event)
-    return name, event
+    if not written:
+        # A subclass may change the meaning: only the library's own are accepted.
+        if kind is None or type(event) is not kind:
+            raise _unknown_event(event)
+        return name, event
+    fields = {key: event[key] for key in event if key not in _WRITTEN}
+    if kind is None and _FIELDS.get(name) == {*fields} - {"dimension"}:
+        return name, _Written(class_name=name, **fields)
+    if "event" in fields:
+        fields["event"] = _read_event(fields["event"])[1]
+    try:
+        return name, kind(**fields)
+    except TypeError:
+        raise _unknown_event(event) from None
 
 
 def _parts(event: Any) -> Sequence[Any]:
@@ -237,7 +252,6 @@ def _from_discrete_laplace(event: Any) -> Cost:
 
 
 _EVENTS: dict[str, Callable[[Any], Cost]] = {
-    # In releases of dp-accounting after 0.6.
     "DiscreteGaussianDpEvent": lambda event: DiscreteGaussian(
         sensitivity=event.sensitivity, sigma=event.sigma
     ),
@@ -276,16 +290,21 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
         measurement: An `opendp` Measurement, or a query of a Context, whose privacy
             measure is MaxDivergence, ZeroConcentratedDivergence, or Approximate of one
             of these.
-        d_in: Distance of neighbouring inputs, in its input metric. A query has its own.
+        d_in: Distance of neighbouring inputs, in its input metric. A query has its
+            own, and its cost holds for the relation of its metric only, unless the
+            distance is given.
 
     Raises:
         UnsupportedCost: If the measure has no exact translation.
         InvalidCost: If the loss is zero, infinite or otherwise no cost, if `d_in` is
             missing, or not the distance of the query.
     """
-    opendp = import_module("opendp.mod")
+    opendp, relation = import_module("opendp.mod"), None
     if isinstance(measurement, import_module("opendp.context").Query):
+        stated = d_in
         measurement, d_in = _of_query(measurement, d_in)
+        if stated is None:
+            relation = _relation_of(measurement.input_metric)
     if not isinstance(measurement, opendp.Measurement):
         kind = type(measurement).__name__
         msg = f"from_opendp takes an OpenDP measurement, got {kind}"
@@ -307,7 +326,16 @@ def from_opendp(measurement: Any, d_in: Any = None) -> Cost:
             "of a Context has it. Pass d_in, or the query in place of its measurement."
         )
         raise InvalidCost(msg, name="d_in", value=None)
-    return translate(measurement.map(d_in))
+    cost = translate(measurement.map(d_in))
+    return cost if relation is None else cost.but(relation=relation)
+
+
+def _relation_of(metric: Any) -> str | None:
+    """Return the neighbouring relation of a metric of OpenDP; None if it has none."""
+    name = str(metric).removeprefix("FrameDistance(")
+    if name.startswith(("Symmetric", "InsertDelete")):
+        return "add-or-remove"
+    return "replace-one" if name.startswith(("ChangeOne", "Hamming")) else None
 
 
 def _of_query(query: Any, d_in: Any) -> tuple[Any, Any]:

@@ -175,6 +175,8 @@ class Cost(metaclass=_CostType):
     def __repr__(self) -> str:
         """Write the cost as it would be constructed."""
         numbers = {k: v for k, v in self.describe().items() if k != "mechanism"}
+        if "relation" in numbers:
+            numbers["relation"] = repr(numbers["relation"])
         return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
 
 

@@ -289,6 +289,8 @@ class ExponentialMechanism(WithEpsilon):
     Args:
         epsilon: The epsilon above: the range of its loss, and its epsilon as
             (epsilon, 0)-DP.
+        relation: The neighbouring relation that the epsilon holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If epsilon is not a positive finite number of sane size.

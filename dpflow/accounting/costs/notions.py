@@ -35,39 +35,64 @@ def exact_order(value: object) -> Fraction:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class WithEpsilon(Cost, named=False):
+class _Proven(Cost, named=False):
+    """A step with a guarantee that may hold for one neighbouring relation only."""
+
+    relation: str | None
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The neighbouring relations that the guarantee holds for."""
+        return RELATIONS if self.relation is None else (self.relation,)
+
+    def _set(self, relation: str | None = None, **values: Fraction) -> None:
+        if relation not in (None, *RELATIONS):
+            msg = f"relation is one of {', '.join(RELATIONS)}; got {relation!r:.60}."
+            raise InvalidCost(msg, name="relation", value=repr(relation)[:60])
+        object.__setattr__(self, "relation", relation)
+        super()._set(**values)
+
+    def _numbers(self) -> Iterator[tuple[str, Any]]:
+        yield from sorted(super()._numbers(), key=lambda pair: pair[0] == "relation")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class WithEpsilon(_Proven, named=False):
     """A step that one epsilon describes."""
 
     noise_powers = (("epsilon", -1),)
 
     epsilon: Fraction
 
-    def __init__(self, *, epsilon: Number) -> None:
-        self._set(epsilon=exact_epsilon(epsilon))
+    def __init__(self, *, epsilon: Number, relation: str | None = None) -> None:
+        self._set(relation, epsilon=exact_epsilon(epsilon))
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class _WithDelta(WithEpsilon, named=False):
     delta: Fraction
 
-    def __init__(self, *, epsilon: Number, delta: Number) -> None:
+    def __init__(
+        self, *, epsilon: Number, delta: Number, relation: str | None = None
+    ) -> None:
         if exact(epsilon, name="epsilon") == 0:
             msg = (
                 "epsilon must be positive, got 0. Declare a (0, delta)-DP step as "
                 f"OutputDP({{'any': 0}}, delta={delta})."
             )
             raise InvalidCost(msg, name="epsilon", value="0")
-        self._set(epsilon=exact_epsilon(epsilon), delta=exact_delta(delta))
+        exact_numbers = {"epsilon": exact_epsilon(epsilon), "delta": exact_delta(delta)}
+        self._set(relation, **exact_numbers)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class _WithRho(Cost, named=False):
+class _WithRho(_Proven, named=False):
     noise_powers = (("rho", -2),)
 
     rho: Fraction
 
-    def __init__(self, *, rho: Number) -> None:
-        self._set(rho=exact_rho(rho))
+    def __init__(self, *, rho: Number, relation: str | None = None) -> None:
+        self._set(relation, rho=exact_rho(rho))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -75,7 +100,9 @@ class PureDP(WithEpsilon):
     """Any (epsilon, 0)-differentially private step.
 
     Args:
-        epsilon: Its guarantee, for the dataset's neighbouring relation.
+        epsilon: Its guarantee.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If epsilon is not a positive finite number of sane size.
@@ -89,6 +116,8 @@ class ApproxDP(_WithDelta):
     Args:
         epsilon: Its epsilon.
         delta: Its delta; zero makes it a `PureDP` step.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -101,6 +130,8 @@ class ZCDP(_WithRho):
 
     Args:
         rho: Its guarantee: the Renyi divergence of each order a is at most a * rho.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If rho is out of range.
@@ -119,6 +150,8 @@ class ProbabilisticDP(_WithDelta):
     Args:
         epsilon: What the loss stays below.
         delta: Probability with which it does not; zero makes it a `PureDP` step.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -136,6 +169,8 @@ class ApproxZCDP(_WithRho):
         rho: Its rho, once mass `delta` is removed from each side. Closeness up to delta
             in total variation is another notion, and a weaker one.
         delta: Its delta; zero makes it a `ZCDP` step.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -143,12 +178,14 @@ class ApproxZCDP(_WithRho):
 
     delta: Fraction
 
-    def __init__(self, *, rho: Number, delta: Number) -> None:
-        self._set(rho=exact_rho(rho), delta=exact_delta(delta))
+    def __init__(
+        self, *, rho: Number, delta: Number, relation: str | None = None
+    ) -> None:
+        self._set(relation, rho=exact_rho(rho), delta=exact_delta(delta))
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class RenyiDP(Cost):
+class RenyiDP(_Proven):
     """Any step with a bound on its Renyi divergence of one order.
 
     The bound holds for lower orders too, since the divergence grows with the order.
@@ -157,6 +194,8 @@ class RenyiDP(Cost):
     Args:
         order: The order, in [1.0001, 1e6].
         epsilon: The bound on the divergence of that order, both ways round.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If a number is out of range.
@@ -167,15 +206,15 @@ class RenyiDP(Cost):
     order: Fraction
     epsilon: Fraction
 
-    def __init__(self, *, order: Number, epsilon: Number) -> None:
-        self._set(
-            order=exact_order(order),
-            epsilon=exact_rho(epsilon, name="epsilon"),
-        )
+    def __init__(
+        self, *, order: Number, epsilon: Number, relation: str | None = None
+    ) -> None:
+        bound = exact_rho(epsilon, name="epsilon")
+        self._set(relation, order=exact_order(order), epsilon=bound)
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class RenyiCurve(Cost):
+class RenyiCurve(_Proven):
     """Any step with bounds on its Renyi divergence of several orders.
 
     It has a price at exactly these orders: name the orders of the filter, which are
@@ -199,7 +238,6 @@ class RenyiCurve(Cost):
     """
 
     curve: tuple[tuple[Fraction, Fraction], ...]
-    relation: str | None
     source: str | None = field(compare=False)
 
     def __init__(
@@ -210,25 +248,19 @@ class RenyiCurve(Cost):
         source: str | None = None,
     ) -> None:
         bounds: dict[Fraction, Fraction] = {}
-        if isinstance(curve, Mapping) and relation in (None, *RELATIONS):
+        if isinstance(curve, Mapping):
             for order, bound in curve.items():
                 name = f"epsilon of order {order}"
                 bounds[exact_order(order)] = exact_rho(bound, name=name)
         if not 0 < len(bounds) == len(curve) <= _MOST_ORDERS:
             msg = (
                 f"a RenyiCurve maps 1 to {_MOST_ORDERS} different orders to bounds, "
-                f"and its relation is one of {', '.join(RELATIONS)}; got "
-                f"{curve!r:.60} and {relation!r:.60}."
+                f"got {curve!r:.60}."
             )
             raise InvalidCost(msg, name="curve", value=repr(curve)[:60])
         object.__setattr__(self, "curve", tuple(sorted(bounds.items())))
-        object.__setattr__(self, "relation", relation)
+        self._set(relation)
         object.__setattr__(self, "source", source and str(source)[:300])
-
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The neighbouring relations that the bounds hold for."""
-        return RELATIONS if self.relation is None else (self.relation,)
 
     def noisier(self, factor: Fraction) -> RenyiCurve:
         """Return the step with all bounds divided by the square of `factor`."""
@@ -253,7 +285,7 @@ class RenyiCurve(Cost):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class GaussianDP(Cost):
+class GaussianDP(_Proven):
     """Any mu-Gaussian differentially private step.
 
     Its trade-off function is nowhere below that of N(0, 1) against N(mu, 1). The mu
@@ -261,6 +293,8 @@ class GaussianDP(Cost):
 
     Args:
         mu: Its guarantee.
+        relation: The neighbouring relation that the guarantee holds for. Default: the
+            policy's, whichever it is.
 
     Raises:
         InvalidCost: If mu is not a positive finite number of sane size.
@@ -270,5 +304,5 @@ class GaussianDP(Cost):
 
     mu: Fraction
 
-    def __init__(self, *, mu: Number) -> None:
-        self._set(mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))
+    def __init__(self, *, mu: Number, relation: str | None = None) -> None:
+        self._set(relation, mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))

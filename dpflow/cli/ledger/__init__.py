@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dpflow.cli.ledger import audit, operations
-from dpflow.cli.output import Answer, say
+from dpflow.cli.output import Answer, say, warn
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
@@ -43,6 +43,8 @@ def init() -> Answer:
     lock = setup.policies / LOCK_NAME
     _refuse_existing(setup, lock)
     ledger = make_project_ledger(setup)
+    if setup.witness_warning:
+        warn(setup.witness_warning)
     data = {**ledger_facts(ledger), "witness": _witness_place(ledger), "pin": str(lock)}
     return data, _made_parts(ledger, setup, lock)
 

@@ -15,7 +15,7 @@ from dpflow.exceptions import UnsupportedCost
 from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.decision.windows import charged_near
 from dpflow.ledger.state import State
-from dpflow.policy.windows import part_at, place_of
+from dpflow.periods import part_at, place_of
 
 
 def with_parts_near(state: State, gate: Gate, parts: Sequence[str] = ()) -> Gate:

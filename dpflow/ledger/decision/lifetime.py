@@ -9,8 +9,9 @@ from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term, split
 from dpflow.ledger.state import State
+from dpflow.periods import PERIODS
 from dpflow.policy.lifetime import differing, fits, is_within, room, say_total, total_of
-from dpflow.policy.pinned import TIMES, budget_text
+from dpflow.policy.pinned import budget_text
 from dpflow.policy.windows import window_length
 
 
@@ -34,7 +35,7 @@ def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
         relation=pinned["relation"],
         opened=facts["opened"],
         divided="whole" in pinned,
-        by_time=pinned.get("partition", {}).get("by") in TIMES,
+        by_time=pinned.get("partition", {}).get("by") in PERIODS,
         window=window_length(pinned),
         budget=pinned["budget"],
         lifetime=lifetime,

@@ -18,7 +18,8 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.model import accounts_near, rule_of
 from dpflow.ledger.rows import Account, split
 from dpflow.ledger.state import State
-from dpflow.policy.windows import place_of, window_length
+from dpflow.periods import place_of
+from dpflow.policy.windows import window_length
 
 #: Fields in which all terms with windows agree.
 _EQUAL = ("window", "partition", "unit", "relation", "lifetime")

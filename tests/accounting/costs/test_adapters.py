@@ -25,8 +25,15 @@ from dpflow import (
     Repeated,
 )
 from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
+from dpflow.accounting.costs.base import (
+    RELATIONS,
+    cost_from_description,
+    relations_of,
+)
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves.prices import renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.ledger.decision.gates import check_holds
 
 pytestmark = pytest.mark.quick
 
@@ -78,6 +85,38 @@ def test_events_become_costs(monkeypatch):
         kind = type(f"{name}DpEvent", (SimpleNamespace,), {})
         monkeypatch.setattr(events, f"{name}DpEvent", kind, raising=False)
         assert from_dp_event(kind(**numbers)) == cost
+
+
+def test_a_written_event_needs_no_class_of_the_library():
+    """Alone, repeated and in a composition; other fields are refused."""
+    loss = written("EpsilonDelta", epsilon=0.25, delta=5e-7)
+    cost = ApproxDP(epsilon="0.25", delta="5e-7")
+    pure = written("EpsilonDelta", epsilon=0.25, delta=0)
+    discrete = written("DiscreteGaussian", sigma=5, sensitivity=2)
+    for event, expected in (
+        ({"class_name": "EpsilonDeltaDpEvent", "epsilon": 0.25, "delta": 5e-7}, cost),
+        (pure, PureDP(epsilon="0.25")),
+        (
+            written("ExponentialMechanism", epsilon=0.1),
+            ExponentialMechanism(epsilon=".1"),
+        ),
+        (discrete, DiscreteGaussian(sensitivity=2, sigma=5)),
+        (discrete | {"dimension": None}, DiscreteGaussian(sensitivity=2, sigma=5)),
+        (written("SelfComposed", event=loss, count=3), Repeated(cost, 3)),
+        (
+            written("Composed", events=[loss, written("NoOp"), loss]),
+            Composed(cost, cost),
+        ),
+    ):
+        assert from_dp_event(event) == from_dp_event(event, orders=[8]) == expected
+    for event in (
+        loss | {"more": 1},
+        {"class_name": "EpsilonDeltaDpEvent", "epsilon": 0.25},
+        written("Later", epsilon=1),
+        written("PoissonSampled", sampling_probability=0.5, event=loss),
+    ):
+        with pytest.raises(UnsupportedCost):
+            from_dp_event(event)
 
 
 def test_gaussians_on_one_sample_are_one():
@@ -184,9 +223,57 @@ def test_a_query_knows_its_distance():
     )
     query = context.query().count().laplace()
     cost = from_opendp(query)
-    assert cost == from_opendp(query, 3) == from_opendp(query.resolve(), 3)
+    stated = from_opendp(query, 3)
+    assert cost.but(relation=None) == stated == from_opendp(query.resolve(), 3)
     assert cost.epsilon >= Fraction(1, 2)
     with pytest.raises(InvalidCost, match="distance of the query"):
         from_opendp(query, d_in=1)
     with pytest.raises(InvalidCost, match="needs d_in"):
         from_opendp(query.resolve())
+
+
+UNITS = [
+    ({"contributions": 1}, (), "add-or-remove"),
+    ({"contributions": 2, "ordered": True}, ("unordered",), "add-or-remove"),
+    ({"changes": 1}, ("metric_unbounded",), "replace-one"),
+    (
+        {"changes": 1, "ordered": True},
+        ("unordered", "metric_unbounded"),
+        "replace-one",
+    ),
+]
+LOSSES = [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-6}, {"rho": 0.1}]
+
+
+@pytest.mark.parametrize(("unit", "steps", "relation"), UNITS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_query_holds_for_the_relation_of_its_context(unit, steps, relation, loss):
+    """An explicit distance is the caller's statement, for the policy's relation."""
+    dp.enable_features("contrib")
+    context = dp.Context.compositor(
+        data=[1, 2, 3],
+        privacy_unit=dp.unit_of(**unit),
+        privacy_loss=dp.loss_of(**loss),
+        split_evenly_over=2,
+        domain=dp.vector_domain(dp.atom_domain(T=int), size=3),
+    )
+    query = context.query()
+    for step in steps:
+        query = getattr(query, step)()
+    query = query.count()
+    query = query.gaussian() if "rho" in loss else query.laplace()
+    cost = from_opendp(query)
+    assert relations_of(cost) == relations_of(Repeated(cost, 2)) == (relation,)
+    assert relations_of(cost.noisier(2)) == relations_of(cost.rounded()) == (relation,)
+    assert cost_from_description(cost.describe()) == cost_from_text(repr(cost)) == cost
+    assert relations_of(from_opendp(query, query._d_in)) == RELATIONS
+    (other,) = {*RELATIONS} - {relation}
+    check_holds(cost, "a", relation)
+    with pytest.raises(UnsupportedCost, match=f"is priced for {relation}"):
+        check_holds(cost, "a", other)
+
+
+def test_a_relation_that_is_none_is_refused():
+    """Of a cost that its author proved."""
+    with pytest.raises(InvalidCost, match="add-or-remove, replace-one; got 'both'"):
+        PureDP(epsilon=1, relation="both")

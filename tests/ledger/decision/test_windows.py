@@ -28,8 +28,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.accounts import accounts, standing_gates
+from dpflow.periods import part_at, place_of
 from dpflow.policy import Policy, parse_policy
-from dpflow.policy.windows import part_at, place_of
 from tests.accounting.oracle import MP, gaussian_delta, real
 from tests.ledger.support import (
     first_lost,
@@ -281,12 +281,10 @@ def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
 def test_policies_that_windows_do_not_suit_are_refused() -> None:
     """Each says what to write instead, and nothing is pinned."""
     reserved = "{r: {epsilon: 1, delta: 1e-7, reserved: true}}"
-    hours = {"partition": "{by: hour, zone: Europe/Berlin}", "unit": "customer-hour"}
     for fields, message in (
         ({"filter": "auto"}, "filter `auto` cannot guard a window: the price of a"),
         ({"filter": "residue"}, "Write `filter: gdp` for Gaussian noise"),
         ({"partition": "{by: region}", "unit": "customer"}, "parts by time"),
-        (hours, "Remove `zone`"),
         ({"window": "{length: 367}"}, "less than or equal to 366"),
         ({"window": "{of: week, length: 2}"}, "window.of"),
         ({"odometer": "{theorem: rdp, order: 8}"}, "Remove `odometer`"),
