@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from pydantic import Field, field_validator
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import without_interrupts
 from dpflow.policy.fields import Record
 from dpflow.policy.types import NAME_PATTERN, Name, Text, problem, shown
 
@@ -62,7 +63,7 @@ class Partition(Record):
     def _known(cls, value: str | None) -> str | None:
         try:
             ZoneInfo(value or "UTC")
-        except (KeyError, ValueError, OSError):
+        except without_interrupts(KeyError, ValueError, OSError):
             message = f"zone {shown(value)} is no time zone of this system."
             hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
             raise problem(message, hint) from None
@@ -97,7 +98,7 @@ class Partition(Record):
             return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
         try:
             datetime.fromisoformat(f"{name}-01" if self.by == "month" else name)
-        except ValueError:
+        except without_interrupts(ValueError):
             return False
         # A period has one spelling, to the letter.
         return re.fullmatch(re.sub(r"\d", "[0-9]", _SHAPES[self.by]), name) is not None

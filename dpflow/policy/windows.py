@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from dpflow.interrupts import without_interrupts
 from dpflow.policy.fields import Record
 
 #: Most parts of a window: a leap year of days.
@@ -62,7 +63,7 @@ def part_at(part: str, place: int) -> str | None:
     period, form = _FORMS[len(part)]
     try:
         name = (_START + place * period).strftime(form)
-    except (OverflowError, ValueError):
+    except without_interrupts(OverflowError, ValueError):
         return None
     # Some platforms write years before 1000 with fewer digits.
     return name.rjust(len(part), "0")

@@ -34,6 +34,7 @@ from dpflow.accounting.costs.notions import (
     exact_order,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.interrupts import without_interrupts
 from dpflow.rounding import (
     RATIO_HIGH,
     RATIO_LOW,
@@ -210,7 +211,7 @@ def _read_event(event: Any) -> tuple[str, Any]:
             fields["event"] = _read_event(fields["event"])[1]
         try:
             event = kind(**fields)
-        except TypeError:
+        except without_interrupts(TypeError):
             raise _unknown_event(event) from None
     # A subclass may change the meaning: only the library's own classes are accepted.
     if kind is None or type(event) is not kind:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -15,6 +14,7 @@ from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import DpflowError, InvalidCost, UnsupportedCost
+from dpflow.interrupts import suppress
 from dpflow.rounding import Number, exact_delta, exact_epsilon, number_text, short_up
 
 #: Shares of delta of the default members. `basic` has a tenth for the deltas of steps,
