@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, require
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
@@ -151,7 +151,7 @@ def _of_flow(run: str, subflow: bool) -> Settings:  # noqa: ARG001, FBT001
 def _working_directory() -> Path:
     try:
         return Path.cwd()
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         msg = (
             "the project cannot be found, because the working directory was removed "
             f"or is out of reach ({error.strerror}). Change to a folder of the project."
@@ -225,7 +225,7 @@ def _block_url(name: str) -> str:
     try:
         load_prefect()
         url = url_readers[BLOCK_PREFIX](name)
-    except Exception as error:
+    except without_interrupts(Exception) as error:
         msg = (
             f"the ledger's URL is in the Prefect block dpflow-ledger/{name}, which "
             f"cannot be loaded ({type(error).__name__}: {error}). Save it with "
@@ -249,7 +249,7 @@ def file_stamp(path: str) -> Stamp:
     """Return a file's stamp, which changes with the content (ctime cannot be set)."""
     try:
         status = os.stat(path)  # noqa: PTH116 (a text is quicker than a path)
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         # An editor's lock file may point nowhere.
         return (type(error).__name__,)
     return (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
@@ -258,7 +258,7 @@ def file_stamp(path: str) -> Stamp:
 def _table(pyproject: Path) -> dict[str, str]:
     try:
         data = tomllib.loads(pyproject.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except without_interrupts(OSError, ValueError) as error:
         msg = f"cannot read {pyproject}: {error}"
         raise ConfigurationError(msg) from error
     tool = data.get("tool", {})

@@ -7,6 +7,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from dpflow.interrupts import without_interrupts
+
 #: Errors of a disk without the command that empties its cache; others lose a write.
 _UNSUPPORTED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 
@@ -27,7 +29,7 @@ def sync(descriptor: int) -> None:
     if full is not None:
         try:
             fcntl.fcntl(descriptor, full)
-        except OSError as error:
+        except without_interrupts(OSError) as error:
             if error.errno not in _UNSUPPORTED:
                 raise
     os.fsync(descriptor)

@@ -29,11 +29,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+from dpflow.interrupts import suppress, without_interrupts
 
 T = TypeVar("T")
 
@@ -211,7 +212,7 @@ class FileLock:
             self._asked = True
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except without_interrupts(BlockingIOError):
                 if time.monotonic() > until:
                     return None
                 time.sleep(pause)
@@ -251,7 +252,7 @@ class FileLock:
         try:
             if self._file is not None and self._pid == os.getpid():
                 fcntl.flock(self._file, fcntl.LOCK_UN)
-        except (OSError, ValueError):
+        except without_interrupts(OSError, ValueError):
             # To close it unlocks it as well.
             self._close()
         self._asked = self.is_held = False

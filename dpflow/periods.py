@@ -8,6 +8,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from functools import lru_cache
 
+from dpflow.interrupts import without_interrupts
+
 #: The form of the names of each period.
 _FORMS = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
 PERIODS = tuple(_FORMS)
@@ -59,7 +61,7 @@ def part_at(name: str, place: int) -> str | None:
         return f"{year:04}-{month + 1:02}" if 0 < year < _END else None
     try:
         return _written(_START + place * _LENGTHS[period], period)
-    except (OverflowError, ValueError):
+    except without_interrupts(OverflowError, ValueError):
         return None
 
 
@@ -71,7 +73,7 @@ def _start(name: str, period: str) -> datetime | None:
     """
     try:
         start = datetime.fromisoformat(f"{name}-01" if period == "month" else name)
-    except ValueError:
+    except without_interrupts(ValueError):
         return None
     return start if _written(start, period) == name else None
 

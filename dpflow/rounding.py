@@ -23,6 +23,7 @@ from typing import Any
 from mpmath.ctx_mp import MPContext
 
 from dpflow.exceptions import InvalidCost
+from dpflow.interrupts import without_interrupts
 
 
 class UnsettledBound(InvalidCost, ArithmeticError):
@@ -88,7 +89,7 @@ def exact(
     text = _text_of(value)
     try:
         number = _read(value)
-    except (InvalidOperation, OverflowError, ZeroDivisionError):
+    except without_interrupts(InvalidOperation, OverflowError, ZeroDivisionError):
         number = None
     if number is None or max(map(int.bit_length, number.as_integer_ratio())) > _BITS:
         msg = (
@@ -110,7 +111,7 @@ def exact(
 def _text_of(value: object) -> str:
     try:
         text = number_text(value) if isinstance(value, Fraction) else repr(value)
-    except ValueError:
+    except without_interrupts(ValueError):
         # Python does not print integers of more than 4,300 digits.
         text = "a number of thousands of digits"
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."
@@ -185,7 +186,7 @@ def float_up(value: Fraction) -> float:
     """Return the smallest float that is not below the value."""
     try:
         near = float(value)
-    except OverflowError:
+    except without_interrupts(OverflowError):
         return math.inf if value > 0 else -math.nextafter(math.inf, 0)
     return near if Fraction(near) >= value else math.nextafter(near, math.inf)
 

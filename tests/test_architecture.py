@@ -23,8 +23,16 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: inside a function and for types only. The layers of a package stand together, each
 #: before the modules that may import it.
 LAYERS = [
-    *("removed", "exceptions", "locks", "durable", "rounding", "libraries", "notebook"),
-    *("coverage", "periods"),
+    *(
+        "removed",
+        "exceptions",
+        "interrupts",
+        "locks",
+        "durable",
+        "rounding",
+        "libraries",
+    ),
+    *("notebook", "coverage", "periods"),
     *("accounting.solving", "accounting.costs", "accounting.curves"),
     *("accounting.rules", "accounting.fixed", "accounting.published", "accounting"),
     *("policy", "config", "noise"),

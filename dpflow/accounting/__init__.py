@@ -20,6 +20,7 @@ from typing import Any
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.rule import Filter, Odometer, Rule
 from dpflow.exceptions import DpflowError, InvalidCost
+from dpflow.interrupts import without_interrupts
 from dpflow.rounding import Number, exact_epsilon
 
 #: Names in policies, and where the theorem lives. Modules load when first used.
@@ -125,7 +126,7 @@ def _make(
         rule: Rule = theorem_class(**options)
     except DpflowError:
         raise
-    except TypeError as error:
+    except without_interrupts(TypeError) as error:
         msg = f"the {kind} {theorem!r} does not take these options: {error}"
         raise InvalidCost(msg, name=kind, value=theorem) from error
     return rule

@@ -8,8 +8,9 @@ number, and begins again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
+
+from dpflow.interrupts import contextmanager
 
 
 class NotSolved(Exception):

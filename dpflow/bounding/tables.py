@@ -19,6 +19,7 @@ import narwhals as nw
 import numpy as np
 
 from dpflow.exceptions import PublicContributionsError
+from dpflow.interrupts import without_interrupts
 from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _hash(key: bytes, name: Sequence[Any]) -> int:
     ]
     try:
         text = repr(same)
-    except Exception:  # noqa: BLE001 - an error would tell of this person
+    except without_interrupts(Exception):
         text = repr([type(part).__name__ for part in name])
     encoded = text.encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(encoded, key=key, digest_size=8).digest())
@@ -256,7 +257,7 @@ def _cleaned(frame: Any, wanted: Contributions) -> Any:
 def _is_hashable(value: object) -> bool:
     try:
         hash(value)
-    except Exception:  # noqa: BLE001 - an error would tell of this value
+    except without_interrupts(Exception):
         return False
     return True
 
@@ -347,7 +348,7 @@ def real_or_nan(value: object) -> float:
     number: Any = value
     try:
         return float(number)
-    except OverflowError:
+    except without_interrupts(OverflowError):
         return math.inf if number > 0 else -math.inf
-    except (ValueError, TypeError):
+    except without_interrupts(ValueError, TypeError):
         return math.nan

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -14,6 +13,7 @@ from typing import Literal
 from dateutil.relativedelta import relativedelta
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import suppress
 
 Source = Literal["release keys", "schedule", "given"]
 

@@ -8,7 +8,6 @@ completed ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ from dpflow.forecast.counting import (
     workload_of,
 )
 from dpflow.forecast.deployment import deployed_schedule
+from dpflow.interrupts import suppress
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import Gate, covers_flow
 from dpflow.ledger.decision.refusal import amounts_text

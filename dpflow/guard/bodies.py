@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from dpflow.exceptions import PublicError
+from dpflow.interrupts import suppress, without_interrupts
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -34,7 +35,7 @@ def home() -> Home:
     """Return the thread and the task that make this call."""
     try:
         task: object = asyncio.current_task()
-    except RuntimeError:
+    except without_interrupts(RuntimeError):
         task = None
     return threading.current_thread(), task
 
@@ -61,7 +62,7 @@ def end_body(frame: FrameType | None, execution: Any, token: Token[Any] | None) 
     if others and frame is not None:
         _running[frame] = others
     if token is not None:
-        with contextlib.suppress(ValueError):
+        with suppress(ValueError):
             _inherited.reset(token)
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar, overload
@@ -31,6 +31,7 @@ from dpflow.guard.redaction import is_public, shown
 from dpflow.guard.request import Place, ask
 from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
@@ -227,7 +228,7 @@ class Execution:
                 self.reported = outcome
                 return []
         # Its text may quote the output, which need not be released yet.
-        except Exception as error:  # noqa: BLE001
+        except without_interrupts(Exception) as error:
             why = f"gave no cell of its cost ({public_name(type(error))})"
         return [f"its cell function {why}; it is charged in full"]
 
@@ -247,18 +248,24 @@ class Execution:
         token = None
         try:
             token = begin_body(frame, self)
-            yield
-            check_output(self.request.step, self.value)
-            self._check_drawn()
-        # Timeouts, cancellation and termination are no Exceptions.
-        except BaseException as error:  # noqa: BLE001 (an error is an output too)
+            # An interrupt before the body passes on.
+            with ExitStack() as stack:
+                stack.push(self._store_error)
+                yield
+                check_output(self.request.step, self.value)
+                self._check_drawn()
+        finally:
+            self.ended = True
+            end_body(frame, self, token)
+
+    def _store_error(self, _: object, error: BaseException | None, __: object) -> bool:
+        """Store an error as an output; timeouts and cancellations are no Exceptions."""
+        if error is not None:
             # A traceback shows the values of a frame.
             self.value = None
             self.error_type = public_name(type(error))
             self.error = self._shown(error)
-        finally:
-            self.ended = True
-            end_body(frame, self, token)
+        return True
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""

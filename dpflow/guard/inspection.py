@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 from dpflow.config import Settings
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.guard.project import project_ledger
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger import Ledger
 from dpflow.ledger.storage.base import UNREADABLE
 
@@ -42,7 +43,7 @@ def inspected(
             tell(problem)
         try:
             yield ledger
-        except UNREADABLE as error:
+        except without_interrupts(*UNREADABLE) as error:
             # Only where something is wrong.
             from dpflow.ledger.audit.verify import verify  # noqa: PLC0415
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 from dpflow.accounting.costs.base import Cost
@@ -19,6 +18,7 @@ from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.exceptions import PublicError, require
 from dpflow.guard.charge import Execution, current_execution
+from dpflow.interrupts import contextmanager
 from dpflow.noise.draws import draw
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs.base import Cost
@@ -30,6 +29,7 @@ from dpflow.guard.step import (
     checked_text,
     define_step,
 )
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.records import Granted, Request
 
 P = ParamSpec("P")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from dpflow.config import (
 )
 from dpflow.exceptions import LedgerMissing, LedgerUnavailable, require
 from dpflow.guard.late_settlements import Unsettled
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import (
     LOCK_NAME,
     Ledger,
@@ -116,7 +117,7 @@ def current_project(setup: Settings | None = None) -> Project:
         return project
     try:
         return _lock.run(lambda: _read_project(setup), _THREAD_SECONDS)
-    except TimeoutError as error:
+    except without_interrupts(TimeoutError) as error:
         msg = f"the ledger is not open yet: {error.strerror}. Try again."
         raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
 

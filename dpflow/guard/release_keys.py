@@ -11,7 +11,6 @@ import json
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
@@ -24,6 +23,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
+from dpflow.interrupts import suppress
 from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.text import as_plain_date
 from dpflow.ledger.records import TEXT, digest

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,6 +28,7 @@ from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import encode
 from dpflow.ledger.decision.terms import agrees
@@ -103,7 +103,7 @@ class Place:
             return
         try:
             self.listener(Notice(kind=kind, request=request, details=details))
-        except Exception:
+        except without_interrupts(Exception):
             logger.exception("a notice of step %r was not delivered", request.step)
 
     def tell_refusal(self, refusal: BudgetRefused, request: Request) -> None:
@@ -309,7 +309,7 @@ def owner_of(project: Project) -> str:
         return "reader"
     try:
         return project.ledger.owners.mine()
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         place = project.ledger.place
         msg = f"cannot write in the folder of the ledger {place}: {error.strerror}"
         raise LedgerUnavailable(msg, ledger=place) from error

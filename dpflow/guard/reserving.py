@@ -11,11 +11,11 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 
 from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable, public_name
 from dpflow.guard.project import Project
 from dpflow.guard.request import Place
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import OWN, is_replaced
@@ -142,7 +142,7 @@ def _answer(project: Project, request: Request) -> Answer:
     """Ask the ledger once; a charge whose answer is lost is settled later."""
     try:
         return project.ledger.reserve(request)
-    except Exception as error:
+    except without_interrupts(Exception) as error:
         # Who waited for a lock in vain has sent nothing.
         if isinstance(error, LedgerUnavailable) and "waited" not in error.details:
             _owe(project, request, error)

@@ -9,7 +9,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +28,7 @@ from dpflow.guard.request import (
 )
 from dpflow.guard.reserving import reserve
 from dpflow.guard.step import checked_text
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.records import Granted
 from dpflow.noise.sources import OWN
 

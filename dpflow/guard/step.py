@@ -22,6 +22,7 @@ from dpflow.guard.release_keys import (
     identify,
     template_fields,
 )
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.codec.kinds import unstorable_type
 from dpflow.noise.sources import OWN
 
@@ -238,7 +239,7 @@ class Step:
         """Raise one error where a function or template does not fit the arguments."""
         try:
             return work()
-        except Exception as error:
+        except without_interrupts(Exception) as error:
             is_ambiguous = isinstance(error, AmbiguousArgument)
             why = "" if is_ambiguous else f"{type(error).__name__}: "
             msg = (
@@ -363,7 +364,7 @@ def _unstorable(body: Callable[..., Any]) -> str | None:
     try:
         annotation = get_type_hints(body).get("return", object)
     # A name may be known to type checkers only.
-    except Exception:  # noqa: BLE001
+    except without_interrupts(Exception):
         return None
     kind = unstorable_type(annotation)
     return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
@@ -406,7 +407,7 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     try:
         fields = list(template_fields(template))
         check_calendars(template)
-    except ValueError as error:
+    except without_interrupts(ValueError) as error:
         msg = f"{title}: {error}"
         raise ConfigurationError(msg) from error
     for name in fields:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpflow.exceptions import LedgerUnavailable
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.model import Command
 from dpflow.locks import Turn, TurnQueue
 
@@ -109,7 +110,7 @@ class Combiner:
                 some = [c for c in commands if c.guarded is guarded]
                 answers |= zip(map(id, some), self._decided(some), strict=True)
             return [answers[id(command)] for command in commands]
-        except Exception as error:  # noqa: BLE001 (any kind is the error of a command)
+        except without_interrupts(Exception) as error:
             if len(commands) == 1:
                 return [error]
             # An error of one command need not be one of the next.

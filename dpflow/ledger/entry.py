@@ -13,6 +13,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from dpflow.interrupts import without_interrupts
+
 Amounts = tuple[int, ...]
 #: Amounts by account.
 Sums = Mapping[str, Amounts]
@@ -109,7 +111,7 @@ def canonical(data: object) -> str:
     """
     try:
         return "".join(_encode(data, 0))
-    except RecursionError as error:
+    except without_interrupts(RecursionError) as error:
         what = "it is too deep"
         raise ValueError(what) from error
 
@@ -144,7 +146,7 @@ def _read(kind: type, text: str) -> Any:
     """Read a JSON value of a kind, which is the whole of a text."""
     try:
         value, end = _scan(text, 0)
-    except (RecursionError, StopIteration, TypeError, ValueError):
+    except without_interrupts(RecursionError, StopIteration, TypeError, ValueError):
         value = end = None
     if type(value) is not kind or end != len(text):
         what = "its rows or its body are not as an entry has them"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decision.checks import check, check_windows
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow
@@ -137,7 +138,7 @@ class Trail:
             for entry in entries:
                 check(state, entry)
                 check_windows(state, follow(state, entry))
-        except UNREADABLE as error:
+        except without_interrupts(*UNREADABLE) as error:
             what = f"entry {entry.number}: {error}"
             raise damaged(what, reading.place) from error
         self._note(entries)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any
 
 from dpflow.config import KEY_VARIABLE, settings
 from dpflow.exceptions import ConfigurationError, LedgerError, ReleaseError
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.storage import Storage
@@ -78,7 +78,7 @@ def ledger_key() -> LedgerKey | None:
         return None
     try:
         return key_from_text((settings().root / place).read_bytes())
-    except (OSError, ValueError) as error:
+    except without_interrupts(OSError, ValueError) as error:
         # Not the variable's text: somebody may have put a secret there.
         why = getattr(error, "strerror", None) or error
     msg = (
@@ -142,7 +142,7 @@ def write_keys(place: Path) -> Path:
             with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
                 written.append(path)
                 file.write(text)
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         for path in written:
             path.unlink()
         msg = (

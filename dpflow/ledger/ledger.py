@@ -8,11 +8,9 @@ settled stays in full, permanently.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, count
-from traceback import clear_frames
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome
@@ -23,6 +21,7 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
+from dpflow.interrupts import suppress
 from dpflow.ledger.combiner import Combiner
 from dpflow.ledger.decision.admit import Reserve, kept_or_error
 from dpflow.ledger.decision.settlement import End, Forfeit
@@ -149,12 +148,6 @@ class Ledger:
                     raise
                 prepare, may_resend = None, False
                 commands = [replace(command, again=True) for command in commands]
-            except BaseException as stopped:
-                # An interrupt may have kept a transaction from its end: it ends when
-                # nothing refers to it, and a kept interrupt would refer to it.
-                if not isinstance(stopped, Exception):
-                    clear_frames(stopped.__traceback__)
-                raise
         raise AssertionError
 
     def _transacted(self, commands: Sequence[Command]) -> list[Decision]:

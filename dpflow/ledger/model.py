@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.rules.rule import Rule, lower_thresholds
 from dpflow.accounting.solving import before_solving
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.entry import Entry, Sums, written
 from dpflow.ledger.journal import after
 from dpflow.ledger.rows import (
@@ -164,7 +164,7 @@ def accounts_near(
     tail = rest[len(f"partition/{part}") :]
     try:
         place = place_of(part)
-    except (ValueError, TypeError):
+    except without_interrupts(ValueError, TypeError):
         return ()
     places = range(place - length + 1, place + length + ahead)
     parts = ((each, part_at(part, each)) for each in places)

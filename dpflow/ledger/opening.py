@@ -12,6 +12,7 @@ from typing import Any
 
 from dpflow.config import ENVIRONMENT_VARIABLE, expanded
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Conditions
 from dpflow.ledger.storage.base import Identity, driver_needed, is_postgres
@@ -190,7 +191,7 @@ def pin_ledger(ledger: Ledger, policies: Path) -> Path:
         policies.mkdir(parents=True, exist_ok=True)
         with lock.open("x", encoding="utf-8") as file:
             file.write(f"{ledger.id}\n")
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         msg = (
             f"cannot write {lock}: {error.strerror}. If it pins another ledger, "
             "restore that one; remove the file only if that budget is to be forgotten."
@@ -212,7 +213,7 @@ def pinned_id(policies: Path, place: str) -> str:
     lock = policies / LOCK_NAME
     try:
         return lock.read_text("utf-8").strip()
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         msg = (
             f"cannot read {lock} ({error.strerror}), so nothing says that {place} is "
             "the right ledger. Restore it from version control; for a new project run "

@@ -6,12 +6,12 @@ import getpass
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.policy.revisions import git
 
 _SECONDS = 5
@@ -22,7 +22,7 @@ def system_user() -> str:
     """Return the operating system's name for the user."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):
+    except without_interrupts(KeyError, OSError):
         return "unknown"
 
 

@@ -29,6 +29,7 @@ from dpflow.accounting.costs.noise import (
     Laplace,
 )
 from dpflow.exceptions import PublicError, how_to_install, public_name
+from dpflow.interrupts import without_interrupts
 from dpflow.noise.containers import (
     MILLION,
     Millionths,
@@ -210,7 +211,7 @@ def _noisy(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
     measurement = _measurement(mechanism, scale, threading.get_ident())
     try:
         noisy: list[Any] = measurement(numbers)
-    except Exception as error:  # noqa: BLE001
+    except without_interrupts(Exception) as error:
         failure = public_name(type(error))
     else:
         return noisy

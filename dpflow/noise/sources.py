@@ -11,13 +11,13 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import contextmanager
 
 #: The environment of ledgers of tests.
 TEST_ENVIRONMENT = "dpflow-test"

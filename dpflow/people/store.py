@@ -34,6 +34,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     ReservationConflict,
 )
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.model import Command, Decision, terms_of_accounts
@@ -158,7 +159,7 @@ class PersonStore:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
             return lock.run(lambda _: self._reserved(people, costs), _LOCK_SECONDS)
-        except OSError as error:
+        except without_interrupts(OSError) as error:
             msg = (
                 f"the store {self.path} cannot be used: {error.strerror or error}. "
                 "The step drew no noise; people may have been charged. Try again."

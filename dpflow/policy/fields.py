@@ -26,6 +26,7 @@ from pydantic_core import CoreSchema, InitErrorDetails
 
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.exceptions import DpflowError, InvalidCost
+from dpflow.interrupts import without_interrupts
 from dpflow.policy.about import TEXTS, About
 from dpflow.policy.types import (
     CostText,
@@ -371,7 +372,9 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
     """Make a rule, or what rests on it; return the problem, if any, where to blame."""
     try:
         make()
-    except (DpflowError, ValueError, ArithmeticError, LookupError) as error:
+    except without_interrupts(
+        DpflowError, ValueError, ArithmeticError, LookupError
+    ) as error:
         message, hint = split_hint(error)
         details = error.details if isinstance(error, InvalidCost) else {}
         name = details.get("name")

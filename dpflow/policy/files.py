@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.interrupts import without_interrupts
 from dpflow.policy.model import Policy
 from dpflow.policy.population import PREFIX, Population, membership_problem
 from dpflow.policy.strict_yaml import (
@@ -165,7 +166,7 @@ def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
 def _policy_files(folder: Path) -> list[Path]:
     try:
         paths = sorted(folder.iterdir())
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         reason = error.strerror or type(error).__name__
         message = f"the policies cannot be read: {reason}."
         raise policy_error(str(folder), None, message, NO_FOLDER_HINT) from error

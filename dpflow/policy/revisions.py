@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpflow.exceptions import ConfigurationError, PolicyError
+from dpflow.interrupts import without_interrupts
 from dpflow.policy.changes import Change, Verdict, judge, overall
 from dpflow.policy.files import is_policy_file, read_policies
 from dpflow.policy.model import Policy
@@ -192,7 +193,7 @@ def git(folder: Path, *arguments: str, seconds: float = 120) -> bytes | None:
             env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
             timeout=seconds,
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except without_interrupts(OSError, subprocess.SubprocessError) as error:
         msg = f"git did not answer in {folder}: {error}. Try again."
         raise ConfigurationError(msg) from error
     return None if done.returncode else done.stdout

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import yaml
 
 from dpflow.exceptions import PolicyError
+from dpflow.interrupts import without_interrupts
 
 #: A policy is a page of text; anything larger is not one.
 MAX_BYTES = 64 * 1024
@@ -93,7 +94,7 @@ def read_document(path: Path) -> Document:
         with path.open("rb") as stream:
             # One byte more than allowed is enough to know, however large the file is.
             content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
+    except without_interrupts(OSError) as error:
         reason = error.strerror or type(error).__name__
         hint = "Check the path and its permissions."
         message = f"the policy cannot be read: {reason}."
@@ -108,7 +109,7 @@ def parse_document(content: bytes, file: str) -> Document:
         raise policy_error(file, None, message, "Give each dataset a file of its own.")
     try:
         text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
+    except without_interrupts(UnicodeDecodeError) as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"byte {content[error.start]:#04x} is not UTF-8."
         raise policy_error(file, line, message, "Save the file as UTF-8.") from None
@@ -155,7 +156,7 @@ class _Loader(yaml.SafeLoader):
             hint = "Write one document; check indentation, colons and quotes there."
             line, message = mark.line + 1 if mark else None, f"not YAML: {problem}."
             raise policy_error(self._file, line, message, hint) from None
-        except (ValueError, OverflowError):
+        except without_interrupts(ValueError, OverflowError):
             # PyYAML turns \U escapes into characters without checking their range.
             raise self._no_character(self.line + 1) from None
         if not isinstance(root, yaml.MappingNode):

@@ -10,7 +10,6 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -30,6 +29,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import InvalidCost
+from dpflow.interrupts import suppress
 from dpflow.policy.strict_yaml import NUMBER, exact_decimal
 from dpflow.rounding import exact, exact_delta, exact_epsilon, number_text
 

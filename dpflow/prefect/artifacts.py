@@ -14,6 +14,7 @@ from prefect.context import FlowRunContext
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.guard.project import Project
 from dpflow.guard.request import Notice
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts
 from dpflow.ledger.views.entries import alert_text
@@ -36,7 +37,7 @@ def publish_budget(project: Project, refusal: BudgetRefused | None = None) -> No
         for dataset in _of_this_flow(accounts(project.ledger), refusal):
             (known,) = status_of(project.settings, project.ledger, dataset).datasets
             _publish(project, known, refusal)
-    except Exception:
+    except without_interrupts(Exception):
         logger.exception("the budget artifact could not be published")
 
 

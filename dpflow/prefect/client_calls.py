@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 from uuid import UUID
@@ -26,6 +25,7 @@ from prefect.settings import (
 )
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import contextmanager, without_interrupts
 
 R = TypeVar("R")
 
@@ -84,7 +84,7 @@ def tell_progress(call: Callable[[], object]) -> None:
         return
     try:
         ask_briefly(call)
-    except Exception:
+    except without_interrupts(Exception):
         _refused_at[:] = [time.monotonic()]
         raise
 
@@ -129,7 +129,7 @@ def resume_deployment(name: str) -> None:
             f"Prefect knows no deployment {name!r}; `prefect deployment ls` lists them"
         )
         raise ConfigurationError(msg) from error
-    except Exception as error:
+    except without_interrupts(Exception) as error:
         msg = (
             f"the schedule of {name!r} could not be resumed ({type(error).__name__}: "
             f"{error}). Check PREFECT_API_URL, or run `prefect deployment schedule "

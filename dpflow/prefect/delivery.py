@@ -16,7 +16,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from typing import Any
 from prefect.events.worker import EventsWorker, should_emit_events
 
 from dpflow.guard.request import Notice
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.prefect.events import announce
 
 logger = logging.getLogger("dpflow")
@@ -158,7 +158,7 @@ class Delivery:
         """Deliver in the step's contexts, to which the log belongs as well."""
         try:
             self._deliver(parcel.notice, parcel.occurred)
-        except Exception:
+        except without_interrupts(Exception):
             step = parcel.notice.request.step
             logger.exception("a notice of step %r was not delivered", step)
 

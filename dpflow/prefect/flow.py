@@ -24,6 +24,7 @@ from dpflow.exceptions import (
     require,
 )
 from dpflow.guard.project import current_project
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.client_calls import ask_briefly, pause_deployment
@@ -119,7 +120,8 @@ def dp_flow(
                     try:
                         whole.begin(args, kwargs)
                         value = _finished(function(*args, **kwargs))
-                    except Exception as error:  # a suspension is not, and passes
+                    # A suspension is no Exception, and passes.
+                    except without_interrupts(Exception) as error:
                         if not _halted(run, error):
                             raise
                     return _ended(run, value, on_exhausted)
@@ -137,7 +139,7 @@ def dp_flow(
                             await asyncio.to_thread(whole.begin, args, kwargs)
                             called = cast("Any", function(*args, **kwargs))
                             value = _finished(await called)
-                        except Exception as error:
+                        except without_interrupts(Exception) as error:
                             if not await asyncio.to_thread(_halted, run, error):
                                 raise
                         return await asyncio.to_thread(_ended, run, value, on_exhausted)
@@ -262,7 +264,7 @@ def _call_back(on_exhausted: OnExhausted | None, refusal: BudgetRefused) -> None
         said = on_exhausted(refusal)
         if inspect.iscoroutine(said):
             run_coro_as_sync(said)
-    except Exception:
+    except without_interrupts(Exception):
         logger.exception("on_exhausted failed; the ledger still refuses")
 
 
@@ -275,5 +277,5 @@ def _pause_schedule() -> None:
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
         # #11107, #23095): pause again at every refusal.
         ask_briefly(partial(pause_deployment, run.deployment_id))
-    except Exception:
+    except without_interrupts(Exception):
         logger.exception("the schedule could not be paused; the ledger still refuses")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from prefect.context import FlowRunContext
+
+from dpflow.interrupts import contextmanager, without_interrupts
 
 F = TypeVar("F")
 
@@ -56,6 +57,6 @@ def wait_for_steps(flow_run: str) -> None:
             future = noted.pop()
         try:
             future.wait()
-        except Exception:
+        except without_interrupts(Exception):
             # Process pools raise here if the step waited for one that was refused.
             logger.debug("a submitted step ended without a state", exc_info=True)

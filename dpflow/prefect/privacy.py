@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import is_dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -38,6 +38,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.release_keys import template_fields
 from dpflow.guard.step import HIDDEN, Step, check_template
+from dpflow.interrupts import contextmanager, without_interrupts
 
 R = TypeVar("R")
 
@@ -195,7 +196,7 @@ def checked_call(
     of = [getattr(task.fn, name) for name in _INSTANCES if hasattr(task.fn, name)]
     try:
         return dict(signature.bind(*of, *args, **given).arguments)
-    except TypeError as error:
+    except without_interrupts(TypeError) as error:
         why = error
     msg = f"task {task.name!r} takes ({_parameters(signature)}): {why}"
     raise ParameterBindError(msg)
@@ -295,7 +296,7 @@ def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
         return False
     try:
         return bool(value == part)
-    except Exception:  # noqa: BLE001 (numpy arrays inside do not compare)
+    except without_interrupts(Exception):
         return False
 
 

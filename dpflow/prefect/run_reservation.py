@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from prefect.exceptions import Pause
 
 from dpflow.exceptions import require
 from dpflow.guard.run import Costs, RunCosts, begin, seal_run
+from dpflow.interrupts import contextmanager
 from dpflow.prefect.run_context import current_place, current_run
 
 #: Argument of `dp_flow(reserve_run=...)`: the costs of all steps by dataset, a function

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from prefect.settings import PREFECT_CLIENT_METRICS_ENABLED
 
 from dpflow.guard.request import Notice
+from dpflow.interrupts import without_interrupts
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -71,7 +72,7 @@ class _Gauges:
 
         try:
             result = status(tell=logger.warning)
-        except Exception as error:  # noqa: BLE001 (a scrape shows what there is)
+        except without_interrupts(Exception) as error:
             logger.warning("no gauges: %s: %s", type(error).__name__, error)
             return
         for name, text, values in gauges(result):

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,16 @@ from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, TurnQueue
 from tests.hunts.machinery import interrupts
 from tests.hunts.machinery.interrupts import (
+    KINDS,
+    Point,
     Steps,
-    by_line,
     interrupted,
-    lines_of,
     patient,
+    points_of,
 )
-from tests.hunts.machinery.support import figure, first_seed
+from tests.hunts.machinery.support import figure
 from tests.projects import ledger_file, make_project
-from tests.sizes import SCALE
+from tests.sizes import SCALE, spread
 
 #: More than all steps of a campaign cost.
 POLICY = """\
@@ -71,25 +73,42 @@ def look(folder: Path, bodies: int) -> None:
     assert lock.run(lambda _: True, 1)
 
 
+#: Functions that end blocks and give up locks.
+ENDS = ("__exit__", "_end", "_leave", "_drop", "_has_its_log", "leave", "free")
+
+
+def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
+    """Return where to interrupt, by what: everywhere by all, in the campaign.
+
+    At each push it is where blocks end, and at the last lines of some functions.
+    """
+    if SCALE > 1:
+        return [*product(points, KINDS)]
+    ends = [point for point in points if point.line.endswith(ENDS)]
+    last = {point.function: point for point in points}
+    return [*zip([*spread(ends, 16), *spread(last.values(), 16)], cycle(KINDS))]
+
+
 @pytest.mark.parametrize("keyed", [True, False])
 def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool):
-    """Afterwards this process, its threads, its children and others run steps."""
+    """It passes on as it is, and keeps no lock even while the exception is kept.
+
+    Afterwards this process, its threads, its children and others run steps.
+    """
     steps = Steps(shop, keyed=keyed)
     steps.run("first")
-    count = lines_of(lambda: steps.run("counted"))
-    assert count > 1500
-    every = max(1, round(600 / SCALE))
-    seed = first_seed()
-    wrong: dict[str, list[str]] = {}
-    tried, number, where = 0, 1 + seed % every, "?"
-    while where:
-        where, problems = interrupted(steps, f"line-{number}", by_line(number))
+    points = points_of(lambda: steps.run("counted"))
+    assert len(points) > 1500
+    tried, wrong = 0, dict[str, list[str]]()
+    for number, (point, kind) in enumerate(chosen(points)):
+        problems = interrupted(steps, f"step-{number}", point, kind)
+        tried += problems is not None
         if problems:
-            wrong[f"line {number}, {where}"] = problems
-        tried, number = tried + 1, number + every
-    assert tried >= count // every
-    figure(f"interrupted lines, keyed={keyed}", seed=seed, tried=tried, wrong=wrong)
+            wrong[f"{kind.__name__} at {point.line}"] = problems
+    figure(f"interrupted lines, keyed={keyed}", tried=tried, wrong=wrong)
     assert wrong == {}
+    # A step reads more if others have run in between, so that not every line is met.
+    assert tried >= 0.9 * len(chosen(points))
     look(shop, steps.bodies())
 
 
@@ -125,13 +144,13 @@ def test_a_lock_that_an_interrupt_keeps_is_found(
     interrupts.patient()
     steps = Steps(shop, keyed=True)
     steps.run("first")
-    count = lines_of(lambda: steps.run("counted"))
+    points = points_of(lambda: steps.run("counted"))
     monkeypatch.setattr(place, name, careless(getattr(place, name)))
     problems: list[str] = []
-    for number in range(count // 2, count, count // 12):
+    for number, point in enumerate(points[len(points) // 2 :: len(points) // 30]):
         # So that the next one has nothing to follow, and as many lines as counted.
         steps.run(f"before-{number}")
-        _, problems = interrupted(steps, f"line-{number}", by_line(number))
+        problems = interrupted(steps, f"line-{number}", point, KeyboardInterrupt) or []
         if problems:
             break
     assert any(each.startswith(who) for each in problems)

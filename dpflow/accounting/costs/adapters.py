@@ -35,6 +35,7 @@ from dpflow.accounting.costs.notions import (
     exact_order,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.interrupts import without_interrupts
 from dpflow.rounding import (
     RATIO_HIGH,
     RATIO_LOW,
@@ -229,7 +230,7 @@ def _read_event(event: Any) -> tuple[str, Any]:
         fields["event"] = _read_event(fields["event"])[1]
     try:
         return name, kind(**fields)
-    except TypeError:
+    except without_interrupts(TypeError):
         raise _unknown_event(event) from None
 
 

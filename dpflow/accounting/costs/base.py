@@ -18,6 +18,7 @@ from inspect import Signature, signature
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
+from dpflow.interrupts import without_interrupts
 from dpflow.rounding import exact, number_text, short_down, short_up
 
 #: The neighbouring relations of policies.
@@ -68,11 +69,11 @@ class _CostType(ABCMeta):
     def __call__(cls, *places: Any, **named: Any) -> Any:
         try:
             return super().__call__(*places, **named)
-        except TypeError:
+        except without_interrupts(TypeError):
             form = list(signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
             try:
                 Signature(form).bind(*places, **named)
-            except TypeError as error:
+            except without_interrupts(TypeError) as error:
                 words = ", ".join(
                     f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name
                     for each in form
@@ -223,7 +224,7 @@ def cost_from_description(description: Mapping[str, Any]) -> Cost:
     numbers = {key: value for key, value in description.items() if key != "mechanism"}
     try:
         cost = kind.from_description(numbers)
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except without_interrupts(TypeError, ValueError, ArithmeticError) as error:
         msg = f"cannot read the cost {dict(description)!r}: {error}"
         raise InvalidCost(msg, name="mechanism", value=name) from error
     if not isinstance(cost, Cost):  # its noise is planned

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from importlib import import_module
 from itertools import pairwise
@@ -12,6 +11,7 @@ from typing import Any
 
 from dpflow.accounting.costs.notions import RenyiCurve
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.rounding import (
     RHO_LOW,
     bound_above,
@@ -99,7 +99,9 @@ def _divergences(event: Any, orders: Sequence[Fraction], relation: str) -> list[
         accountant = library.RdpAccountant(grid, getattr(library.NeighborRel, relation))
         try:
             accountant.compose(part)
-        except (ArithmeticError, AssertionError, TypeError, ValueError) as error:
+        except without_interrupts(
+            ArithmeticError, AssertionError, TypeError, ValueError
+        ) as error:
             raise _unusable(part, str(error) or type(error).__name__) from error
         return dict(zip(grid, map(float, accountant.rdp), strict=True))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost, cost_from_description, cost_kind
 from dpflow.exceptions import InvalidCost
+from dpflow.interrupts import without_interrupts
 
 _LONGEST = 20_000
 _SHOWN = 80
@@ -42,7 +43,7 @@ def cost_from_text(text: str) -> Cost:
         raise _no_cost(text, "it holds a null byte")
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body, text.strip())
-    except (SyntaxError, RecursionError, MemoryError) as error:
+    except without_interrupts(SyntaxError, RecursionError, MemoryError) as error:
         raise _no_cost(text, f"it cannot be read ({type(error).__name__})") from error
     if not isinstance(value, Cost):
         raise _no_cost(text, "it names no mechanism")
@@ -63,7 +64,7 @@ def python_form(description: Mapping[str, Any]) -> str:
 def _from_json(text: str) -> Cost:
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except without_interrupts(ValueError, RecursionError) as error:
         raise _no_cost(text, f"it is no JSON ({error})") from error
     return cost_from_description(data)
 
@@ -104,7 +105,7 @@ def _call(name: str, node: ast.Call, text: str) -> Cost:
         return kind(*places, **named)
     except InvalidCost:
         raise
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except without_interrupts(TypeError, ValueError, ArithmeticError) as error:
         raise _no_cost(text, str(error)) from error
 
 

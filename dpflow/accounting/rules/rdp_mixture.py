@@ -38,6 +38,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.zcdp import CONVERSIONS, one_of
 from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import InvalidCost
+from dpflow.interrupts import without_interrupts
 from dpflow.rounding import (
     UNITS,
     Number,
@@ -223,7 +224,7 @@ def _weight(value: object) -> Fraction:
     if isinstance(value, str) and "/" in value:
         try:
             value = number_from_text(value)
-        except (ValueError, ZeroDivisionError) as error:
+        except without_interrupts(ValueError, ZeroDivisionError) as error:
             msg = f"a weight must be a number, got {value!r}"
             raise InvalidCost(msg, name="weights", value=value) from error
     return exact(value, name="weight", low=Fraction(1, UNITS), high=Fraction(1))

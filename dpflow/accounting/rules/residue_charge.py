@@ -18,6 +18,7 @@ from mpmath.ctx_mp import MPContext
 from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import pure_mu_squared
 from dpflow.accounting.solving import before_solving
+from dpflow.interrupts import without_interrupts
 from dpflow.rounding import UNITS, bound_above, bound_below, to_fraction, to_real
 from dpflow.rounding import units_up as up
 
@@ -103,7 +104,7 @@ def certifies(advantage: Advantage, size: Fraction, rest: int, charge: int) -> b
 
     try:
         return bound_below(spare) >= 0
-    except ArithmeticError:
+    except without_interrupts(ArithmeticError):
         return False
 
 
@@ -220,5 +221,5 @@ def range_certifies(eta: Fraction, rest: int, charge: int) -> bool:
 
     try:
         return bound_below(spare) >= 0
-    except ArithmeticError:
+    except without_interrupts(ArithmeticError):
         return False

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.audit.reconcile import (
     Comparison,
     LostRelease,
@@ -101,7 +102,7 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
 
             rows = (Columns(**json.loads(line)) for line in file)
             report.read(rows, reader, hashes.__getitem__)
-    except (OSError, *UNREADABLE) as error:
+    except without_interrupts(OSError, *UNREADABLE) as error:
         msg = (
             f"{path} is no export of a ledger, or it is damaged ({error!r:.80}). Write "
             "one with `dpflow ledger export --out FILE`."
@@ -246,7 +247,7 @@ def _folder_beside(target: Path) -> Iterator[Path]:
     try:
         with TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as folder:
             yield Path(folder)
-    except (OSError, sqlite3.Error) as error:
+    except without_interrupts(OSError, sqlite3.Error) as error:
         raise translated(error, target, 0.0) from error
 
 

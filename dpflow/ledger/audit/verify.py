@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnwitnessed
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decision.checks import (
     check,
     check_grant,
@@ -116,7 +117,7 @@ class Verification:
                 if entry.kind == "checkpoint":
                     self._note(entry, hash_of)
                 number, previous = self.head = entry.number, entry.hash
-        except (*UNREADABLE, RecursionError) as error:
+        except without_interrupts(*UNREADABLE, RecursionError) as error:
             what = str(error)
             if not isinstance(error, JournalError | LedgerError):
                 what = f"it is no entry of its kind ({type(error).__name__})"
@@ -191,7 +192,7 @@ def verify(
             report.check_points(ledger.id, key)
         if report.fine:
             _check_values(ledger, report)
-    except (LedgerCorrupt, *UNREADABLE) as error:
+    except without_interrupts(LedgerCorrupt, *UNREADABLE) as error:
         report.add(getattr(error, "message", f"it cannot be read ({error!r:.80})"))
     if witness:
         _check_witness(ledger, report)

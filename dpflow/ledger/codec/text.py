@@ -15,6 +15,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.codec import kinds
 from dpflow.ledger.codec.kinds import register, unstorable
 from dpflow.ledger.entry import canonical
@@ -156,7 +157,7 @@ def decode(text: str) -> Any:
     except ImportError as error:
         # Pandas names no module when it misses pyarrow.
         failure = f"reading it needs {error.name or 'pyarrow'}, which is not installed"
-    except Exception as error:  # noqa: BLE001
+    except without_interrupts(Exception) as error:
         failure = f"its text is damaged ({type(error).__name__})"
     # Outside the handler, so that the released value does not travel as context.
     msg = f"a stored release cannot be read: {failure}. Check the ledger and the setup."

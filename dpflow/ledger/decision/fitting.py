@@ -12,6 +12,7 @@ from dpflow.accounting.rules.windows import most_in_window
 from dpflow.accounting.searches import least_noise
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import UnsupportedCost
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decision.gates import Gate, charges_of
 from dpflow.ledger.decision.windows import charged_near
 from dpflow.ledger.state import State
@@ -136,7 +137,7 @@ def fitting_factor(requests: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
             ]
             pairs = in_windows(charges_of(smaller))
             return all(gate.admits(amount) for gate, amount in pairs)
-        except (ValueError, UnsupportedCost):
+        except without_interrupts(ValueError, UnsupportedCost):
             return False
 
     high = least_noise(fits, low=1, high=2, most=10**6, close=Fraction(101, 100))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import (
@@ -13,6 +12,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     how_to_install,
 )
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.entry import first_hash
 
 #: Of the tables and of the law: hash text, kinds, facts of terms, and what
@@ -112,6 +112,6 @@ def readable(place: str) -> Iterator[None]:
         yield
     except DpflowError:
         raise
-    except UNREADABLE as error:
+    except without_interrupts(*UNREADABLE) as error:
         what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
         raise damaged(what, place) from error

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerMissing
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.storage.base import Identity, damaged
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.storage import Storage

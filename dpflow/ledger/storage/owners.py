@@ -16,6 +16,7 @@ import uuid
 from pathlib import Path
 
 from dpflow.exceptions import LedgerUnavailable
+from dpflow.interrupts import without_interrupts
 from dpflow.locks import TurnQueue
 
 #: How long a thread waits for the others of its process.
@@ -111,7 +112,7 @@ class Owners(Liveness):
             # A record lock (not flock): children of a fork do not inherit it.
             flags = fcntl.LOCK_EX | fcntl.LOCK_NB
             fcntl.lockf(_files[self._path], flags, *_byte(name))
-        except OSError:
+        except without_interrupts(OSError):
             self._close_unused()
             raise
         return name
@@ -125,13 +126,13 @@ class Owners(Liveness):
             # Shared, so that two processes that ask about a dead owner both see it.
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, *_byte(owner))
             fcntl.lockf(descriptor, fcntl.LOCK_UN, *_byte(owner))
-        except FileNotFoundError:
+        except without_interrupts(FileNotFoundError):
             return False
-        except (BlockingIOError, PermissionError):
+        except without_interrupts(BlockingIOError, PermissionError):
             # Another process holds it. Or the file is not ours to open: the safe
             # answer keeps a claim alive.
             return True
-        except OSError as error:
+        except without_interrupts(OSError) as error:
             msg = (
                 "cannot tell whether the process that holds a charge lives: a lock on "
                 f"{self._path} was answered by {error.strerror!r}. The step did not "

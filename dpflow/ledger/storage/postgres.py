@@ -17,12 +17,13 @@ At its next reservation it takes the same name's lock again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, DpflowError
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import VERSION, Identity, busy, unusable
 from dpflow.ledger.storage.owners import Liveness, names_here
@@ -172,7 +173,7 @@ class PostgresStorage(Storage):
                     text = f"the server answered {ended.statusmessage} to a COMMIT"
                     raise unusable(text, self.place)
             except BaseException as error:
-                if isinstance(error, psycopg.Error) or not isinstance(error, Exception):
+                if not isinstance(error, DpflowError):
                     # The caller looks up whether a commit without an answer happened.
                     connection.close()
                 with suppress(psycopg.Error):

@@ -10,7 +10,6 @@ import os
 import re
 import select
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
@@ -25,6 +24,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.storage.base import busy, damaged, unusable
 from dpflow.ledger.storage.tables import statements
 from dpflow.locks import LOCK_SECONDS

@@ -13,12 +13,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 from dpflow.exceptions import LedgerError, LedgerUnavailable
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Owners
 from dpflow.ledger.storage.sqlite_files import (
@@ -249,7 +249,7 @@ class SqliteStorage(Storage):
         """Return which -wal file is there, and its size in bytes."""
         try:
             status = os.stat(self._wal_path)  # noqa: PTH116 (at each step)
-        except FileNotFoundError:
+        except without_interrupts(FileNotFoundError):
             return None, 0
         return (status.st_dev, status.st_ino), status.st_size
 

@@ -17,7 +17,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.storage.base import busy, damaged, unavailable, unusable
 
 logger = logging.getLogger("dpflow")
@@ -60,7 +61,7 @@ def mount_of(path: Path) -> tuple[str, str]:
         number = re.findall(r"^mnt_id:\s*(\d+)$", facts, re.MULTILINE)[0]
         # proc_pid_mountinfo(5): number, parent, device, root, point, ... - type, ...
         kind = re.findall(rf"^{number} .*? - (\S+) ", mounts, re.MULTILINE)[0]
-    except (OSError, IndexError):
+    except without_interrupts(OSError, IndexError):
         return "", "unknown"
     finally:
         os.close(descriptor)
@@ -145,7 +146,7 @@ def look_at(path: Path, opened: FileId | None = None) -> FileId:
     try:
         # Path.is_file is false, too, where this user may not look.
         status = os.stat(path)  # noqa: PTH116 (at each step)
-    except FileNotFoundError:
+    except without_interrupts(FileNotFoundError):
         status = None
     if status is None or not stat.S_ISREG(status.st_mode):
         msg = (
@@ -229,7 +230,7 @@ def _is_cut_off(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             header = file.read(32)
-    except OSError:
+    except without_interrupts(OSError):
         # It was removed, or is not ours to read: the next to open it says so.
         return False
     size, pages = (int.from_bytes(header[at], "big") for at in _PAGES)

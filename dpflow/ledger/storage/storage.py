@@ -6,9 +6,10 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 from dpflow.exceptions import LedgerUnavailable
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import Identity, busy, unavailable
 from dpflow.ledger.storage.owners import Liveness
@@ -111,7 +112,7 @@ class Storage(ABC):
                 yield turn
             finally:
                 self._leave(line, turn)
-        except self._errors as error:
+        except without_interrupts(*self._errors) as error:
             # The driver's message may hold a password.
             raise self._translated(error, time.monotonic() - since) from None
         finally:

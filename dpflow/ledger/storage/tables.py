@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from heapq import merge
 from importlib.resources import files
@@ -16,6 +15,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.entry import Entry, JournalError, canonical, draft_of, entry_of
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.state import State
@@ -132,7 +132,7 @@ class Reading:
                 state.loaded.update(wanted)
                 state.head = self.head()
                 more = [*needs(state)]
-        except (JournalError, *UNREADABLE) as error:
+        except without_interrupts(JournalError, *UNREADABLE) as error:
             what = str(error) if isinstance(error, JournalError) else f"{error!r:.80}"
             raise damaged(what, self.place) from error
         if newest is not None:
@@ -331,7 +331,7 @@ class Reading:
         """Read an entry from its columns and the hash before."""
         try:
             return read((*columns[:8], columns[8] or self.identity.first))
-        except UNREADABLE as error:
+        except without_interrupts(*UNREADABLE) as error:
             what = f"entry {columns[0]}: {error}"
             raise damaged(what, self.place) from error
 

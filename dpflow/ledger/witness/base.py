@@ -14,7 +14,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +24,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.entry import Entry, Sums, canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.rows import account_key, split, sums_of_lists
@@ -349,7 +349,7 @@ class Witness(ABC):
         """Ask the place while no other thread does."""
         try:
             return self._alone.run(ask, _THREAD_SECONDS, *arguments)
-        except FileNotFoundError:
+        except without_interrupts(FileNotFoundError):
             msg = (
                 f"there is no witness at {self.place}, so nothing outside the ledger "
                 f"{self.ledger} says that it forgot no charge. Restore it, or set "
@@ -357,14 +357,14 @@ class Witness(ABC):
                 "what the ledger holds, run `dpflow ledger trust`."
             )
             raise LedgerUnwitnessed(msg, witness=self.place) from None
-        except ValueError as error:
+        except without_interrupts(ValueError) as error:
             msg = (
                 f"the witness {self.place} is damaged: {error}. Restore it from a "
                 "backup. Without one, move it away, check the ledger with `dpflow "
                 "ledger verify`, and begin a new witness with `dpflow ledger trust`."
             )
             raise LedgerCorrupt(msg, witness=self.place) from None
-        except (OSError, LedgerUnavailable) as error:
+        except without_interrupts(OSError, LedgerUnavailable) as error:
             text = str(getattr(error, "strerror", None) or error).rstrip(".?")
             msg = (
                 f"the witness {self.place} does not answer: {text}. The step did not "

@@ -6,14 +6,16 @@ stand for all that it has compared with the ledger, so that the next process rea
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import psycopg
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.ledger.storage.tables import named_statements
 from dpflow.ledger.witness.base import Change, End, Line, Stored, Witness
@@ -26,8 +28,8 @@ class _WitnessServer(Server):
     def translated(self, error: psycopg.Error) -> Exception:
         """Return the error of a place that has no witness, or does not answer."""
         if isinstance(error, psycopg.errors.UndefinedTable):
-            return FileNotFoundError()
-        return OSError(self.clean(error))
+            return _not_begun()
+        return OSError(errno.EIO, self.clean(error))
 
 
 class PostgresWitness(Witness):
@@ -53,11 +55,11 @@ class PostgresWitness(Witness):
         with self._connected() as connection:
             rows = self._rows(connection, end)
         if not rows:
-            raise FileNotFoundError
+            raise _not_begun()
         first = end.at if end is not None else rows[0][0]
         if [row[0] for row in rows] != [*range(first, first + len(rows))]:
             what = f"lines are missing after number {first}"
-            raise OSError(what)
+            raise OSError(errno.EIO, what)
         texts, anew = list[str](), False
         # The row of the end was read before.
         for number, epoch, content in rows[end is not None :]:
@@ -79,7 +81,7 @@ class PostgresWitness(Witness):
             values = {"ledger": self.ledger, "texts": [*texts]}
             rows = connection.execute(_statements()["append"], values).fetchall()
             if not rows:
-                raise FileNotFoundError
+                raise _not_begun()
         numbers = sorted(number for (number,) in rows)
         if end is None or numbers[0] != end.at + 1:
             return None
@@ -146,6 +148,10 @@ class PostgresWitness(Witness):
                     raise ConfigurationError(msg)
                 self._ledger = None
             yield connection
+
+
+def _not_begun() -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 @cache

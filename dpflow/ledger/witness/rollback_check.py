@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,7 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     LedgerUnwitnessed,
 )
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
@@ -92,7 +92,7 @@ def _state_folder() -> Path:
     if not state.is_absolute():
         try:
             state = Path.home() / ".local" / "state"
-        except RuntimeError as error:
+        except without_interrupts(RuntimeError) as error:
             msg = "the user has no home folder for the witness; set DPFLOW_WITNESS"
             raise ConfigurationError(msg) from error
     return state / "dpflow"

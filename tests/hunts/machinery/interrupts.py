@@ -1,4 +1,4 @@
-"""Interrupt one guarded step at one line of dpflow, and see what that left behind.
+"""Interrupt one guarded step at one line, and see what that left behind.
 
 Each line is tried in a forked child, which keeps the interrupt with its traceback, as a
 runner of tasks does that stores errors. Then others run steps, each with a deadline.
@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
+import re
 import signal
 import sys
 import threading
+import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import dpflow
 from dpflow import PureDP, guarded
 from dpflow.guard.project import current_project
 from tests.ledger.processes import Child, Gate
 
-PACKAGE = str(Path(dpflow.__file__).parent)
+#: The package, and the standard library.
+_TRACED = tuple(f"{Path(file).parent}/" for file in (dpflow.__file__, os.__file__))
 #: How long each thing may take that is tried after an interrupt.
 SECONDS = 6.0
 #: How long a lock is waited for, so that a lost one is told from a slow disk.
@@ -86,34 +91,97 @@ def patient() -> None:
     current_project().ledger.storage.lock_seconds = PATIENCE
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at the n-th line of dpflow."""
+class Limit(Exception):
+    """What the handler of a time limit raises."""
 
-    def __init__(self, number: int) -> None:
-        self.left, self.at = number, ""
+
+#: What a signal's handler may raise: what is an error of a disk or of damage elsewhere.
+KINDS = (KeyboardInterrupt, TimeoutError, ValueError, Limit)
+
+
+class Point(NamedTuple):
+    """The n-th time that a call comes to a line of dpflow or of the standard library.
+
+    Attributes:
+        line: File, number and function.
+        time: Which time it is, from 1.
+    """
+
+    line: str
+    time: int
+
+    @property
+    def function(self) -> str:
+        """The function of the line, with its file."""
+        return re.sub(r":\d+", "", self.line)
+
+
+class Interrupt:
+    """Trace a call as a signal's handler comes to its lines, and raise at one of them.
+
+    Args:
+        point: Where to raise; None only lists the lines.
+        kind: What to raise.
+
+    Attributes:
+        points: All lines so far.
+        error: What was raised.
+        functions: The functions around the line.
+    """
+
+    def __init__(
+        self, point: Point | None = None, kind: type[BaseException] = Limit
+    ) -> None:
+        self._point, self._times = point, Counter[str]()
+        self.points, self.error = list[Point](), kind("time is up")
+        self.functions, self.is_in_package = list[str](), False
+
+    @property
+    def at(self) -> str:
+        """Where it was raised, or "" if the call did not come there."""
+        return self._point.line if self._point and self.functions else ""
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        """Trace a function, if it is dpflow's."""
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        """Trace a function, if it is one of dpflow or of the standard library."""
+        path = frame.f_code.co_filename
+        if not path.startswith(_TRACED) or "site-packages" in path:
             return None
         if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                file = Path(frame.f_code.co_filename).relative_to(PACKAGE)
-                self.at = f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
-                raise KeyboardInterrupt
+            name = "/".join(Path(path).parts[-3:])
+            line = f"{name}:{frame.f_lineno} {frame.f_code.co_name}"
+            self._times[line] += 1
+            self.points.append(Point(line, self._times[line]))
+            if self.points[-1] == self._point:
+                walk = [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
+                self.functions = walk
+                self.is_in_package = path.startswith(_TRACED[0])
+                raise self.error
         return self
 
+    def problem(self, kept: list[BaseException], unraisable: list[object]) -> str:
+        """Say what is wrong with the exceptions that came out of the call."""
+        if kept == [self.error] or self.error in unraisable:
+            return ""
+        # The error of a body is shown as its policy says.
+        shown = [getattr(error, "error_type", type(error).__name__) for error in kept]
+        in_body = {"charged", "step"}.intersection(self.functions)
+        if in_body and shown == [type(self.error).__name__]:
+            return ""
+        if not kept and not self.is_in_package:
+            # The standard library does without what it cannot look at.
+            return ""
+        return f"{self.error!r} became {kept!r:.100}"
 
-def lines_of(call: Callable[[], object]) -> int:
-    """Count the lines of dpflow that a call runs."""
-    tracer = Interrupt(-1)
+
+def points_of(call: Callable[[], object]) -> list[Point]:
+    """Return the lines of dpflow and of the standard library that a call runs."""
+    tracer = Interrupt()
     sys.settrace(tracer)
     try:
         call()
     finally:
         sys.settrace(None)
-    return -1 - tracer.left
+    return tracer.points
 
 
 def attempt(what: str, call: Callable[[], object], wrong: list[str]) -> None:
@@ -163,20 +231,19 @@ def afterwards(steps: Steps, name: str) -> list[str]:
     return wrong
 
 
-#: Runs something and interrupts it; says where, or "" if it ended before.
-How = Callable[[Callable[[], object]], str]
-
-
-def interrupted(steps: Steps, name: str, how: How) -> tuple[str, list[str]]:
+def interrupted(
+    steps: Steps, name: str, point: Point, kind: type[BaseException]
+) -> list[str] | None:
     """Interrupt one step in a child, and run others in it and in this process.
 
     Args:
         steps: What to run.
         name: Name of this step, unlike all others.
-        how: Interrupts it.
+        point: Where to interrupt it.
+        kind: What the interrupt raises.
 
     Returns:
-        Where it was, and what went wrong afterwards.
+        What went wrong afterwards; None if the step did not come to that line.
     """
     gate = Gate()
 
@@ -184,18 +251,20 @@ def interrupted(steps: Steps, name: str, how: How) -> tuple[str, list[str]]:
         faulthandler.dump_traceback_later(60, exit=True)
         warnings.simplefilter("ignore")
         patient()
-        kept: list[BaseException] = []
-
-        def keep() -> None:
-            try:
-                steps.run(name)
-            except BaseException as error:  # with its traceback
-                kept.append(error)
-
-        where = how(keep)
-        say(where)
+        kept, unraisable = list[BaseException](), list[object]()
+        sys.unraisablehook = lambda what: unraisable.append(what.exc_value)
+        tracer = Interrupt(point, kind)
+        sys.settrace(tracer)
+        try:
+            steps.run(name)
+        except BaseException as error:  # with its traceback
+            kept.append(error)
+        sys.settrace(None)
+        say(tracer.at)
+        problem = tracer.problem(kept, unraisable) if tracer.at else ""
         gate.wait()
-        say(json.dumps(afterwards(steps, name) if where else []))
+        wrong = afterwards(steps, name) if tracer.at else []
+        say(json.dumps([*filter(None, [problem]), *wrong]))
 
     child, wrong = Child(work), list[str]()
     where = child.line()
@@ -204,17 +273,5 @@ def interrupted(steps: Steps, name: str, how: How) -> tuple[str, list[str]]:
         attempt("the same elsewhere", lambda: steps.run(name), wrong)
     gate.open()
     code, lines = child.end()
-    return where, [*wrong, *(json.loads(lines[0]) if code == 0 else lines)]
-
-
-def by_line(number: int) -> How:
-    """Interrupt at the n-th line."""
-
-    def how(call: Callable[[], object]) -> str:
-        tracer = Interrupt(number)
-        sys.settrace(tracer)
-        call()
-        sys.settrace(None)
-        return tracer.at
-
-    return how
+    wrong += json.loads(lines[0]) if code == 0 else lines
+    return wrong if where or wrong else None
