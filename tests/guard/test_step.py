@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import string
-import types
 
 import pytest
 from hypothesis import given
@@ -78,13 +77,6 @@ def test_a_declaration_that_cannot_work_is_refused():
     assert "speaks of 'frame'" in refused(
         release_key="{week:{frame}}", private=("frame",)
     )
-
-
-def test_a_step_knows_where_its_body_was_written():
-    """The same in the main program and in the workers that it spawns."""
-    assert step().source == f"{__name__}.body"
-    elsewhere = types.FunctionType(body.__code__, {"__name__": "__mp_main__"})
-    assert step(elsewhere).source == "__main__.body"
 
 
 def test_a_call_has_its_public_arguments_by_name():
