@@ -20,8 +20,8 @@ from dpflow.guard.functions import held_by, layers
 
 #: How many release keys of a process are compared with one another.
 _MOST_KEYS = 10_000
-#: Values that tell two results of one decorator apart.
-_PLAIN = (str, bytes, bool, int, float, type(None))
+#: What tells two results of one decorator apart as it is; else its code or type does.
+_PLAIN = (str, bytes, int, float, type, BuiltinFunctionType)
 
 
 class Maker(NamedTuple):
@@ -30,30 +30,20 @@ class Maker(NamedTuple):
     Attributes:
         function: Its file below the root and its qualified name, as in
             `flows/report.py:count`; of an installed package the module.
-        receiver: The same of the class of `self` or `cls`; "" without one.
+        receiver: The same of the class of `self` or `cls`, where that is a subclass.
     """
 
     function: str
     receiver: str = ""
 
     def __str__(self) -> str:
-        return self.function + (f" of {self.receiver}" if self.receiver else "")
+        return " of ".join(filter(None, self))
 
     def before_move(self, function: str) -> Maker:
         """Return the maker that this one was when its function had another name."""
-        if self.receiver == _owner(self.function):
-            return Maker(function, _owner(function))
-        old, _, _ = function.rpartition(":")
-        new, _, name = self.receiver.rpartition(":")
-        moved = new == self.function.rpartition(":")[0]
-        return Maker(function, f"{old}:{name}" if old and moved else self.receiver)
-
-
-def _owner(function: str) -> str:
-    """Return the class of a method; "" of a function outside a class."""
-    file, colon, name = function.rpartition(":")
-    owner, dot, _ = name.rpartition(".")
-    return "" if owner.endswith("<locals>") or not dot else file + colon + owner
+        new, old = (text.rpartition(":")[0] for text in (self.function, function))
+        file, _, name = self.receiver.rpartition(":")
+        return Maker(function, f"{old}:{name}" if file == new != "" else self.receiver)
 
 
 def maker_of(function: Callable[..., Any], receiver: object, root: Path) -> Maker:
@@ -65,23 +55,21 @@ def maker_of(function: Callable[..., Any], receiver: object, root: Path) -> Make
         root: The root of the project.
     """
     inner: Any = layers(function)[-1]
-    if not hasattr(inner, "__qualname__"):
-        inner = type(inner)
+    name = _named(inner if hasattr(inner, "__qualname__") else type(inner), root)
     cls = receiver if isinstance(receiver, type) else type(receiver)
-    return Maker(_named(inner, root), "" if receiver is None else _named(cls, root))
+    its_class = "" if receiver is None else _named(cls, root)
+    return Maker(name, "" if its_class == name.rpartition(".")[0] else its_class)
 
 
 def _named(thing: Any, root: Path) -> str:
     """Name a function or class by its file; without one by its qualified name."""
     name, module = thing.__qualname__, str(thing.__module__)
-    code = getattr(thing, "__code__", None)
-    for value in vars(thing).values() if isinstance(thing, type) else ():
-        # A class that was sent to a worker knows its module by another name.
-        method = layers(value)[-1]
-        if getattr(method, "__qualname__", "").startswith(f"{name}."):
-            code = code or getattr(method, "__code__", None)
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    home = _home(code.co_filename if code else file, module, root)
+    # A class that was sent to a worker knows its module by another name.
+    inside = vars(thing).values() if isinstance(thing, type) else (thing,)
+    codes = [getattr(layers(value)[-1], "__code__", None) for value in inside]
+    files = [c.co_filename for c in codes if c and c.co_qualname.startswith(name)]
+    files.append(getattr(sys.modules.get(module), "__file__", None) or "")
+    home = _home(files[0], module, root)
     return f"{home}:{name}" if home else name
 
 
@@ -89,20 +77,17 @@ def _named(thing: Any, root: Path) -> str:
 def _home(file: str, module: str, root: Path) -> str:
     """Return a file below the root, or the module of an installed one; else ""."""
     path, base = (Path(os.path.realpath(each)) for each in (file, root))
-    if not path.is_file():
-        return ""
     if {"site-packages", "dist-packages"} & {*path.parts}:
         return module
-    return path.relative_to(base).as_posix() if path.is_relative_to(base) else ""
+    is_ours = path.is_file() and path.is_relative_to(base)
+    return path.relative_to(base).as_posix() if is_ours else ""
 
 
 #: The last function of this process that asked for each release key.
 _asked: dict[str, tuple[weakref.ref[Any], Maker]] = {}
 
 
-def other_maker(
-    key: str, function: Callable[..., Any], makers: tuple[Maker, ...]
-) -> Maker | None:
+def other_maker(key: str, function: Any, makers: tuple[Maker, ...]) -> Maker | None:
     """Return the function that asked for a release key before, if it is another one.
 
     A later definition under one name of a module replaces the earlier one: an edited
@@ -118,11 +103,9 @@ def other_maker(
     other = reference and reference()
     if other in (None, function) or before in makers[1:]:
         return None
-    is_same = before == makers[0] and (
-        _code(other) == _code(function)
-        or (_is_current(function) and not _is_reachable(other))
-    )
-    return None if is_same else before
+    is_replaced = _has_name(function, own=True) and not _has_name(other, own=False)
+    is_same = _code(other) == _code(function) or is_replaced
+    return None if before == makers[0] and is_same else before
 
 
 def note_maker(key: str, function: Callable[..., Any], maker: Maker) -> None:
@@ -132,42 +115,28 @@ def note_maker(key: str, function: Callable[..., Any], maker: Maker) -> None:
     _asked[key] = weakref.ref(function), maker
 
 
-def _code(function: Any) -> list[Any]:
+def _code(function: Any) -> list[object]:
     """Return what tells functions of one name apart: their code and decorators."""
-    result: list[Any] = []
     *around, inner = layers(function)
-    for layer in (*around, inner):
-        result.append(_sketch(layer))
-        for value in held_by(layer):
-            if callable(value):
-                result += map(_sketch, layers(value))
-            elif layer is not inner and isinstance(value, _PLAIN):
-                result.append(value)
-    return result
+    held = [value for layer in around for value in held_by(layer)]
+    held += filter(callable, held_by(inner))
+    return [_sketch(layer) for v in (function, *held) for layer in layers(v)]
 
 
-def _sketch(layer: Any) -> object:
-    code = getattr(layer, "__code__", None)
+def _sketch(value: Any) -> object:
+    code = getattr(value, "__code__", None)
     if code is not None:
         return code.replace(co_firstlineno=1)
-    return layer if isinstance(layer, type | BuiltinFunctionType) else type(layer)
+    return value if isinstance(value, _PLAIN) else type(value)
 
 
-def _is_current(function: Callable[..., Any]) -> bool:
-    """Return whether its module has this function under its qualified name."""
+def _has_name(function: Any, *, own: bool) -> bool:
+    """Return whether its module has a function under its own name, or another one."""
     inner: Any = layers(function)[-1]
-    found: Any = sys.modules.get(str(getattr(inner, "__module__", "")))
-    for name in str(getattr(inner, "__qualname__", "")).split("."):
-        found = inspect.getattr_static(found, name, None)
-    return layers(found)[-1] is inner
-
-
-def _is_reachable(function: Callable[..., Any]) -> bool:
-    """Return whether its module has the function under another name."""
-    inner: Any = layers(function)[-1]
-    names = getattr(sys.modules.get(str(inner.__module__)), "__dict__", {})
-    return any(
-        callable(value) and layers(value)[-1] is inner
-        for name, value in names.copy().items()
-        if not name.startswith("_")
-    )
+    found: Any = sys.modules.get(str(inner.__module__))
+    values = [v for n, v in vars(found or object).items() if n[:1] != "_"]
+    if own:
+        for name in getattr(inner, "__qualname__", "").split("."):
+            found = inspect.getattr_static(found, name, None)
+        values = [found]
+    return any(callable(v) and layers(v)[-1] is inner for v in values)

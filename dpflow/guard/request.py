@@ -280,10 +280,9 @@ def _release(
     if other is not None and has_release(project.ledger, key):
         theirs = repr(str(other)) if other != own else "one of this name and other code"
         msg = (
-            f"release {call.key!r} of step {step.name!r} belongs to another function: "
-            f"{theirs}, and not {str(own)!r}. Give each its own release_key= or name=; "
-            f"if the function was moved or renamed, say moved_from={str(other)!r}. The "
-            "step did not run."
+            f"the release of step {step.name!r} belongs to another function: {theirs}, "
+            f"and not {str(own)!r}. Give each its own release_key= or name=; if it was "
+            f"moved or renamed, say moved_from={other.function!r}. The step did not run."
         )
         raise ReservationConflict(msg, release_key=call.key)
     note_maker(key, step.body, own)
