@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import CellType, FunctionType
 from typing import Any, TypeVar
 
@@ -22,6 +22,9 @@ _CHARGES = "__dpflow_charges__"
 
 #: A chain of decorators is not followed for ever.
 _MOST_LAYERS = 100
+#: Attributes of the classes of frames, arrays and Series.
+_TABLES = ("shape", "__arrow_c_stream__", "__arrow_c_array__")
+_TEXTS = (str, bytes)
 _LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 #: Outputs that are yet to be computed, too.
 _FUTURES = {"concurrent.futures._base.Future", "prefect.futures.PrefectFuture"}
@@ -165,6 +168,18 @@ def is_constant(value: object) -> bool:
     inner = "<locals>" in getattr(value, "__qualname__", "<locals>")
     defined = inspect.isfunction(value) or inspect.isclass(value)
     return inspect.ismodule(value) or (defined and not inner)
+
+
+def holds_rows(value: object) -> bool:
+    """Return whether a value is a frame, an array, a Series or a list of rows."""
+    kind = type(value)
+    if isinstance(value, list | tuple):
+        row = next(iter(value), None)
+        return isinstance(row, Mapping | Sequence) and not isinstance(row, _TEXTS)
+    is_sized = hasattr(kind, "__len__") and not isinstance(value, _TEXTS)
+    return (is_sized and any(hasattr(kind, name) for name in _TABLES)) or (
+        hasattr(kind, "collect_schema")
+    )
 
 
 def name_of(function: Callable[..., Any]) -> str:

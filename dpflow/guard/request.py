@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -27,7 +29,7 @@ from dpflow.exceptions import (
     require,
 )
 from dpflow.guard.bodies import check_outside
-from dpflow.guard.functions import constants_named
+from dpflow.guard.functions import constants_named, holds_rows
 from dpflow.guard.identity import Maker, maker_of, note_maker, other_maker
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
@@ -49,6 +51,8 @@ logger = logging.getLogger("dpflow")
 _WITH_INTERVAL = ("Gaussian", "Laplace", "Refined")
 #: Class that bounds contributions, by name: this package does without it.
 _LIMITS = "dpflow.bounding.contributions.Contributions"
+#: Bodies whose public arguments were warned of.
+_warned: WeakSet[Callable[..., Any]] = WeakSet()
 #: The runs of the `reserve_run` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
@@ -199,6 +203,7 @@ def ask(
         )
     policies = tuple(map(project.policies.policy_for, step.datasets))
     call = step.ask(args, kwargs)
+    _warn_of_rows(step, call)
     cost = call.cost
     if not isinstance(cost, Cost):
         flow = charged_flow(policies, place)
@@ -232,6 +237,26 @@ def ask(
     _check_person_budgets(step, project, request)
     _warn_beyond_plan(request)
     return project, request
+
+
+def _warn_of_rows(step: Step, call: StepCall) -> None:
+    """Warn once where public arguments are data: frames, arrays or lists of rows."""
+    names = tuple(name for name, value in call.public.items() if holds_rows(value))
+    if names and step.body not in _warned:
+        _warned.add(step.body)
+        warn(
+            step.name,
+            f"its public arguments {', '.join(names)} are tables or lists of rows, and "
+            "a ledger keeps digests of public arguments. If they hold private data, "
+            f"say private={names}",
+        )
+
+
+def warn(step: str, text: str) -> None:
+    """Warn of a step, in the log and in Python's own way."""
+    message = f"DP step {step!r}: {text}"
+    logger.warning(message)
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _release(
@@ -281,8 +306,8 @@ def _release(
         theirs = repr(str(other)) if other != own else "one of this name and other code"
         msg = (
             f"the release of step {step.name!r} belongs to another function: {theirs}, "
-            f"and not {str(own)!r}. Give each its own release_key= or name=; if it was "
-            f"moved or renamed, say moved_from={other.function!r}. The step did not run."
+            f"and not {str(own)!r}. Give each its own release_key= or name=; after a "
+            f"move say moved_from={other.function!r}. The step did not run."
         )
         raise ReservationConflict(msg, release_key=call.key)
     note_maker(key, step.body, own)
