@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import is_public, shown
-from dpflow.guard.request import Place, ask
+from dpflow.guard.request import Place, ask, warn
 from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
 from dpflow.interrupts import contextmanager, without_interrupts
@@ -353,9 +352,7 @@ class Execution:
             self.place.tell("settled", self.request, outcome=outcome, digest=digest)
 
     def _warn(self, text: str) -> None:
-        message = f"DP step {self.request.step!r}: {text}"
-        logger.warning(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warn(self.request.step, text)
 
 
 def _full(value: Any) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from types import CellType
+from collections.abc import Callable, Mapping, Sequence
+from types import CellType, FunctionType
 from typing import Any, TypeVar
 
 from dpflow.exceptions import PublicError, public_name, require
@@ -20,6 +20,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: do Prefect's tasks and flows.
 _CHARGES = "__dpflow_charges__"
 
+#: A chain of decorators is not followed for ever.
+_MOST_LAYERS = 100
+#: Attributes of the classes of frames, arrays and Series.
+_TABLES = ("shape", "__arrow_c_stream__", "__arrow_c_array__")
+_TEXTS = (str, bytes)
 _LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 #: Outputs that are yet to be computed, too.
 _FUTURES = {"concurrent.futures._base.Future", "prefect.futures.PrefectFuture"}
@@ -86,12 +91,64 @@ def check_output(step: str, value: object) -> None:
     )
 
 
+def layers(function: Any) -> list[Any]:
+    """Return a function with those that it decorates, the innermost last."""
+    result = [function]
+    while callable(inner := _wrapped(result[-1])) and len(result) < _MOST_LAYERS:
+        result.append(inner)
+    return result
+
+
+def _wrapped(function: Any) -> Any:
+    if isinstance(function, functools.partial):
+        return function.func
+    if inspect.ismethod(function):
+        return function.__func__
+    return getattr(function, "__wrapped__", None)
+
+
+def held_by(layer: Any) -> list[Any]:
+    """Return the values that a function, or an object that is called, holds."""
+    if isinstance(layer, functools.partial):
+        return [*layer.args, *layer.keywords.values()]
+    if inspect.isfunction(layer):
+        return [*_variables(layer).values()]
+    return [*getattr(layer, "__dict__", {}).values()]
+
+
 def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
-    """Return by name the variables that a function captures; `self` of another one."""
-    if function is None:
-        return {}
-    if not inspect.isfunction(function):
-        return {"self": getattr(function, "__self__", function)}
+    """Return by name what a function takes with it into each call.
+
+    These are the variables that the function under all decorators captures, the
+    instance of a bound method, and the positional arguments of a `partial`.
+    """
+    result: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
+    for layer in () if function is None else layers(function):
+        if inspect.ismethod(layer):
+            result["self"] = layer.__self__
+        elif isinstance(layer, functools.partial):
+            result |= inspect.signature(layer.func).bind_partial(*layer.args).arguments
+        elif inspect.isfunction(layer):
+            variables = _variables(layer)
+        else:
+            variables = {"self": getattr(layer, "__self__", layer)}
+    return {**result, **variables}
+
+
+def decorator_of(function: Callable[..., Any]) -> str:
+    """Return what an undeclared decorator made of a function; "" of a plain function.
+
+    A decorator without `functools.wraps` leaves no way to what it decorates but a
+    variable of its wrapper, or an attribute of its object.
+    """
+    inner = layers(function)[-1]
+    if inspect.isclass(inner) or not any(map(callable, held_by(inner))):
+        return ""
+    return str(getattr(inner, "__qualname__", type(inner).__qualname__))
+
+
+def _variables(function: FunctionType) -> dict[str, Any]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     # One that is assigned after the definition is empty until then.
     empty = CellType()
@@ -100,8 +157,9 @@ def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
 
 def constants_named(function: Any, kind: str) -> list[Any]:
     """Return what a function captures or names of its module, of a class by name."""
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    named = [getattr(function, "__globals__", {}).get(name) for name in names]
+    inner = layers(function)[-1]
+    names = getattr(getattr(inner, "__code__", None), "co_names", ())
+    named = [getattr(inner, "__globals__", {}).get(name) for name in names]
     return [v for v in (*named, *captured(function).values()) if kind in _kinds(v)]
 
 
@@ -110,6 +168,18 @@ def is_constant(value: object) -> bool:
     inner = "<locals>" in getattr(value, "__qualname__", "<locals>")
     defined = inspect.isfunction(value) or inspect.isclass(value)
     return inspect.ismodule(value) or (defined and not inner)
+
+
+def holds_rows(value: object) -> bool:
+    """Return whether a value is a frame, an array, a Series or a list of rows."""
+    kind = type(value)
+    if isinstance(value, list | tuple):
+        row = next(iter(value), None)
+        return isinstance(row, Mapping | Sequence) and not isinstance(row, _TEXTS)
+    is_sized = hasattr(kind, "__len__") and not isinstance(value, _TEXTS)
+    return (is_sized and any(hasattr(kind, name) for name in _TABLES)) or (
+        hasattr(kind, "collect_schema")
+    )
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -21,11 +23,13 @@ from dpflow.exceptions import (
     InvalidCost,
     LedgerUnavailable,
     ReleaseError,
+    ReservationConflict,
     UnsupportedCost,
     require,
 )
 from dpflow.guard.bodies import check_outside
-from dpflow.guard.functions import constants_named
+from dpflow.guard.functions import constants_named, holds_rows
+from dpflow.guard.identity import Maker, maker_of, note_maker, other_maker
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
@@ -35,6 +39,7 @@ from dpflow.ledger.decision.terms import agrees
 from dpflow.ledger.records import Granted, Request, described
 from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.entries import alert_text
+from dpflow.ledger.views.releases import has_release
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.planned_noise import planned_multiplier
@@ -46,6 +51,8 @@ logger = logging.getLogger("dpflow")
 _WITH_INTERVAL = ("Gaussian", "Laplace", "Refined")
 #: Class that bounds contributions, by name: this package does without it.
 _LIMITS = "dpflow.bounding.contributions.Contributions"
+#: Bodies whose public arguments were warned of.
+_warned: WeakSet[Callable[..., Any]] = WeakSet()
 #: The runs of the `reserve_run` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
@@ -198,6 +205,7 @@ def ask(
     zones = sorted({policy.zone for policy in policies})
     by_hour = any(p.partition and p.partition.by == "hour" for p in policies)
     call = step.ask(args, kwargs, zones, ["UTC"] if by_hour else zones)
+    _warn_of_rows(step, call)
     cost = call.cost
     if not isinstance(cost, Cost):
         flow = charged_flow(policies, place)
@@ -205,15 +213,8 @@ def ask(
         cost = _planned(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
-    digests, release_key = project.ledger.digests, None
-    parts = [list(step.datasets), versions, step.name]
-    parts += [call.partitions] if call.partitions else []
-    run = place.flows[0].run if place.flows else None
-    if call.key is not None:
-        release_key = digests.of("named", *parts, call.key)
-    elif run is not None and step.replays:
-        what = [step.source, described(cost), _encoded(step, call.public)]
-        release_key = digests.of("run", *parts, run, *what)
+    release_key, makers = _release(step, call, (cost, versions), project, place)
+    digests = project.ledger.digests
     arguments = {
         name: None if text is None else digests.of("argument", release_key, name, text)
         for name, text in call.texts.items()
@@ -229,7 +230,8 @@ def ask(
         partitions=call.partitions,
         release_key=release_key,
         key_text=call.key or "",
-        arguments=None if call.key is None else arguments,
+        arguments=None if call.key is None else {"": next(iter(makers)), **arguments},
+        makers=makers,
         fresh=step.fresh,
         on_change=step.on_change,
         body={**place.facts, "versions": versions, **measured},
@@ -237,6 +239,82 @@ def ask(
     _check_person_budgets(step, project, request)
     _warn_beyond_plan(request)
     return project, request
+
+
+def _warn_of_rows(step: Step, call: StepCall) -> None:
+    """Warn once where public arguments are data: frames, arrays or lists of rows."""
+    names = tuple(name for name, value in call.public.items() if holds_rows(value))
+    if names and step.body not in _warned:
+        _warned.add(step.body)
+        warn(
+            step.name,
+            f"its public arguments {', '.join(names)} are tables or lists of rows, and "
+            "a ledger keeps digests of public arguments. If they hold private data, "
+            f"say private={names}",
+        )
+
+
+def warn(step: str, text: str) -> None:
+    """Warn of a step, in the log and in Python's own way."""
+    message = f"DP step {step!r}: {text}"
+    logger.warning(message)
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+
+def _release(
+    step: Step,
+    call: StepCall,
+    charged: tuple[Cost, list[str]],
+    project: Project,
+    place: Place,
+) -> tuple[str | None, dict[str, str]]:
+    """Return the digest of the release key, and the step's function by its digests.
+
+    Under a former name of the step, if there is a release.
+
+    Args:
+        step: The declaration of the step's author.
+        call: The arguments of a call.
+        charged: Its cost, and the versions of the data.
+        project: The project that is charged.
+        place: The place of the call.
+
+    Raises:
+        ReservationConflict: If another function asked for the release.
+    """
+    cost, versions = charged
+    run = place.flows[0].run if place.flows else None
+    if call.key is None and (run is None or not step.replays):
+        return None, {}
+    digests = project.ledger.digests
+    own = maker_of(step.body, call.receiver, project.settings.root)
+    makers = own, *map(own.before_move, step.moved_from)
+
+    def key_of(name: str, maker: Maker) -> str:
+        parts = [list(step.datasets), versions, name]
+        parts += [call.partitions] if call.partitions else []
+        if call.key is not None:
+            return digests.of("named", *parts, call.key)
+        what = [maker.function, described(cost), _encoded(step, call.public)]
+        return digests.of("run", *parts, run, *what)
+
+    key = key_of(step.name, own)
+    for maker in makers[1:]:
+        former = maker.function.rpartition(":")[2].rpartition(".")[2]
+        keys = (key, key_of(step.name, maker), key_of(former, maker))
+        key = next((k for k in keys if has_release(project.ledger, k)), key)
+    other = None if step.fresh else other_maker(key, step.body, makers)
+    if other is not None and has_release(project.ledger, key):
+        theirs = repr(str(other)) if other != own else "one of this name and other code"
+        msg = (
+            f"the release of step {step.name!r} belongs to another function: {theirs}, "
+            f"and not {str(own)!r}. Give each its own release_key= or name=; after a "
+            f"move say moved_from={other.function!r}. The step did not run."
+        )
+        raise ReservationConflict(msg, release_key=call.key)
+    note_maker(key, step.body, own)
+    texts = {digests.of("function", key, *maker): str(maker) for maker in makers}
+    return key, texts
 
 
 def request_of(

@@ -5,14 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError, require
-from dpflow.guard.functions import captured, check_body, is_constant, name_of
+from dpflow.guard.functions import (
+    captured,
+    check_body,
+    decorator_of,
+    is_constant,
+    name_of,
+)
 from dpflow.guard.release_keys import (
     AmbiguousArgument,
     Arguments,
@@ -59,6 +64,7 @@ class Step:
         partitions: Which partitions the body reads, of datasets that have some.
         ignore: Parameters and captured variables on which the stored output does not
             depend.
+        moved_from: Former files and names of the function, as "flows/old.py:count".
         on_change: Whether a release of another cost is replayed.
         fresh: Whether every call draws anew, at a charge of its own.
         data_version: Version of the data, where the policy's does not do.
@@ -67,8 +73,6 @@ class Step:
         measures: Name of the released number, which adds up over parts.
         datasets: The datasets whose private data the body reads.
         signature: Of the body.
-        source: Module and qualified name of the body, which tell two steps of one
-            name apart within a flow run.
         replays: Whether its public arguments identify a call, so that it may be
             replayed within a flow run. Not if the body closes over variables or is a
             method: what those hold is no argument. Nor if it is a lambda: all have
@@ -85,6 +89,7 @@ class Step:
     private: frozenset[str] = frozenset()
     release_key: str | None = None
     ignore: frozenset[str] = frozenset()
+    moved_from: tuple[str, ...] = ()
     on_change: OnChange = "replay"
     partitions: tuple[str, ...] | Callable[..., Sequence[str]] | None = None
     fresh: bool = False
@@ -94,14 +99,11 @@ class Step:
     measures: str | None = None
     datasets: tuple[str, ...] = field(init=False)
     signature: inspect.Signature = field(init=False)
-    source: str = field(init=False)
     replays: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Read and check what was declared."""
         body, signature = self.body, inspect.signature(self.body)
-        # A worker that was spawned knows the main module by another name.
-        module = str(getattr(body, "__module__", "")).replace("__mp_main__", "__main__")
         own = inspect.isfunction(body) and body.__name__ != "<lambda>"
         hidden = getattr(body, "__closure__", None) or HIDDEN & {*signature.parameters}
         parts = self.partitions
@@ -111,7 +113,7 @@ class Step:
             "private": frozenset(_names(self.private) or self.private),
             "ignore": frozenset(_names(self.ignore) or self.ignore),
             "partitions": parts if parts is None or callable(parts) else _names(parts),
-            "source": f"{module}.{getattr(body, '__qualname__', '')}",
+            "moved_from": _names(self.moved_from) or self.moved_from,
             "replays": own and not hidden,
         }
         for name, value in values.items():
@@ -161,6 +163,7 @@ class Step:
             key=None if key is None else self._filled("release_key", key, values),
             texts={} if key is None else self._texts(key, values, public),
             public=public,
+            receiver=values.get("self", values.get("cls")),
         )
 
     def check_storable(self) -> None:
@@ -259,6 +262,7 @@ class StepCall(NamedTuple):
         texts: Under a release key, the text that identifies each argument; None of an
             argument that is ignored.
         public: The public arguments by name.
+        receiver: The instance or class that a method is called on, if it is one.
     """
 
     cost: Cost | PlannedNoise
@@ -266,6 +270,7 @@ class StepCall(NamedTuple):
     key: str | None
     texts: Mapping[str, str | None]
     public: Mapping[str, Any]
+    receiver: object = None
 
 
 def define_step(
@@ -322,6 +327,10 @@ def _problems(step: Step, parts: object) -> dict[str, bool]:
         f"{step.noise!r}": step.noise not in ("release", OWN),
         "takes partitions= as names, templates such as '{week}', or a function of its "
         f"public arguments, got {parts!r}": step.partitions == (),
+        "takes moved_from= as former names of its function, such as "
+        f'"flows/old.py:count", got {step.moved_from!r}': (
+            step.moved_from != () and not _are_different_texts(_names(step.moved_from))
+        ),
         'takes on_change="replay" (the default) or "refuse", got '
         f"{step.on_change!r}": step.on_change not in ("replay", "refuse"),
         f"has no release_key that could read the ignored {unread}": bool(unread),
@@ -347,18 +356,25 @@ def _check_key(step: Step, key: str) -> None:
         f"{', '.join(names) or 'none'}; got {unknown}",
     )
     read = {*map(_root, template_fields(key)), *step.ignore}
+    decorator = decorator_of(step.body)
     for name in names:
         field = f"{name}.region" if name in HIDDEN else name
+        advice = f'Write a field such as "{{{field}}}" into it, or'
+        if name in step.signature.parameters.keys() - HIDDEN:
+            advice = f"If it is private data, say private=({name!r},). Else: {advice}"
+        elif decorator:
+            advice = (
+                f"The decorator of {decorator!r} hides the step's function: put "
+                "@guarded below it, or @dp_task; or say"
+            )
         require(
             name in read or is_constant(values[name]),
             f"release_key {key!r} of step {step.name!r} reads nothing of "
             f"{name!r}, so that a call with another one would get this one's release. "
-            f'Write a field such as "{{{field}}}" into it, or ignore=({name!r},) if '
-            "the output does not depend on it",
+            f"{advice} ignore=({name!r},) if the output does not depend on it",
         )
 
 
-@lru_cache(maxsize=1024)
 def _unstorable(body: Callable[..., Any]) -> str | None:
     """Return the name of a returned type that no release can hold, if annotated."""
     try:

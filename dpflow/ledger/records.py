@@ -78,7 +78,8 @@ class Request:
         release_key: Keyed digest under which the output is stored, if it is.
         key_text: The release key for people.
         arguments: Keyed digest of each argument of a step that names its release key;
-            None of one that it ignores.
+            None of one that it ignores; under "" that of the step's function.
+        makers: The function by that digest, and those that it was before it was moved.
         fresh: Whether to draw anew, at a new charge, although there is a release.
         on_change: "refuse" if a release of another cost is an error.
         preflights: Runs whose preflight may hold the step's worst case, nearest first.
@@ -104,6 +105,7 @@ class Request:
     release_key: str | None = None
     key_text: str = ""
     arguments: Mapping[str, str | None] | None = None
+    makers: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     on_change: str = "replay"
     preflights: tuple[str, ...] = ()

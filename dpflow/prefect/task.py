@@ -192,6 +192,7 @@ def dp_task(
     private: tuple[str, ...] = (),
     release_key: str | None = None,
     ignore: tuple[str, ...] = (),
+    moved_from: str | tuple[str, ...] = (),
     on_change: OnChange = "replay",
     partitions: PartitionsLike | None = None,
     fresh: bool = False,
@@ -221,6 +222,8 @@ def dp_task(
         ignore: Names of parameters and captured variables that the key does not read,
             for the output does not depend on them. A call with another value of any
             other one is refused in place of a replay.
+        moved_from: Former file and name of the function, such as "flows/old.py:count",
+            or several: a release belongs to its function. This covers the step's name.
         on_change: "refuse" if a release of another cost is an error.
             Default: it is replayed, with a warning that names both costs.
         partitions: Names of the partitions that it reads, as templates such as

@@ -86,7 +86,7 @@ sys.modules["opendp"] = None
 from dpflow import Laplace, PureDP, guarded, release
 ran = []
 COST = Laplace(sensitivity=1, epsilon="0.1")
-@guarded(dataset="shop", cost=COST, release_key="{value}")
+@guarded(dataset="shop", cost=COST, release_key="{value}", moved_from="release")
 def count(value):
     ran.append(value)
     return release(1)

@@ -161,7 +161,15 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
 ASK = """
 from dpflow import PureDP, guarded
 
-@guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="x", name="count")
+OF_TEST = "test_another_process_need_not_wait_for_this_one_to_end.<locals>.count"
+
+@guarded(
+    dataset="shop",
+    cost=PureDP(epsilon="0.1"),
+    release_key="x",
+    name="count",
+    moved_from=OF_TEST,
+)
 def count():
     return 6
 

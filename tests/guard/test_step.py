@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import string
-import types
 
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpflow import Gaussian, Laplace, PureDP, guarded, release
 from dpflow.exceptions import BudgetRefused, ConfigurationError
+from dpflow.guard.functions import holds_rows
 from dpflow.guard.step import check_template, define_step
 from tests.projects import TENTH, kinds, make_project, rewrite_policy
 
@@ -80,13 +84,6 @@ def test_a_declaration_that_cannot_work_is_refused():
     )
 
 
-def test_a_step_knows_where_its_body_was_written():
-    """The same in the main program and in the workers that it spawns."""
-    assert step().source == f"{__name__}.body"
-    elsewhere = types.FunctionType(body.__code__, {"__name__": "__mp_main__"})
-    assert step(elsewhere).source == "__main__.body"
-
-
 def test_a_call_has_its_public_arguments_by_name():
     """Defaults are included; private arguments and the instance of a method are not."""
     declared = step(private=("frame",), data_version="1")
@@ -101,6 +98,38 @@ def test_a_call_has_its_public_arguments_by_name():
     assert declared.ask((object(), 1), {}).public == {"week": 1}
     with pytest.raises(ConfigurationError, match="speaks of 'self"):
         check_template(declared, "task_run_name", "{self.city}")
+
+
+ROWS = [
+    pd.DataFrame({"a": [1]}),
+    pd.Series([1]),
+    np.ones(2),
+    pl.DataFrame({"a": [1]}),
+    pl.Series([1]),
+    pa.table({"a": [1]}),
+    [{"a": 1}],
+    [("ann", 1)],
+    [["ann", 1]],
+]
+NO_ROWS = ["mon", b"mon", 1, np.float64(1), np.str_("mon"), pd.Timestamp(0), [1], ()]
+
+
+def test_private_data_as_a_public_argument_is_said_first(shop):
+    """The refusal of a key names private= first; a table as an argument warns once."""
+    with pytest.raises(ConfigurationError, match=r"private data, say private=\('df'"):
+        define_step(lambda df: df, name="n", dataset="d", cost=TENTH, release_key="k")
+    for value in ROWS:
+        cost = Gaussian(sensitivity=1, noise_multiplier=99)
+
+        @guarded(dataset="shop", cost=cost, flow="weekly")
+        def count(df):
+            return release(0.0)
+
+        with pytest.warns(RuntimeWarning, match=r"private=\('df',\)") as warned:
+            assert count(value) != count(value)
+        assert len(warned) == 1
+    for value in NO_ROWS:
+        assert not holds_rows(value)
 
 
 FAILING = [

@@ -221,7 +221,7 @@ def _replayed(
     mine, before = request.arguments or {}, made.get("arguments", {})
     differ = [
         name
-        for name in sorted({*mine, *before})
+        for name in sorted({*mine, *before} - {""})
         if mine.get(name, "") not in {before.get(name), None}
     ]
     changed = canonical(made["cost"]) != cost_text(request.cost)
@@ -230,6 +230,13 @@ def _replayed(
         why = "was charged, but its value was not kept. Return what can be kept"
     elif value is None:
         return None
+    elif before.get("") not in {None, *request.makers}:
+        why = (
+            f"belongs to another function than {next(iter(request.makers.values()))!r}."
+            " If the function was moved or renamed, say moved_from= with its former "
+            'file and name, such as "flows/old.py:count"; else give each function its '
+            "own release_key= or name="
+        )
     elif differ:
         why = (
             f"was made for another value of {', '.join(differ)}. Write what "

@@ -18,6 +18,7 @@ from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import RefusalView
 from dpflow.ledger.state import State, charge_keys
+from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import governing
 from dpflow.ledger.views.runs import joined, root_keys
@@ -99,6 +100,12 @@ def read_releases(
     for each in _read(reading, chain(keys, named)):
         if name is None or each.key == name or each.row.key.startswith(name):
             yield each
+
+
+def has_release(ledger: Ledger, key: str) -> bool:
+    """Return whether a keyed digest of a release key has a release or a claim."""
+    with ledger.storage.read() as reading, readable(ledger.place):
+        return reading.load(lambda _: [f"release/{key}"]).release(key) is not None
 
 
 def count_releases(ledger: Ledger, dataset: str | None) -> int:

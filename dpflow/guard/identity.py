@@ -1,0 +1,142 @@
+"""The function that a release belongs to: its file and its qualified name.
+
+A module has several names: `__main__`, `report`, a hash of Prefect's loader. Its file
+below the project's root has one, in every clone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import BuiltinFunctionType
+from typing import Any, NamedTuple
+
+from dpflow.guard.functions import held_by, layers
+
+#: How many release keys of a process are compared with one another.
+_MOST_KEYS = 10_000
+#: What tells two results of one decorator apart as it is; else its code or type does.
+_PLAIN = (str, bytes, int, float, type, BuiltinFunctionType)
+
+
+class Maker(NamedTuple):
+    """The function behind a release.
+
+    Attributes:
+        function: Its file below the root and its qualified name, as in
+            `flows/report.py:count`; of an installed package the module.
+        receiver: The same of the class of `self` or `cls`, where that is a subclass.
+    """
+
+    function: str
+    receiver: str = ""
+
+    def __str__(self) -> str:
+        return " of ".join(filter(None, self))
+
+    def before_move(self, function: str) -> Maker:
+        """Return the maker that this one was when its function had another name."""
+        new, old = (text.rpartition(":")[0] for text in (self.function, function))
+        file, _, name = self.receiver.rpartition(":")
+        return Maker(function, f"{old}:{name}" if file == new != "" else self.receiver)
+
+
+def maker_of(function: Callable[..., Any], receiver: object, root: Path) -> Maker:
+    """Return the identity of a step's function.
+
+    Args:
+        function: The function, with its decorators.
+        receiver: The instance or class that a method is called on; None without one.
+        root: The root of the project.
+    """
+    inner: Any = layers(function)[-1]
+    name = _named(inner if hasattr(inner, "__qualname__") else type(inner), root)
+    cls = receiver if isinstance(receiver, type) else type(receiver)
+    its_class = "" if receiver is None else _named(cls, root)
+    return Maker(name, "" if its_class == name.rpartition(".")[0] else its_class)
+
+
+def _named(thing: Any, root: Path) -> str:
+    """Name a function or class by its file; without one by its qualified name."""
+    name, module = thing.__qualname__, str(thing.__module__)
+    # A class that was sent to a worker knows its module by another name.
+    inside = vars(thing).values() if isinstance(thing, type) else (thing,)
+    codes = [getattr(layers(value)[-1], "__code__", None) for value in inside]
+    files = [c.co_filename for c in codes if c and c.co_qualname.startswith(name)]
+    files.append(getattr(sys.modules.get(module), "__file__", None) or "")
+    home = _home(files[0], module, root)
+    return f"{home}:{name}" if home else name
+
+
+@lru_cache(maxsize=1024)
+def _home(file: str, module: str, root: Path) -> str:
+    """Return a file below the root, or the module of an installed one; else ""."""
+    path, base = (Path(os.path.realpath(each)) for each in (file, root))
+    if {"site-packages", "dist-packages"} & {*path.parts}:
+        return module
+    is_ours = path.is_file() and path.is_relative_to(base)
+    return path.relative_to(base).as_posix() if is_ours else ""
+
+
+#: The last function of this process that asked for each release key.
+_asked: dict[str, tuple[weakref.ref[Any], Maker]] = {}
+
+
+def other_maker(key: str, function: Any, makers: tuple[Maker, ...]) -> Maker | None:
+    """Return the function that asked for a release key before, if it is another one.
+
+    A later definition under one name of a module replaces the earlier one: an edited
+    cell of a notebook, or a module that was loaded again. So does one where the earlier
+    can be called no more.
+
+    Args:
+        key: The keyed digest of the release key.
+        function: The function that asks now.
+        makers: Its identity, and those that it had before it was moved.
+    """
+    reference, before = _asked.get(key, (None, makers[0]))
+    other = reference and reference()
+    if other in (None, function) or before in makers[1:]:
+        return None
+    is_replaced = _has_name(function, own=True) and not _has_name(other, own=False)
+    is_same = _code(other) == _code(function) or is_replaced
+    return None if before == makers[0] and is_same else before
+
+
+def note_maker(key: str, function: Callable[..., Any], maker: Maker) -> None:
+    """Note the function that asks for a release key."""
+    if len(_asked) >= _MOST_KEYS:
+        _asked.clear()
+    _asked[key] = weakref.ref(function), maker
+
+
+def _code(function: Any) -> list[object]:
+    """Return what tells functions of one name apart: their code and decorators."""
+    *around, inner = layers(function)
+    held = [value for layer in around for value in held_by(layer)]
+    held += filter(callable, held_by(inner))
+    return [_sketch(layer) for v in (function, *held) for layer in layers(v)]
+
+
+def _sketch(value: Any) -> object:
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return code.replace(co_firstlineno=1)
+    return value if isinstance(value, _PLAIN) else type(value)
+
+
+def _has_name(function: Any, *, own: bool) -> bool:
+    """Return whether its module has a function under its own name, or another one."""
+    inner: Any = layers(function)[-1]
+    found: Any = sys.modules.get(str(inner.__module__))
+    values = [v for n, v in vars(found or object).items() if n[:1] != "_"]
+    if own:
+        for name in getattr(inner, "__qualname__", "").split("."):
+            found = inspect.getattr_static(found, name, None)
+        values = [found]
+    return any(callable(v) and layers(v)[-1] is inner for v in values)
