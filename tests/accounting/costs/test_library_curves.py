@@ -294,9 +294,10 @@ def test_a_curve_has_prices_at_its_orders_only():
     with pytest.raises(UnsupportedCost, match="order 9"):
         make_filter("rdp", order=9, **budget).price(curve)
     auto = make_filter("auto", **budget)
-    assert auto.admits(auto.price(curve))
-    with pytest.raises(UnsupportedCost, match=r"order 10\..*Add this"):
-        auto.price(RenyiCurve({8: 0.1}))
+    assert auto.admits(auto.price(RenyiCurve({7: 0.1, 10: "0.125"})))
+    for order, other in (("7", 10), ("10", 7)):
+        with pytest.raises(UnsupportedCost, match=rf"order {order}\..*Add this"):
+            auto.price(RenyiCurve({other: 0.1}))
     # A sequence takes the best of the orders: 0.375 + log(1 - 1/10) + ... / 9.
     epsilon = composed_epsilon(((curve, 3),), Fraction("1e-6"), "rdp")
     best = 0.375 + math.log(0.9) - (math.log(1e-6) + math.log(10)) / 9

@@ -9,9 +9,9 @@ import pytest
 
 from dpflow import EarlyStopping, PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import InvalidCost, LedgerCorrupt
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision import policy_changes, settlement
+from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.model import Decision
@@ -165,25 +165,19 @@ def test_an_allowed_settlement_for_less_is_not_found(
     ledger.close()
 
 
-def test_a_step_of_an_unknown_class_returns_nothing_to_a_group(
-    path: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("share", [4, 5])
+def test_a_group_settles_for_what_its_outcome_costs_and_no_less(
+    path: Place, monkeypatch: pytest.MonkeyPatch, share: int
 ) -> None:
-    """Where no outcome returns anything, its class need not be loaded to see that."""
+    """A quarter of a step of two weeks ran: a quarter on each account, no fifth."""
     ledger = make_ledger(path)
-    fields = {
-        "unit": "user-week",
-        "partition": "{by: week}",
-        "lifetime": "{epsilon: 2}",
-    }
+    weeks = {"unit": "user-week", "partition": "{by: week}"}
+    policy = make_policy(**weeks, lifetime="{epsilon: 2}")
     given: dict[str, Any] = {"partitions": ("2026-W05", "2026-W06")}
-    charge = granted(ledger, STOPPING, policies=[make_policy(**fields)], **given)
-    settle_for(ledger, charge, monkeypatch, 0, reported=5)
-
-    def unknown(_: object) -> Cost:
-        raise InvalidCost("unknown", name="mechanism", value="unknown")
-
-    monkeypatch.setattr(settlement, "cost_from_description", unknown)
-    assert "settled for less" in str(verify(ledger).bad[0])
+    charge = granted(ledger, STOPPING, policies=[policy], **given)
+    settle_for(ledger, charge, monkeypatch, share, reported=5)
+    bad = verify(ledger).bad
+    assert ["settled for less" in str(each) for each in bad] == [True] * (share == 4)
 
 
 def test_a_cost_without_outcomes_returns_nothing_at_a_lower_price(
