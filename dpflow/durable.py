@@ -13,6 +13,13 @@ from dpflow.interrupts import without_interrupts
 _UNSUPPORTED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
 
 
+def make_private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner only."""
+    if not path.is_dir():
+        make_private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def write(descriptor: int, data: bytes | memoryview) -> None:
     """Write all data."""
     while data:

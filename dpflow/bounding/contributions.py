@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -29,6 +29,7 @@ from dpflow.rounding import Number, exact, number_text
 Frame = TypeVar("Frame")
 Relation = Literal["add-or-remove", "replace-one"]
 Norm = Literal["l1", "l2"]
+Word = Literal["text", "bytes", "uuid", "date", "decimal"]
 
 #: Clipped numbers are at most this many steps of the grid: sums over 2**32 rows of them
 #: still fit int64, so that adding them up rounds nothing.
@@ -113,6 +114,10 @@ class Contributions:
         seed: Without `order_by`, a person's rows are chosen by a hash with this key,
             the same ones at every run. None keeps the first in the frame's order: where
             that is time, early rows are counted more often than late ones.
+        objects: What columns of dtype object in `unit`, `by` and `order_by` hold: one
+            word for all of them, or a word for each column. An entry of another type
+            names nothing. Columns of other dtypes ignore it, so that one program runs
+            under pandas 2, whose texts are objects, and pandas 3.
 
     Raises:
         ConfigurationError: If these cannot bound anything.
@@ -126,6 +131,7 @@ class Contributions:
     max_rows_per_group: int | None = None
     order_by: tuple[str, ...] = ()
     seed: str | None = SEED
+    objects: Word | Mapping[str, Word] = field(default_factory=dict)
     #: Whether it was made outside of a step's body, so that its names are public.
     _declared: bool = field(default=True, init=False, repr=False, compare=False)
 
@@ -133,13 +139,8 @@ class Contributions:
         """Refuse what would bound nothing."""
         object.__setattr__(self, "_declared", current_body() is None)
         for each in ("unit", "by", "order_by"):
-            names = getattr(self, each)
-            if not isinstance(names, tuple):
-                msg = (
-                    f'{each} must be a tuple of columns, such as ("customer",), got '
-                    f"{names!r:.60}"
-                )
-                raise ConfigurationError(msg)
+            _check_names(each, getattr(self, each), tuple, '("customer",)')
+        _check_names("clip", self.clip, Mapping, _EXAMPLE)
         _check_rows("max_rows", self.max_rows)
         if self.relation not in ("add-or-remove", "replace-one"):
             msg = (
@@ -160,10 +161,16 @@ class Contributions:
             )
             msg = f"{what}; unit, groups and order need columns of their own"
             raise ConfigurationError(msg)
+        _check_words(self.objects, {*self.unit, *self.by, *self.order_by})
         for name, clip in self.clip.items():
             if not isinstance(clip, Clip):
                 msg = f"clip[{name!r}] must be a Clip, such as {_EXAMPLE}, got {clip!r}"
                 raise ConfigurationError(msg)
+
+    def word_of(self, column: str) -> str:
+        """Return what a column of dtype object holds; "" if nothing is declared."""
+        objects = self.objects
+        return objects if isinstance(objects, str) else objects.get(column, "")
 
     def count(self, *, by: Sequence[str] = (), norm: Norm = "l1") -> Fraction:
         """Return by how much one person changes a count of rows.
@@ -258,7 +265,8 @@ class Contributions:
         person adds is largest where groups are filled one after the other, for both
         norms are convex; who is replaced may have been in other groups altogether.
         """
-        by = _names(by)
+        by = (by,) if isinstance(by, str) else by
+        _check_names("by", by, Sequence, '("week",)')
         if norm not in ("l1", "l2"):
             msg = f"norm must be l1 or l2, got {norm!r:.60}"
             raise ConfigurationError(msg)
@@ -289,8 +297,27 @@ class Contributions:
         return whole * limit**2 + rest**2
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _check_names(what: str, names: Any, kind: Any, example: str) -> None:
+    """Refuse names of columns that are no texts: frames take numbers for places."""
+    if not isinstance(names, kind) or not all(isinstance(n, str) for n in names):
+        msg = (
+            f"{what} must name columns by their texts, such as {example}, got "
+            f"{names!r:.60}. Rename a column that has a number for its name"
+        )
+        raise ConfigurationError(msg)
+
+
+def _check_words(objects: Any, columns: Collection[str]) -> None:
+    """Refuse a word that is unknown, or is said of another column."""
+    alone = not isinstance(objects, Mapping)
+    words = dict.fromkeys(columns, objects) if alone else objects
+    if not all(k in columns and v in get_args(Word) for k, v in words.items()):
+        msg = (
+            f"objects must be one of {', '.join(get_args(Word))}, or a mapping of "
+            f"columns in unit, by and order_by to such words, got {objects!r:.60}. For "
+            'a clipped column, write Clip(..., objects="decimal")'
+        )
+        raise ConfigurationError(msg)
 
 
 def _check_relation(given: Relation) -> None:

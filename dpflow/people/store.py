@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpflow.accounting.rules.individual import IndividualBound, IndividualFilter
-from dpflow.durable import sync, sync_path, write
+from dpflow.durable import make_private_folder, sync, sync_path, write
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,
@@ -156,7 +156,7 @@ class PersonStore:
                 stored durably; the step may not run.
         """
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(self.path.parent)
             lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
             return lock.run(lambda _: self._reserved(people, costs), _LOCK_SECONDS)
         except without_interrupts(OSError) as error:

@@ -20,7 +20,7 @@ def limits(relation, *, rows=2, clip=(-2, 3), per_group=None, objects=None, **ch
         clip={"amount": Clip(*clip, objects=objects)},
         by=by,
         max_rows_per_group=per_group,
-        **choice,
+        **{"objects": "text", **choice},
     )
 
 

@@ -65,10 +65,11 @@ def test_the_choice_is_the_same_at_every_run():
     assert polars["day"].to_list() == kept["day"].tolist()
     script = (
         "import json, pandas as pd\nfrom dpflow import Contributions\n"
-        "people = ['ann'] * 9 + [7] * 9\n"
-        "frame = pd.DataFrame({'person': people, 'n': [*range(9)] * 2})\n"
-        "kept = Contributions(unit=('person',), max_rows=3,\n"
-        "    relation='add-or-remove').bound(frame)\n"
-        "print(json.dumps(kept['n'].tolist()))"
+        "bounds = Contributions(unit=('person',), max_rows=3,\n"
+        "    relation='add-or-remove', objects='text')\n"
+        "frames = [pd.DataFrame({'person': [p] * 9, 'n': range(9)}, dtype=t)\n"
+        "    for p, t in (('ann', object), (7, None))]\n"
+        "kept = [n for frame in frames for n in bounds.bound(frame)['n']]\n"
+        "print(json.dumps(kept))"
     )
     assert run_python(script, folder=ROOT) == KEPT

@@ -238,12 +238,13 @@ def test_the_grid_turns_dollars_into_cents(library):
 def test_a_hashed_choice_does_not_depend_on_other_people():
     """And another one for another key; a float column of names hashes as integers."""
     rows = [(7, "x", float(n % 4), n) for n in range(40)]
-    alone = limits("add-or-remove", rows=5, seed="k").bound(table(rows))
+    whole = table(rows).astype({"person": "int64"})
+    alone = limits("add-or-remove", rows=5, seed="k").bound(whole)
     more = [(float(3), "x", 1.0, 99), *rows, (None, "x", 0.0, 98)]
     frame = table(more).astype({"person": "float64"})
     among = limits("add-or-remove", rows=5, seed="k").bound(frame)
     assert among["at"].tolist() == [99, *alone["at"].tolist()]
-    other = limits("add-or-remove", rows=5, seed="l").bound(table(rows))
+    other = limits("add-or-remove", rows=5, seed="l").bound(whole)
     assert other["at"].tolist() != alone["at"].tolist()
     assert alone["at"].tolist() != list(range(5))
 
@@ -292,6 +293,39 @@ def test_bounds_that_bound_nothing_are_refused():
     ):
         with pytest.raises(ConfigurationError, match=message):
             limits(**{"relation": "replace-one", **changes})
+
+
+@pytest.mark.parametrize("name", [0, 1.5, None, frozenset("a"), b"a"])
+def test_a_column_named_by_no_text_is_refused_at_definition(name):
+    """In each parameter that names columns; a frame would take a number for a place."""
+    plain = {"unit": ("a",), "max_rows": 1, "relation": "add-or-remove"}
+    for options in (
+        {"unit": (name,)},
+        {"unit": name},
+        {"by": ("b", name), "max_rows_per_group": 1},
+        {"order_by": (name,)},
+        {"clip": {name: Clip(0, 1)}},
+        {"objects": {name: "text"}},
+    ):
+        with pytest.raises(ConfigurationError, match="text"):
+            Contributions(**{**plain, **options})
+    bounds = Contributions(**plain, clip={"x": Clip(0, 1)})
+    for ask in (bounds.count, partial(bounds.sum, "x")):
+        with pytest.raises(ConfigurationError, match="by must name columns"):
+            ask(by=[name])
+    with pytest.raises(ConfigurationError, match="is not clipped"):
+        bounds.sum(name)
+
+
+@pytest.mark.parametrize(
+    "objects", ["words", {"b": "text"}, {"a": "int"}, {"a": ["text"]}, None, ("text",)]
+)
+def test_objects_that_are_not_declared_so_are_refused(objects):
+    """An unknown word, or one of a column that names nothing."""
+    with pytest.raises(ConfigurationError, match="objects must be one of text, bytes"):
+        Contributions(
+            unit=("a",), max_rows=1, relation="add-or-remove", objects=objects
+        )
 
 
 TEXTS = {"person": ["1"], "amount": ["1.5"]}

@@ -6,19 +6,23 @@ the bound raise, for an error would tell of it.
 
 from __future__ import annotations
 
-import itertools
 import random
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+from uuid import UUID
 
 import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from dpflow import Clip, Contributions
 from dpflow.bounding import tables
+from dpflow.exceptions import ContributionsError
 
 pytestmark = pytest.mark.quick
 
@@ -110,48 +114,245 @@ def test_no_person_moves_anothers_rows(kind):
     assert excesses(PEOPLE[kind], seed=1) == 0
 
 
-FIRST = tables._first
 #: Types of which Python takes some values for one person.
 CONFUSED = [kind for kind in PEOPLE if "[ns]" in kind or "Berlin" in kind] + ["time"]
+HEADS = tables._heads
 
 
-def by_python_objects(table_, whose, *rest):
+def by_python_objects(table_, names):
     """The negative control: tell people apart as Python does."""
     known: dict[Any, int] = {}
     codes = [known.setdefault(x, len(known)) for x in table_["person"].to_list()]
     python = nw.new_series("python", codes, backend="polars")
-    return FIRST(table_.with_columns(python), ["python", *whose[1:]], *rest)
+    return HEADS(table_.with_columns(python), ["python", *names[1:]])
 
 
 @pytest.mark.parametrize("kind", CONFUSED)
 def test_a_numbering_of_python_objects_is_caught(kind, monkeypatch):
     """The same neighbours notice that two people are taken for one."""
-    monkeypatch.setattr(tables, "_first", by_python_objects)
+    monkeypatch.setattr(tables, "_heads", by_python_objects)
     assert excesses(PEOPLE[kind], seed=1) > 0
 
 
+class Strange:
+    """An entry of which every question raises."""
+
+    def _raise(self, *_):
+        raise RuntimeError
+
+    __class__ = property(_raise)
+    __hash__ = __eq__ = __lt__ = __bool__ = __repr__ = __float__ = _raise
+
+
+class StrangeText(str):
+    """A text that cannot be compared."""
+
+    __slots__ = ()
+    __hash__ = None
+    __eq__ = __lt__ = __repr__ = __str__ = Strange._raise
+
+
+class StrangeNumber(Fraction):
+    """A number that is no float."""
+
+    __float__ = Strange._raise
+
+
+NAMES = {
+    "text": ["ann", "bob"],
+    "bytes": [b"ann", b"bob"],
+    "uuid": [UUID(int=7), UUID(int=2**127)],
+    "date": [date(2026, 3, 1), date.max],
+    "decimal": [Decimal("1.10"), Decimal("-1E+400000")],
+}
+#: Entries that are of none of these types, have no hash, no order, or no value.
+ENTRIES = [
+    *(None, pd.NA, pd.NaT, float("nan"), [1], {}, np.arange(3), 1, 2.5, 1j),
+    *(
+        datetime(2026, 3, 1, tzinfo=UTC),
+        Decimal("NaN"),
+        Decimal("sNaN"),
+        Strange(),
+        object(),
+    ),
+]
+CHOICES = [{}, {"seed": None}, {"order_by": ("at",)}]
+
+
+def of_objects(people, groups, places):
+    """Return a frame whose people, groups and places are objects."""
+    columns = {"person": people, "group": groups, "at": places}
+    frame = pd.DataFrame({k: pd.Series(v, dtype=object) for k, v in columns.items()})
+    return frame.assign(amount=range(len(frame)))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("word", NAMES)
+def test_a_strange_entry_names_nothing_and_raises_nothing(word, choice):
+    """Others keep what they keep; entries of another type are no person."""
+    ann, bob = NAMES[word]
+    people, entries = [ann, bob, ann, ann], [*ENTRIES]
+    entries += [each for other, (each, _) in NAMES.items() if other != word]
+    bounds = limits(by=("group",), max_rows_per_group=1, objects=word, **choice)
+    alone = bounds.bound(of_objects(people, people, people))
+    assert len(alone) == 2
+    size = len(entries)
+    for columns in (
+        (entries, [ann] * size, [ann] * size),
+        ([bob] * size, entries, [ann] * size),
+        ([bob] * size, [ann] * size, entries),
+    ):
+        pairs = zip((people,) * 3, columns, strict=True)
+        kept = bounds.bound(of_objects(*([*a, *b] for a, b in pairs)))
+        others = kept[[person is ann for person in kept["person"]]]
+        assert others["amount"].tolist() == [
+            a for a, p in zip(alone["amount"], alone["person"], strict=True) if p is ann
+        ]
+        assert len(kept) == 2
+    assert len(bounds.bound(of_objects(entries, entries, entries))) == 0
+
+
+def test_equal_objects_are_one_person():
+    """Whatever their digits, or a class of a driver."""
+    text, number = StrangeText("ann"), Decimal("1.1")
+    for word, people in (
+        ("text", ["ann", text, np.str_("ann")]),
+        ("decimal", [number, Decimal("1.10"), Decimal("1.100")]),
+        ("decimal", [Decimal(0), Decimal("-0.0"), Decimal("0E+9")]),
+        ("uuid", [UUID(int=7), type("Driver", (UUID,), {})(int=7)]),
+        ("date", [date(2026, 3, 1), type("Day", (date,), {})(2026, 3, 1)]),
+        ("bytes", [b"ann", type("Id", (bytes,), {})(b"ann")]),
+    ):
+        frame = of_objects(people, people, people)
+        for choice in CHOICES:
+            assert len(limits(objects=word, **choice).bound(frame)) == 1
+    strange = [Strange(), StrangeNumber(7), [1], Decimal("sNaN"), 7]
+    clip = {"amount": Clip(0, 9, objects="decimal")}
+    bounds = Contributions(
+        unit=("at",), max_rows=1, relation="add-or-remove", clip=clip
+    )
+    frame = pd.DataFrame({"at": range(5), "amount": pd.Series(strange, dtype=object)})
+    assert bounds.bound(frame)["amount"].tolist() == [0, 0, 0, 0, 7]
+
+
+def test_a_column_of_objects_is_refused_by_its_dtype_alone():
+    """Whatever its rows hold, none included; a declared column of another is read."""
+    for people in ([], [None], ["ann"], [7], [["a"], ["b"]]):
+        frame = of_objects(people, ["x"] * len(people), [1] * len(people))
+        for name in ("person", "group", "at"):
+            words = {"unit": ("amount",), "clip": {}, "seed": None}
+            role = {"person": "unit", "group": "by", "at": "order_by"}[name]
+            words |= {role: (name,)}
+            words |= {"max_rows_per_group": 1} if role == "by" else {}
+            bounds = {"max_rows": 1, "relation": "add-or-remove", **words}
+            with pytest.raises(
+                ContributionsError, match=r'type object; .*objects="text"'
+            ):
+                Contributions(**bounds).bound(frame)
+            assert (
+                Contributions(**bounds, objects={name: "text"}).bound(frame) is not None
+            )
+    for person in (pd.Series([1, 1]), pd.Series(["a", "a"], dtype="str")):
+        frame = pd.DataFrame({"person": person, "amount": [1, 2]})
+        assert len(limits(objects="uuid").bound(frame)) == 1
+    category = pd.Series([1, "a"], dtype=object).astype("category")
+    with pytest.raises(ContributionsError, match="type object"):
+        limits().bound(pd.DataFrame({"person": category, "amount": [1, 2]}))
+
+
+#: Names of people of dtypes that pandas has and polars has not.
+DTYPES: dict[str, Any] = {
+    "far date": pd.Series(
+        pd.arrays.ArrowExtensionArray(
+            pa.array([2**30, 5, None], pa.int32()).view("date32")
+        )
+    ),
+    "time": pd.Series(
+        pd.arrays.ArrowExtensionArray(
+            pa.array([1, 5, None], pa.int32()).view("time32[s]")
+        )
+    ),
+    "decimal": pd.Series(
+        pa.array([Decimal("1.1"), 5, None]), dtype=pd.ArrowDtype(pa.decimal128(9, 2))
+    ),
+    "period": pd.Series(pd.PeriodIndex(["2026-01", "2026-02", None], freq="M")),
+    "category": pd.Series(["a", "b", None], dtype="category"),
+    "nullable": pd.Series([2**62, 1, None], dtype="Int64"),
+    "zone": pd.Series(pd.DatetimeIndex(["2026-01-01", "2026-01-02", None], tz="UTC")),
+    "far times": pd.Series(np.array([FAR, 5, "NaT"], "datetime64[ms]")),
+}
+
+
 @pytest.mark.parametrize("choice", [{}, {"seed": None}])
-def test_a_strange_entry_raises_nothing(choice):
-    """Without a hash, or a date that Python has not; others keep what they keep."""
-    people: list[object] = ["ann", "bob", "ann", 1, None]
-    for entry, place in itertools.product(([1], np.arange(3)), ("person", "group")):
-        plain = {"person": people, "group": ["x"] * 5, "amount": [1, 2, 3, 4, 5]}
-        longer = {"person": [*people, "cem"], "group": ["x"] * 6}
-        longer["amount"] = [1, 2, 3, 4, 5, 6]
-        longer[place] = [*plain[place], entry]
-        objects = {
-            name: pd.Series(part, dtype=None if name == "amount" else object)
-            for name, part in longer.items()
-        }
-        bounds = limits(by=("group",), max_rows_per_group=1, **choice)
-        kept = bounds.bound(pd.DataFrame(plain))["amount"].tolist()
-        expected = kept if place == "person" else [*kept, 6]
-        assert bounds.bound(pd.DataFrame(objects))["amount"].tolist() == expected
-    numbers = np.array([FAR, 5, FAR], "datetime64[ms]")
-    for zone in (None, "UTC"):
-        column = pd.Series(pd.DatetimeIndex(numbers).as_unit("ms").tz_localize(zone))
-        frame = pd.DataFrame({"person": column, "amount": [1, 1, 1]})
-        assert len(limits(**choice).bound(frame)) == 2
-    far = pl.DataFrame({"amount": [1, 1, 1], "person": ["a", "b", "a"]})
-    grouped = limits(by=("at",), max_rows_per_group=1, **choice)
-    assert grouped.bound(far.with_columns(at=pl.Series(numbers))).height == 2
+@pytest.mark.parametrize("kind", DTYPES)
+def test_every_dtype_of_pandas_names_people(kind, choice):
+    """Two people and a row without one."""
+    column = DTYPES[kind].take([0, 1, 2, 0, 1]).reset_index(drop=True)
+    frame = pd.DataFrame({"person": column, "amount": range(5)})
+    assert len(limits(**choice).bound(frame)) == 2
+    grouped = {"unit": ("amount",), "by": ("person",), "max_rows_per_group": 1}
+    bounds = Contributions(max_rows=1, relation="add-or-remove", **grouped, **choice)
+    assert len(bounds.bound(frame)) == 5
+
+
+WIDE = [pl.Int128, pl.UInt128]
+
+
+@pytest.mark.parametrize("column", ["person", "group", "at", "amount"])
+@pytest.mark.parametrize("kind", WIDE)
+def test_wide_integers_are_bounded_or_refused_by_their_dtype(kind, column):
+    """In each place, eager and lazy, whatever the rows hold."""
+    bounds = limits(order_by=("at",), by=("group",), max_rows_per_group=1)
+    for values in ([], [None, 0], [2**127 - 1, 2**100], [0, None]):
+        numbers = pl.Series([0] * len(values), dtype=pl.Int64)
+        frame = pl.DataFrame(
+            dict.fromkeys(("person", "group", "at", "amount"), numbers)
+        )
+        frame = frame.with_columns(pl.Series(column, values, dtype=kind))
+        for bound in (bounds.bound(frame), bounds.bound(frame.lazy()).collect()):
+            assert bound.schema["amount"] == pl.Int64
+
+
+LIBRARIES = {
+    "pandas": lambda frame: frame,
+    "arrow": lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),
+    "polars": pl.from_pandas,
+    "category": lambda frame: frame.astype({"group": pd.CategoricalDtype([*"xyz"])}),
+}
+
+
+def shape(frame):
+    """Return everything of a bounded frame but its rows."""
+    if isinstance(frame, pl.DataFrame):
+        return frame.schema
+    return list(frame.dtypes.items()), type(frame.index), frame.index.dtype
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_nothing_but_kept_rows_depends_on_rows(library, choice):
+    """Dtypes, the index and the order of others' rows are those without a person."""
+    rows = {
+        "note": ["a", "b", "c", "d", "e", "f"],
+        "person": ["cem", "ann", None, "cem", "ann", "bob"],
+        "group": ["x", "y", "x", "z", "x", "y"],
+        "at": [3, 2, 1, 5, 1, 4],
+        "amount": [1.5, 2.0, float("nan"), 1e300, 0.0, 7.0],
+    }
+    every = pd.DataFrame(rows).astype({"person": "str", "group": "str", "note": "str"})
+    bounds = limits(by=("group",), max_rows_per_group=1, **choice)
+    expected = None
+    for people in (["ann", "bob", "cem"], ["ann", "bob"], ["ann", "bob", None], []):
+        some = every[every["person"].isin(people)].reset_index(drop=True)
+        frame = LIBRARIES[library](some)
+        bound = bounds.bound(frame)
+        plain = bound.to_pandas() if library == "polars" else bound
+        others = plain[plain["person"].isin(["ann", "bob"])]
+        expected = expected or (shape(bound), others["note"].tolist())
+        assert shape(bound) == expected[0]
+        assert list(bound.columns) == [*rows]
+        assert others["note"].tolist() == (expected[1] if people else [])
+        if library != "polars":
+            assert bound.index.tolist() == [*range(len(bound))]
+    labels = every.assign(day=pd.date_range("2026-01-01", periods=6)).set_index("day")
+    assert set(bounds.bound(labels).index) <= set(labels.index)

@@ -224,13 +224,21 @@ def _write(file: TextIO, form: Format, rows: Iterable[Mapping[str, Any]]) -> int
     """Write the journal and return how many entries it has."""
     from dpflow.ledger.entry import Columns
 
-    count, table = 0, csv.writer(file, lineterminator="\n")
+    # All texts are quoted: a carriage return would begin a row.
+    table = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    count = 0
     for count, row in enumerate(rows):
         if form is Format.JSONL:
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
         else:
-            table.writerow(row.values() if count else Columns._fields)
+            table.writerow(map(_cell, row.values()) if count else Columns._fields)
     return count
+
+
+def _cell(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula."""
+    begins = isinstance(value, str) and value.startswith(tuple("=+-@\t\r\n"))
+    return f"'{value}" if begins else value
 
 
 def _new_file(path: Path) -> TextIO:

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from dpflow.durable import sync_path
+from dpflow.durable import make_private_folder, sync_path
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
@@ -200,7 +200,7 @@ def restore(
     """
     path = path.absolute()
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
     lock = FileLock(real_path(path, ".lock"))
     with _folder_beside(path) as folder, closing(lock):
         if lock.take(time.monotonic() + _LOCK_SECONDS) is None:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
+from dpflow.durable import make_private_folder
 from dpflow.exceptions import LedgerError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.storage.base import Identity, busy, unavailable
@@ -44,6 +45,7 @@ _CLOSE_SECONDS = 5.0
 BUSY_SECONDS = 5.0
 #: A longer log is begun anew, if no reader is in the way during these seconds.
 LOG_BYTES = 32 * 2**20
+MOST_LOG_BYTES = 256 * 2**20
 _TRUNCATE_SECONDS = 0.25
 
 
@@ -88,7 +90,7 @@ class SqliteStorage(Storage):
         """
         storage = cls(path)
         with storage._alone():
-            storage.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(storage.path.parent)
             check_before_making(storage.path)
             os.close(os.open(storage.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with storage.write() as tables:
@@ -174,8 +176,9 @@ class SqliteStorage(Storage):
         with suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         connection.execute(wait.format(1000 * BUSY_SECONDS))
-        # After a try in vain the log may grow before the next one.
-        self._log_limit = max(LOG_BYTES, 2 * self._wal_path.stat().st_size)
+        # After a try in vain the log may grow before the next one, up to a limit.
+        size = self._wal_path.stat().st_size
+        self._log_limit = min(max(LOG_BYTES, 2 * size), MOST_LOG_BYTES)
 
     def _translated(self, error: Exception, waited: float) -> LedgerError:
         return translated(error, self.path, waited)

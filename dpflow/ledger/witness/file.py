@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
-from dpflow.durable import sync, sync_path, write
+from dpflow.durable import make_private_folder, sync, sync_path, write
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.witness.base import Change, End, Stored, Witness
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
@@ -86,7 +86,7 @@ class FileWitness(Witness):
             fresh.replace(self.path)
             sync_path(self.path.parent)
 
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         if self.path.exists():
             # Two who rewrite it at the same time would lose lines of one another.
             self._lock().run(replace, _LOCK_SECONDS)
@@ -109,7 +109,7 @@ class FileWitness(Witness):
             sync_path(path.parent)
             return self.ledger
 
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         lock = FileLock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         return lock.run(claim, _LOCK_SECONDS)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
 import shutil
+import stat
 from typing import Any
 
 import pytest
 
 from dpflow import guarded
+from dpflow.cli.ledger import operations
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
+from dpflow.ledger.entry import Columns
 from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
 from tests.projects import TENTH
 
@@ -178,3 +184,44 @@ def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> 
     lines = run_fine("ledger", "export").splitlines()
     bodies = [json.loads(json.loads(line)["body"]) for line in lines[1:]]
     assert sum("preflight" in body for body in bodies) == 1
+
+
+@pytest.mark.parametrize("sign", [*"=+-@", "\t", "\r", "\n"])
+def test_no_cell_of_an_export_is_a_formula(sign: str) -> None:
+    """A spreadsheet reads each cell as the text that it is."""
+    texts = [f'{sign}cmd|"/C calc"!A0', f"a{sign}1", ""]
+    names = dict(zip(Columns._fields, [7, *texts, *texts, *texts], strict=False))
+    file = io.StringIO(newline="")
+    rows = [names, {**names, "number": -8}]
+    assert operations._write(file, operations.Format.CSV, [{}, *rows]) == 2
+    header, *cells = csv.reader(io.StringIO(file.getvalue(), newline=""))
+    assert header == [*Columns._fields]
+    quoted = [f"'{texts[0]}", *texts[1:]]
+    assert cells == [[n, *[*quoted * 3][:7]] for n in ("7", "-8")]
+    file = io.StringIO()
+    operations._write(file, operations.Format.JSONL, rows)
+    assert [json.loads(line) for line in file.getvalue().splitlines()] == rows
+
+
+def test_folders_of_ledger_and_witness_are_for_their_owner_only(
+    empty: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those above them that dpflow makes, too, whatever the mask; others stay."""
+    home = empty.root / "home"
+    home.mkdir(mode=0o755)
+    monkeypatch.setenv(LEDGER_VARIABLE, f"sqlite:///{home}/a/b/ledger.db")
+    monkeypatch.setenv(WITNESS_VARIABLE, str(home / "c/d"))
+    before = os.umask(0)
+    try:
+        run_fine("ledger", "init")
+        run_fine("ledger", "backup", "kept.db")
+        shutil.rmtree(home / "a")
+        run_fine("ledger", "restore", "kept.db", *WHY)
+    finally:
+        os.umask(before)
+    folders = [home, *(each for each in home.rglob("*") if each.is_dir())]
+    names = {str(each.relative_to(home)) for each in folders}
+    assert names >= {"a", "a/b", "c", "c/d"}
+    modes = {each: stat.S_IMODE(each.stat().st_mode) for each in folders}
+    assert modes.pop(home) == 0o755
+    assert set(modes.values()) == {0o700}
