@@ -35,7 +35,12 @@ from dpflow.ledger.records import AccountView, TermView
 from dpflow.ledger.views.accounts import Standing, account_view, standings
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.policy import Policy, PolicySet, load_policies
-from dpflow.policy.files import NO_FOLDER_HINT, is_policy_file, read_policies
+from dpflow.policy.files import (
+    NO_FOLDER_HINT,
+    is_policy_file,
+    read_policies,
+    unread_policies,
+)
 from dpflow.policy.strict_yaml import policy_error
 
 #: The steps that are counted, with their headings.
@@ -196,7 +201,7 @@ def check_policies(
         InvalidCost: If a cost cannot be read.
     """
     setup = settings()
-    files = _read(setup.policies if place is None else place)
+    files = _read(setup.policies if place is None else place, tell)
     errors: list[DpflowError] = [each.error for each in files if each.error]
     compared = True
     try:
@@ -220,7 +225,7 @@ def check_policies(
 # The files
 
 
-def _read(place: Path) -> list[PolicyCheck]:
+def _read(place: Path, tell: Tell) -> list[PolicyCheck]:
     """Read one policy file, or all files of a folder; a bad one stops none."""
     paths = [place]
     if place.is_dir():
@@ -228,6 +233,8 @@ def _read(place: Path) -> list[PolicyCheck]:
     elif not place.exists():
         message = "there is no such file or folder."
         raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
+    if unread := unread_policies(place):
+        tell(f"{short_path(place)}: {unread}")
     if not paths:
         message = "there are no policy files here, so nothing was checked."
         hint = "Write one for each dataset; `dpflow status` shows how."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import uuid
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from dpflow.ledger.storage.storage import Storage
 from dpflow.ledger.witness.rollback_check import witness_at
 
 LOCK_NAME = "ledger.lock"
+_ID = re.compile("[0-9a-f]{32}", re.ASCII)
 _NAME_LENGTH = 200
 #: The only URL that may be opened while a test keeps the others closed; child processes
 #: inherit it.
@@ -210,13 +212,17 @@ def pinned_id(policies: Path, place: str) -> str:
     Raises:
         ConfigurationError: If the pin cannot be read.
     """
-    lock = policies / LOCK_NAME
+    lock, new = policies / LOCK_NAME, ""
     try:
-        return lock.read_text("utf-8").strip()
+        text = lock.read_text("utf-8", "replace").strip()
+        if _ID.fullmatch(text):
+            return text
+        problem = "holds no id of a ledger, which is 32 digits and letters a to f"
     except without_interrupts(OSError) as error:
-        msg = (
-            f"cannot read {lock} ({error.strerror}), so nothing says that {place} is "
-            "the right ledger. Restore it from version control; for a new project run "
-            "`dpflow ledger init`."
-        )
-        raise ConfigurationError(msg) from error
+        problem = f"holds no id, because it cannot be read ({error.strerror})"
+        new = "; for a new project run `dpflow ledger init`"
+    msg = (
+        f"{lock} {problem}. So nothing says that {place} is the right ledger. Restore "
+        f"the file from version control{new}."
+    )
+    raise ConfigurationError(msg)

@@ -98,7 +98,9 @@ class PolicySet(Mapping[str, Policy]):
     def _unknown(self, dataset: str) -> UnknownDataset:
         known = sorted(self.policies)
         file = None if self.directory is None else str(self.directory)
+        unread = "" if self.directory is None else unread_policies(self.directory)
         hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
+        hint = f"{hint} {unread}".rstrip()
         place = file or "the policies"
         message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
         return UnknownDataset(
@@ -171,6 +173,15 @@ def _policy_files(folder: Path) -> list[Path]:
         message = f"the policies cannot be read: {reason}."
         raise policy_error(str(folder), None, message, NO_FOLDER_HINT) from error
     return [path for path in paths if is_policy_file(path.name)]
+
+
+def unread_policies(folder: Path) -> str:
+    """Return a sentence about policy files in subfolders; "" without any."""
+    files = (path for path in folder.rglob("*") if is_policy_file(path.name))
+    names = sorted({str(path.parent.relative_to(folder)) for path in files} - {"."})
+    if not names:
+        return ""
+    return f"Subfolders are not read: {', '.join(names)}. Move their policies up."
 
 
 def is_policy_file(name: str) -> bool:

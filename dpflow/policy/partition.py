@@ -57,7 +57,7 @@ class Partition(Record):
             ConfigurationError: If the name has not its one shape.
         """
         if not self.fits(name):
-            example = ": letters, digits and . _ : @ -"
+            example = ": letters a to z or A to Z, digits and . _ : @ -"
             if self.by_time:
                 example = f", as in {example_of(self.by)}"
             msg = (

@@ -18,9 +18,11 @@ from dpflow.interrupts import without_interrupts
 from dpflow.policy.changes import Change, Verdict, judge, overall
 from dpflow.policy.files import is_policy_file, read_policies
 from dpflow.policy.model import Policy
-from dpflow.policy.strict_yaml import parse_document
+from dpflow.policy.strict_yaml import Document, parse_document, policy_error
 
 _LOCK = "ledger.lock"
+#: Contents by name; None of a link to no file of the repository.
+Files = Mapping[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +93,26 @@ def compare_with_commit(folder: Path, base: str) -> RevisionDiff:
     return RevisionDiff(
         base=f"{base} ({commit[:8]})",
         policies=tuple(_edits(before, after)),
-        lock=_lock_state(old.get(_LOCK), new.get(_LOCK)),
+        lock=_lock_state(old, new),
         problems=tuple(problems),
     )
 
 
-def _policies(
-    files: Mapping[str, bytes], title: str, problems: list[str]
-) -> dict[str, Policy]:
-    texts = {Path(k): v for k, v in sorted(files.items()) if k != _LOCK}
-    result = list(read_policies(texts, lambda p: parse_document(texts[p], str(p))))
+def _policies(files: Files, title: str, problems: list[str]) -> dict[str, Policy]:
+    paths = [Path(name) for name in sorted(files) if name != _LOCK]
+    result = list(read_policies(paths, lambda path: _document(path, files[str(path)])))
     problems += [
         f"{title}: {e.message}" for _, e in result if isinstance(e, PolicyError)
     ]
     return {p.dataset: p for _, p in result if isinstance(p, Policy)}
+
+
+def _document(path: Path, content: bytes | None) -> Document:
+    if content is None:
+        message = "this is a link to no file that git has in this repository."
+        hint = "Commit the file that it names, or a copy in its place."
+        raise policy_error(str(path), None, message, hint)
+    return parse_document(content, str(path))
 
 
 def _edits(
@@ -123,46 +131,55 @@ def _edits(
         )
 
 
-def _lock_state(old: bytes | None, new: bytes | None) -> str:
-    if old is None or new is None:
-        return "same" if old == new else "new" if old is None else "removed"
-    return "same" if old.strip() == new.strip() else "changed"
+def _lock_state(old: Files, new: Files) -> str:
+    if (_LOCK in old) is not (_LOCK in new):
+        return "removed" if _LOCK in old else "new"
+    before, after = ((files.get(_LOCK) or b"").strip() for files in (old, new))
+    return "same" if before == after else "changed"
 
 
 def _is_read(name: str) -> bool:
     return name == _LOCK or is_policy_file(name)
 
 
-def _files_of_folder(folder: Path) -> dict[str, bytes]:
-    """Read a folder as git would keep it: the target of a link, not its content.
+def _files_of_folder(folder: Path) -> Files:
+    """Read a folder; a link is followed to a file that git has in this repository.
 
     A change under review may link anywhere, and errors quote what they cannot parse.
     """
-    return {
-        path.name: os.fsencode(path.readlink())
-        if path.is_symlink()
-        else path.read_bytes()
-        for path in folder.iterdir()
-        if _is_read(path.name) and (path.is_symlink() or path.is_file())
-    }
+    files: dict[str, bytes | None] = {}
+    for path in filter(lambda path: _is_read(path.name), folder.iterdir()):
+        target = os.path.realpath(path)
+        known = ("--literal-pathspecs", "ls-files", "--error-unmatch", "--", target)
+        if path.is_symlink() and not (os.path.isfile(target) and git(folder, *known)):  # noqa: PTH113
+            files[path.name] = None
+        elif path.is_file():
+            files[path.name] = path.read_bytes()
+    return files
 
 
-def _files_of_commit(folder: Path, commit: str) -> dict[str, bytes]:
-    listing = git(folder, "ls-tree", "-z", commit) or b""
-    files: dict[str, bytes] = {}
-    for line in listing.split(b"\0"):
+def _files_of_commit(folder: Path, commit: str) -> Files:
+    """Read the same from a commit, whose links git follows."""
+    files: dict[str, bytes | None] = {}
+    for line in _answer(folder, "ls-tree", "-z", commit).split(b"\0"):
         meta, _, path = line.partition(b"\t")
-        name = path.decode("utf-8", "surrogateescape")
-        if meta.split()[1:2] == [b"blob"] and _is_read(name):
-            blob = meta.split()[2].decode()
-            files[name] = git(folder, "cat-file", "blob", blob) or b""
+        if meta.split()[1:2] == [b"blob"] and _is_read(name := os.fsdecode(path)):
+            wanted = b"%s:./%s\n" % (commit.encode(), path)
+            batch = "cat-file", "--batch", "--follow-symlinks"
+            head, _, content = _answer(folder, *batch, given=wanted).partition(b"\n")
+            is_file = head.split()[1:2] == [b"blob"]
+            files[name] = content.removesuffix(b"\n") if is_file else None
     return files
 
 
 def _commit(folder: Path, base: str) -> str:
     """Return the id of the commit at which the change began."""
-    if git(folder, "rev-parse", "--show-toplevel") is None:
-        msg = f"{folder} is missing, or in no git repository. Restore or commit it."
+    done = _run(folder, "rev-parse", "--show-toplevel")
+    if done.returncode:
+        msg = (
+            f"{folder} is missing, in no git repository, or git refuses it: "
+            f"{_reason(done)}. Restore or commit it, or do what git says."
+        )
         raise ConfigurationError(msg)
     name = f"{base}^{{commit}}"
     result = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
@@ -180,20 +197,45 @@ def git(folder: Path, *arguments: str, seconds: float = 120) -> bytes | None:
     Raises:
         ConfigurationError: If git is not installed, or does not answer in time.
     """
+    done = _run(folder, *arguments, seconds=seconds)
+    return None if done.returncode else done.stdout
+
+
+def _answer(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
+    done = _run(folder, *arguments, given=given)
+    if done.returncode:
+        msg = f"`git {arguments[0]}` fails in {folder}: {_reason(done)}."
+        raise ConfigurationError(msg)
+    return done.stdout
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return what git wrote about its failure, on one line."""
+    words = done.stderr.decode("utf-8", "replace").removeprefix("fatal: ").split()
+    return " ".join(words).rstrip(".") or f"exit code {done.returncode}"
+
+
+def _run(
+    folder: Path, *arguments: str, given: bytes = b"", seconds: float = 120
+) -> subprocess.CompletedProcess[bytes]:
     program = shutil.which("git")
     if program is None:
         msg = "git is not installed. Install git, and try again."
         raise ConfigurationError(msg)
     try:
-        done = subprocess.run(  # noqa: S603 (a list of arguments, no shell)
+        return subprocess.run(  # noqa: S603 (a list of arguments, no shell)
             [program, "-C", str(folder), *arguments],
+            input=given,
             capture_output=True,
             check=False,
             # Inside a git hook, these variables point to another repository.
-            env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
+            env={
+                name: text
+                for name, text in os.environ.items()
+                if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")
+            },
             timeout=seconds,
         )
     except without_interrupts(OSError, subprocess.SubprocessError) as error:
         msg = f"git did not answer in {folder}: {error}. Try again."
         raise ConfigurationError(msg) from error
-    return None if done.returncode else done.stdout

@@ -215,8 +215,9 @@ class _Loader(yaml.SafeLoader):
         if not isinstance(node, yaml.ScalarNode):
             self._refuse(node, "a key must be plain text.", "Write `name: …`.")
         if _kind(node) != "str":
-            hint = f'Quote it: "{node.value}". Numbers have a point, not a comma.'
-            self._refuse(node, f"the key {node.value!r} is not text.", hint)
+            hint = "Numbers have a point, not a comma. Is it a name? Quote it: "
+            message = f"the key {node.value!r} is not text."
+            self._refuse(node, message, f'{hint}"{node.value}".')
         return self._text(node)
 
     def _value(self, node: yaml.Node, path: KeyPath) -> object:

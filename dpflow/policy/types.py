@@ -168,7 +168,7 @@ Alert = Annotated[
 def _checked_name(value: str, info: ValidationInfo) -> str:
     if not re.fullmatch(NAME_PATTERN, value):
         message = f"{info.field_name} {shown(value)} is not a usable name."
-        hint = f"Use 1 to {_NAME_LENGTH} letters, digits and the characters . _ : / @ -"
+        hint = f"Use 1 to {_NAME_LENGTH} letters a to z or A to Z, digits, . _ : / @ -"
         raise problem(message, hint)
     return value
 

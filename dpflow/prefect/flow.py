@@ -26,6 +26,7 @@ from dpflow.exceptions import (
 from dpflow.guard.project import current_project
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.views import count_refusals, refusal_of_run
+from dpflow.policy.population import PREFIX
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.client_calls import ask_briefly, pause_deployment
 from dpflow.prefect.delivery import flush, flushed
@@ -246,12 +247,18 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
     if result is None:
         return value
     _call_back(on_exhausted, result)
-    policy = project.policies.get(result.dataset)
-    if isinstance(result, BudgetExhausted) and policy is not None:
-        if policy.on_exhausted.schedule == "pause":
+    # A population's file has no `on_exhausted`; those of its datasets hold.
+    choices = [
+        policy.on_exhausted
+        for policy in project.policies.values()
+        if result.dataset in (policy.dataset, f"{PREFIX}{policy.population}")
+        and not policy.dataset.startswith(PREFIX)
+    ]
+    if isinstance(result, BudgetExhausted) and choices:
+        if any(choice.schedule == "pause" for choice in choices):
             _pause_schedule()
         halted = run.stopped or result.details.get("refused_with") is not None
-        if policy.on_exhausted.flow == "skip" and not halted:
+        if all(choice.flow == "skip" for choice in choices) and not halted:
             # The refused step appears in its own state, in events and the artifact.
             return value
     return refused_state(result)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting.costs.notions import PureDP
+from dpflow.exceptions import UnknownDataset
+from dpflow.policy import load_policies
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
@@ -202,3 +204,18 @@ def test_paths_of_commands_are_expanded(
     refused = run(*(word.replace("~", "$HOME") for word in arguments))
     assert refused.exit_code == 1
     assert f"Write the absolute path: {home}/here." in " ".join(refused.stderr.split())
+
+
+def test_policies_in_subfolders_are_said_not_to_be_read(shop: Shop) -> None:
+    """By the check, also where it finds no file, and where a dataset is unknown."""
+    (shop.policies / "team" / "eu").mkdir(parents=True)
+    shop.write(CDNOW.replace("cdnow", "sales"), "team/eu/sales.yaml")
+    said = "Subfolders are not read: team/eu. Move their policies up."
+    assert said in " ".join(run("policy", "check").stderr.split())
+    with pytest.raises(UnknownDataset, match=said):
+        load_policies(shop.policies).policy_for("sales")
+    for path in shop.policies.glob("*.yaml"):
+        path.unlink()
+    result = run("policy", "check")
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
@@ -145,6 +146,46 @@ def test_a_link_is_not_followed(project, tmp_path_factory):
     assert CANARY not in result.output
 
 
+def test_a_link_inside_the_repository_is_followed(project):
+    """In the commit and in the working tree; a link to a link, too."""
+    shared, again = project.root / "shared", project.root / "shared" / "again.yaml"
+    shared.mkdir()
+    project.policy.rename(shared / "visits.yaml")
+    again.symlink_to("visits.yaml")
+    project.policy.symlink_to("../shared/again.yaml")
+    project.commit()
+    project.git("branch", "--force", "main")
+    record = run_json(*STRICT)
+    assert ([p["verdict"] for p in record["policies"]], record["problems"]) == (
+        ["same"],
+        [],
+    )
+    (shared / "visits.yaml").write_text(POLICY.replace("epsilon: 1,", "epsilon: 2,"))
+    record = run_json(*STRICT, exit_code=1)
+    assert [p["verdict"] for p in record["policies"]] == ["looser"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["../.git/config", "../ignored.yaml", "../missing.yaml", "visits.yaml", "../kept"],
+)
+def test_a_link_to_no_file_of_the_repository_is_a_problem(project, target):
+    """Files that git does not have may hold anything; a folder has no text."""
+    (project.root / "kept").mkdir()
+    (project.root / "kept" / "file").touch()
+    (project.root / "ignored.yaml").write_text(POLICY.replace("visitor", CANARY))
+    (project.root / ".gitignore").write_text("ignored.yaml")
+    project.policy.unlink()
+    project.policy.symlink_to(target)
+    project.commit()
+    project.git("branch", "--force", "main")
+    record = run_json(*STRICT, exit_code=1)
+    assert len(record["problems"]) == 2
+    for problem in record["problems"]:
+        assert "a link to no file that git has" in problem
+        assert CANARY not in problem
+
+
 def test_the_comparison_begins_at_the_merge_base(project):
     """Later commits on the base branch are not part of the change."""
     (project.root / "more.txt").write_text("x")
@@ -166,4 +207,29 @@ def test_a_folder_outside_git_and_a_missing_git_are_errors(project, monkeypatch)
     result = run(*BASE)
     assert result.exit_code == 1
     assert "in no git repository" in result.stderr
+    assert "(or any of the parent directories): .git" in result.stderr
     assert "fatal" not in result.stderr
+
+
+def test_what_git_says_of_a_failure_reaches_the_user(project, monkeypatch):
+    """A repository of another user, and an object that is missing."""
+    real = subprocess.run
+
+    def of_another(command, **options):
+        options["env"]["GIT_TEST_ASSUME_DIFFERENT_OWNER"] = "1"
+        return real(command, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpflow.policy.revisions.subprocess.run", of_another)
+        words = " ".join(run(*BASE).stderr.split())
+        assert "dubious ownership" in words
+        assert f"git config --global --add safe.directory {project.root}" in words
+        patch.setenv("GIT_CONFIG_COUNT", "1")
+        patch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
+        patch.setenv("GIT_CONFIG_VALUE_0", "*")
+        assert run(*BASE).exit_code == 0
+    shutil.rmtree(project.root / ".git" / "objects")
+    (project.root / ".git" / "objects").mkdir()
+    result = run(*BASE)
+    assert result.exit_code == 1
+    assert "removed" not in result.output

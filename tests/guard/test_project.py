@@ -81,3 +81,36 @@ def test_a_step_within_prefect_is_refused_where_its_part_is_missing(monkeypatch)
     monkeypatch.setattr("dpflow.guard.request._within_prefect", lambda: True)
     with pytest.raises(ConfigurationError, match=r"Import `dpflow\.prefect` first"):
         current_place("report")
+
+
+ID = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"\xef\xbb\xbf" + ID.encode(),
+        f"<<<<<<< HEAD\n{ID}\n=======\n{ID}\n>>>>>>> change\n".encode(),
+        b"../other/ledger.lock",
+        b"\xff\xfe",
+        None,
+    ],
+)
+def test_a_pin_without_an_id_says_so(shop, content):
+    """A mark of bytes, a conflict, a link as text, no text at all, a broken link."""
+    lock = shop / "policies" / "ledger.lock"
+    own = lock.read_text("utf-8")
+    lock.unlink()
+    if content is None:
+        lock.symlink_to("nowhere")
+    else:
+        lock.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"{lock} holds no id") as caught:
+        current_project()
+    assert "Restore the file from version control" in str(caught.value)
+    lock.unlink()
+    (shop / "kept").write_text(own, "utf-8")
+    lock.symlink_to(shop / "kept")
+    assert current_project().ledger.id == own.strip()

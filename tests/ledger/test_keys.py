@@ -98,6 +98,10 @@ def test_a_forged_export_is_found(charged, tmp_path):
     place, lines = tmp_path / "e.jsonl", [*journal_rows(charged)]
     edited = [*lines[:2], {**lines[2], "writer": "eve"}, *lines[3:]]
     assert verified_export(place, lines).fine
+    # An editor adds an empty line at the end.
+    for end in ("\n", "\r\n", " \n\n"):
+        place.write_text(place.read_text("utf-8") + end, "utf-8", newline="")
+        assert verify_export(place)[1].fine
     for bad, problem in (
         (lines[:2] + lines[3:], "entry 2 is missing"),
         (edited, "its content"),

@@ -36,6 +36,8 @@ REFUSED = [
     (epsilon("-1"), 5, "got '-1'", "without the sign"),
     (edited("3, delta: 1e-6}", "3, delta: 1}"), 5, "budget.delta must be", "below"),
     (edited("cdnow", "a b"), 2, "dataset 'a b' is not", "Use 1 to 200 letters"),
+    (edited("cdnow", "öffnungen"), 2, "dataset 'öffnungen'", "200 letters a to z or"),
+    (epsilon("1,5"), 5, "the key '5' is not", "Numbers have a point, not a comma. Is"),
     (edited("cdnow", "12"), 2, "dataset: should be text, got 12", "`dataset: cdnow`"),
     (edited("customer", r'"a\nb"'), 3, "unit must be printable", "on one line"),
     (edited("add-or-remove", "swap"), 4, "'add-or-remove' or 'replace-one'", "for ex"),

@@ -100,7 +100,7 @@ def verify_export(path: Path, key: LedgerKey | None = None) -> tuple[str, Verifi
                 hashes.append(entry.hash)
                 return entry
 
-            rows = (Columns(**json.loads(line)) for line in file)
+            rows = (Columns(**json.loads(line)) for line in file if line.strip())
             report.read(rows, reader, hashes.__getitem__)
     except without_interrupts(OSError, *UNREADABLE) as error:
         msg = (
