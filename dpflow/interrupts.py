@@ -14,7 +14,6 @@ a driver or of what was read. So each `except` for built-in errors names them by
 from __future__ import annotations
 
 import inspect
-import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -33,15 +32,17 @@ def is_interrupt(error: BaseException | None) -> bool:
 
     Python calls a handler with the frame that it interrupts, as no other function is.
     """
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = [getattr(getattr(h, "__func__", h), "__code__", None) for h in handlers]
-    entry = error and error.__traceback__
+    # The class of an error may hide what Python keeps.
+    entry = (
+        None if error is None else vars(BaseException)["__traceback__"].__get__(error)
+    )
     while entry and (inner := entry.tb_next):
-        names, rest, _, values = inspect.getargvalues(inner.tb_frame)
-        arguments = [*map(values.get, names), *values.get(rest or "", ())]
-        is_called_with_frame = any(value is entry.tb_frame for value in arguments)
-        if is_called_with_frame or inner.tb_frame.f_code in codes:
-            return True
+        # No function of dpflow handles a signal.
+        if not str(inner.tb_frame.f_globals.get("__name__")).startswith("dpflow."):
+            names, rest, _, values = inspect.getargvalues(inner.tb_frame)
+            arguments = [*map(values.get, names), *values.get(rest or "", ())]
+            if any(value is entry.tb_frame for value in arguments):
+                return True
         entry = inner
     return False
 
@@ -53,10 +54,10 @@ def without_interrupts(*kinds: type[Kind]) -> tuple[type[Kind], ...]:
     Where every `Exception` is handled, it may be one of the user's code.
     """
     error = sys.exception()
-    is_unnumbered = isinstance(error, OSError) and error.errno is None
-    if is_interrupt(error) or (is_unnumbered and Exception not in kinds):
-        return ()
-    return kinds
+    if Exception not in kinds and issubclass(type(error), OSError):
+        is_numbered = vars(OSError)["errno"].__get__(error) is not None
+        return kinds if is_numbered and not is_interrupt(error) else ()
+    return () if is_interrupt(error) else kinds
 
 
 class suppress:  # noqa: N801 (as that of contextlib)
@@ -68,9 +69,9 @@ class suppress:  # noqa: N801 (as that of contextlib)
     def __enter__(self) -> None:
         """Begin the block."""
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         """Suppress what an `except` would handle."""
-        is_handled = isinstance(error, self._kinds)
+        is_handled = kind is not None and issubclass(kind, self._kinds)
         return is_handled and without_interrupts(*self._kinds) != ()
 
 
@@ -140,10 +141,11 @@ def _end(
         return stop is not error
     except BaseException as raised:
         # A generator raises a RuntimeError in the place of a StopIteration.
-        same = raised.__cause__ if isinstance(error, StopIteration) else raised
+        is_end = issubclass(type(error), StopIteration)
+        same = raised.__cause__ if is_end else raised
         if error is None or same is not error:
             raise
-        error.__traceback__ = traceback
+        BaseException.with_traceback(error, traceback)
         return False
     msg = "the generator of a block yields once"
     raise RuntimeError(msg)

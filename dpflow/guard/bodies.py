@@ -19,6 +19,7 @@ from contextvars import ContextVar, Token
 from types import FrameType
 from typing import Any
 
+from dpflow import interrupts
 from dpflow.exceptions import PublicError
 from dpflow.interrupts import suppress, without_interrupts
 
@@ -112,9 +113,10 @@ def check_outside(what: str = "a DP step") -> None:
 def entering_frame() -> FrameType | None:
     """Return the frame that enters the context manager that makes this call.
 
-    The frames of `contextlib` between the two do not count, `ExitStack` included.
+    The frames of context managers between the two do not count, `ExitStack` included.
     """
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
-    while frame is not None and frame.f_code.co_filename == contextlib.__file__:
+    between = (contextlib.__file__, interrupts.__file__)
+    while frame is not None and frame.f_code.co_filename in between:
         frame = frame.f_back
     return frame

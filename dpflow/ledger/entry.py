@@ -13,8 +13,6 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from dpflow.interrupts import without_interrupts
-
 Amounts = tuple[int, ...]
 #: Amounts by account.
 Sums = Mapping[str, Amounts]
@@ -111,7 +109,7 @@ def canonical(data: object) -> str:
     """
     try:
         return "".join(_encode(data, 0))
-    except without_interrupts(RecursionError) as error:
+    except RecursionError as error:
         what = "it is too deep"
         raise ValueError(what) from error
 
@@ -145,8 +143,8 @@ _scan: Any = vars(json.JSONDecoder())["scan_once"]
 def _read(kind: type, text: str) -> Any:
     """Read a JSON value of a kind, which is the whole of a text."""
     try:
-        value, end = _scan(text, 0)
-    except without_interrupts(RecursionError, StopIteration, TypeError, ValueError):
+        value, end = _scan(str(text), 0)
+    except (RecursionError, StopIteration, json.JSONDecodeError):
         value = end = None
     if type(value) is not kind or end != len(text):
         what = "its rows or its body are not as an entry has them"

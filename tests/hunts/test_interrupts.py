@@ -116,12 +116,12 @@ def careless(method: Callable[..., None]) -> Callable[..., None]:
     """Break a method: after an interrupt it does nothing any more."""
     broken: list[BaseException] = []
 
-    def only_before(*args: Any) -> None:
+    def only_before(*args: Any, **options: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, KeyboardInterrupt):
             broken.append(error)
         if not broken:
-            method(*args)
+            method(*args, **options)
 
     return only_before
 
@@ -153,4 +153,4 @@ def test_a_lock_that_an_interrupt_keeps_is_found(
         problems = interrupted(steps, f"line-{number}", point, KeyboardInterrupt) or []
         if problems:
             break
-    assert any(each.startswith(who) for each in problems)
+    assert any(each.startswith(who) for each in problems), (point, problems)

@@ -56,11 +56,22 @@ _NO_LEDGER: Final = ("42P01", "3F000", "3D000")
 #: Words of the driver's messages about a connection, and what they mean. The message
 #: itself is not shown: it may quote the URL, and a mask would show where.
 _NO_CONNECTION: Final = {
-    "does not exist": "there is no such database or role",
-    "refused": "no server accepts connections at this address",
-    "timeout": "the server does not answer",
-    "translate host name": "the name of the host cannot be resolved",
+    "connections for role": "the role has all the connections of its CONNECTION LIMIT",
+    "connections for data": "the database has all the connections of its limit",
+    "clients|slots": "the server has all the connections of its max_connections",
+    "definition of service|service file": "no file defines the service of PGSERVICE",
+    "read-only|standby mode": "no server is as target_session_attrs demands",
+    "not support SSL": "the server has no TLS, and sslmode demands it",
+    "certificate|SSL|TLS": "client and server agree on no TLS; see sslmode",
     "password": "the server needs another user or password",
+    "pg_hba": "the server's pg_hba.conf does not admit this user from this address",
+    "log in|permission denied": "the role may not log in, or not to this database",
+    "not currently accepting": "the database accepts no connections",
+    "starting up|shutting down|not yet": "the server is starting or stopping",
+    "does not exist": "there is no such database or role",
+    "refused|No such file|route": "no server accepts connections at this address",
+    "timeout|timed out": "the server does not answer",
+    "host name|resolve": "the name of the host cannot be resolved",
     "closed": "the server closed the connection",
 }
 
@@ -265,7 +276,9 @@ class Server:
         """Return the server's message in one line, or what the driver's means."""
         if text := error.diag.message_primary:
             return f"{' '.join(text.split()).rstrip('.')} (SQLSTATE {error.sqlstate})"
-        meanings = (v for k, v in _NO_CONNECTION.items() if k in str(error))
+        # A name may hold any words.
+        text = re.sub(r"""\s*("[^"]*"|'[^']*')""", "", str(error))
+        meanings = (v for k, v in _NO_CONNECTION.items() if re.search(k, text))
         return next(meanings, "the connection failed or is lost; `psql` says why")
 
 

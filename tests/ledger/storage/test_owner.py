@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -121,7 +122,7 @@ def test_a_name_that_cannot_be_checked_lives(
     assert not owners.alive("f" * 32)
 
     def refused(*_: object) -> int:
-        raise PermissionError
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "open", refused)
     assert owners.alive("f" * 32)

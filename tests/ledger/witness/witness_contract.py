@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,7 @@ def refuses_when_it_cannot_be_read(setting: str, folder: Path) -> None:
 
 
 def _fail(*_: object) -> None:
-    msg = "lost"
-    raise OSError(msg)
+    raise OSError(errno.EIO, "lost")
 
 
 def goes_on_after_a_repair(setting: str, folder: Path) -> None:

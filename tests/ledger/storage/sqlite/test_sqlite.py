@@ -105,7 +105,9 @@ def test_a_connection_that_is_not_durable_is_refused(
     [
         (ValueError, ValueError),
         (KeyboardInterrupt, KeyboardInterrupt),
-        (OSError, LedgerUnavailable),
+        (OSError, OSError),
+        (TimeoutError, TimeoutError),
+        (OSError(errno.EIO, "x"), LedgerUnavailable),
         (sqlite3.OperationalError, LedgerUnavailable),
         (sqlite3.DatabaseError, LedgerCorrupt),
     ],
@@ -113,7 +115,7 @@ def test_a_connection_that_is_not_durable_is_refused(
 def test_an_error_in_a_block_leaves_nothing(
     ledger: Ledger,
     path: Path,
-    error: type[BaseException],
+    error: type[BaseException] | BaseException,
     seen: type[BaseException],
 ) -> None:
     """A transaction that does not end well did not happen, whatever the error."""
