@@ -15,6 +15,8 @@ from typing_extensions import Unpack
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.redaction import shown_by_loader
 from dpflow.prefect.privacy import check_function, checked_call, checked_map
+from dpflow.prefect.run_context import called_by_engine
+from dpflow.prefect.states import private_state, value_later, value_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +42,11 @@ class PrivateTask(Task[P, R]):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Run the task."""
             checked_call(self, inspect.signature(self.fn), args, kwargs)
-            return super().__call__(*args, **kwargs)
+            result = super().__call__(*args, **kwargs)
+            if kwargs.get("return_state"):
+                return result
+            is_later = inspect.isawaitable(result)
+            return value_later(result) if is_later else value_of(result)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
@@ -120,30 +126,37 @@ def private_task(
     def decorate(function: Callable[P, R]) -> PrivateTask[P, R]:
         check_function(function, "private_task")
         name = str(task_options.get("name") or getattr(function, "__name__", "task"))
-        chosen = function if errors == "keep" else _redacted(name, function)
-        return PrivateTask(fn=chosen, **task_options)
+        return PrivateTask(fn=_redacted(name, function, errors), **task_options)
 
     return decorate if function is None else decorate(function)
 
 
-def _redacted(task: str, function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with the text of its errors withheld."""
+def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R]:
+    """Return the function with its value, and the text of its errors, withheld."""
 
     @functools.wraps(function)
     def loader(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            return function(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 (timeouts carry frames too)
-            shown = shown_by_loader(error, task=task)
+            value = function(*args, **kwargs)
+        except BaseException as error:
+            if errors == "keep":
+                raise
+            shown = shown_by_loader(error, task=task)  # timeouts carry frames too
+        else:
+            return private_state(value) if called_by_engine(loader) else value
         # Raised in the block above it would carry the original as its context.
         raise shown
 
     @functools.wraps(function)
     async def loader_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            return await cast("Any", function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 (as above)
+            value = await cast("Any", function(*args, **kwargs))
+        except BaseException as error:
+            if errors == "keep":
+                raise
             shown = shown_by_loader(error, task=task)
+        else:
+            return private_state(value) if called_by_engine(loader_async) else value
         raise shown
 
     chosen = loader_async if inspect.iscoroutinefunction(function) else loader

@@ -27,8 +27,10 @@ from prefect.exceptions import (
     ParameterBindError,
 )
 from prefect.settings import (
+    PREFECT_DEBUG_MODE,
     PREFECT_LOGGING_LOG_PRINTS,
     PREFECT_LOGGING_TO_API_ENABLED,
+    PREFECT_RESULTS_PERSIST_BY_DEFAULT,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
     temporary_settings,
 )
@@ -56,8 +58,10 @@ _SMALL = 256
 #: How many parts of a flow's parameters are looked at; they are JSON, and small.
 _MOST_PARTS = 10_000
 
-#: Settings through which Prefect keeps what tasks return, print or log.
+#: Settings through which Prefect keeps or shows what tasks return, print or log.
 _STORING = (
+    PREFECT_DEBUG_MODE,
+    PREFECT_RESULTS_PERSIST_BY_DEFAULT,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
     PREFECT_LOGGING_LOG_PRINTS,
     PREFECT_LOGGING_TO_API_ENABLED,
@@ -327,10 +331,11 @@ def _parts(whole: Any) -> Iterator[Any]:
 def nothing_stored() -> Iterator[None]:
     """Keep tasks and flows that are called in this block from storing or logging.
 
-    No record of a logger reaches Prefect's database from this block. A task that a
-    step's body calls returns and prints data that was not released. It would inherit
-    the step's `persist_result`, the flow's `log_prints`, or a setting's; what it says
-    itself counts.
+    No record of a logger reaches Prefect's database from this block, nor from threads
+    with its context; plain threads are outside of it. A task that a step's body calls
+    returns and prints data that was not released. It would inherit the step's
+    `persist_result`, the flow's `log_prints`, or a setting's; what it says itself
+    counts.
     """
     task, flow = TaskRunContext.get(), FlowRunContext.get()
     # The settings come before what a task inherits.

@@ -52,6 +52,25 @@ class ReplayedState(State[Any]):
     """
 
 
+class PrivateState(State[Any]):
+    """The state of a task that has loaded private data.
+
+    Prefect's debug mode logs the `repr` of states, with their data. Futures and
+    downstream tasks get the data.
+    """
+
+    def __repr__(self) -> str:
+        """Return the state without its data."""
+        return str(self)
+
+
+def private_state(value: Any) -> PrivateState:
+    """Return the state that hands a private value to Prefect's engine."""
+    if isinstance(value, State):
+        return PrivateState(**dict(value))
+    return PrivateState(type=StateType.COMPLETED, name="Completed", data=value)
+
+
 class StepEvents:
     """Events of one call of a step, which end in the state of its task run.
 
@@ -95,8 +114,14 @@ class StepEvents:
 
 
 def value_of(result: Any) -> Any:
-    """Return the value of a call whose result may be the state of a replay."""
-    if not isinstance(result, ReplayedState):
+    """Return the value of a call, whose result may be a state that holds it."""
+    kinds = ReplayedState | PrivateState
+    if not isinstance(result, kinds) or not result.is_completed():
         return result
     record: Any = result.data  # the engine has packed the value by now
     return record.result
+
+
+async def value_later(result: Any) -> Any:
+    """Return the value of a call of an async task."""
+    return value_of(await result)
