@@ -58,10 +58,6 @@ _FIELDS = {
 }
 
 
-class _Written(SimpleNamespace):
-    """A written event that the library has no class for."""
-
-
 #: Makes the library's curve of an event; None if only exact costs are wanted.
 _Curve = Callable[..., Cost] | None
 
@@ -212,26 +208,27 @@ def _noises(event: Any, whole: Any) -> Counter[Fraction]:
 
 def _read_event(event: Any) -> tuple[str, Any]:
     """Return an event and its name; a mapping becomes an event."""
-    if type(event) is _Written:
-        return event.class_name, event
     written = isinstance(event, Mapping)
     name = str(event.get("class_name")) if written else type(event).__name__
     events = import_module("dp_accounting.dp_event")
     kind = getattr(events, name, None) if name.endswith("DpEvent") else None
-    if not written:
-        # A subclass may change the meaning: only the library's own are accepted.
-        if kind is None or type(event) is not kind:
-            raise _unknown_event(event)
-        return name, event
-    fields = {key: event[key] for key in event if key not in _WRITTEN}
-    if kind is None and _FIELDS.get(name) == {*fields} - {"dimension"}:
-        return name, _Written(class_name=name, **fields)
-    if "event" in fields:
-        fields["event"] = _read_event(fields["event"])[1]
-    try:
-        return name, kind(**fields)
-    except without_interrupts(TypeError):
-        raise _unknown_event(event) from None
+    fields = {k: event[k] for k in event if k not in _WRITTEN} if written else {}
+    if kind is None and _FIELDS.get(name) == fields.keys() - {"dimension"}:
+        return name, SimpleNamespace(**fields)
+    if written and kind is not None:
+        if "event" in fields:
+            inner = _read_event(fields["event"])[1]
+            # What has no class stays as it is written.
+            if type(inner) is not SimpleNamespace:
+                fields["event"] = inner
+        try:
+            event = kind(**fields)
+        except without_interrupts(TypeError):
+            raise _unknown_event(event) from None
+    # A subclass may change the meaning: only the library's own classes are accepted.
+    if kind is None or type(event) is not kind:
+        raise _unknown_event(event)
+    return name, event
 
 
 def _parts(event: Any) -> Sequence[Any]:

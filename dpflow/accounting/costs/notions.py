@@ -45,12 +45,12 @@ class _Proven(Cost, named=False):
         """The neighbouring relations that the guarantee holds for."""
         return RELATIONS if self.relation is None else (self.relation,)
 
-    def _set(self, relation: str | None = None, **values: Fraction) -> None:
+    def _set_for(self, relation: str | None, **values: Fraction) -> None:
         if relation not in (None, *RELATIONS):
             msg = f"relation is one of {', '.join(RELATIONS)}; got {relation!r:.60}."
             raise InvalidCost(msg, name="relation", value=repr(relation)[:60])
         object.__setattr__(self, "relation", relation)
-        super()._set(**values)
+        self._set(**values)
 
     def _numbers(self) -> Iterator[tuple[str, Any]]:
         yield from sorted(super()._numbers(), key=lambda pair: pair[0] == "relation")
@@ -65,7 +65,7 @@ class WithEpsilon(_Proven, named=False):
     epsilon: Fraction
 
     def __init__(self, *, epsilon: Number, relation: str | None = None) -> None:
-        self._set(relation, epsilon=exact_epsilon(epsilon))
+        self._set_for(relation, epsilon=exact_epsilon(epsilon))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -82,7 +82,7 @@ class _WithDelta(WithEpsilon, named=False):
             )
             raise InvalidCost(msg, name="epsilon", value="0")
         exact_numbers = {"epsilon": exact_epsilon(epsilon), "delta": exact_delta(delta)}
-        self._set(relation, **exact_numbers)
+        self._set_for(relation, **exact_numbers)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -92,7 +92,7 @@ class _WithRho(_Proven, named=False):
     rho: Fraction
 
     def __init__(self, *, rho: Number, relation: str | None = None) -> None:
-        self._set(relation, rho=exact_rho(rho))
+        self._set_for(relation, rho=exact_rho(rho))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -181,7 +181,7 @@ class ApproxZCDP(_WithRho):
     def __init__(
         self, *, rho: Number, delta: Number, relation: str | None = None
     ) -> None:
-        self._set(relation, rho=exact_rho(rho), delta=exact_delta(delta))
+        self._set_for(relation, rho=exact_rho(rho), delta=exact_delta(delta))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -210,7 +210,7 @@ class RenyiDP(_Proven):
         self, *, order: Number, epsilon: Number, relation: str | None = None
     ) -> None:
         bound = exact_rho(epsilon, name="epsilon")
-        self._set(relation, order=exact_order(order), epsilon=bound)
+        self._set_for(relation, order=exact_order(order), epsilon=bound)
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -259,7 +259,7 @@ class RenyiCurve(_Proven):
             )
             raise InvalidCost(msg, name="curve", value=repr(curve)[:60])
         object.__setattr__(self, "curve", tuple(sorted(bounds.items())))
-        self._set(relation)
+        self._set_for(relation)
         object.__setattr__(self, "source", source and str(source)[:300])
 
     def noisier(self, factor: Fraction) -> RenyiCurve:
@@ -305,4 +305,4 @@ class GaussianDP(_Proven):
     mu: Fraction
 
     def __init__(self, *, mu: Number, relation: str | None = None) -> None:
-        self._set(relation, mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))
+        self._set_for(relation, mu=exact(mu, name="mu", low=_MU_LOW, high=_MU_HIGH))
