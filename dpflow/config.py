@@ -72,10 +72,9 @@ class Settings:
     @property
     def witness_warning(self) -> str | None:
         """Warning of a witness inside the project; None without a reason for one."""
-        folder = Path(self.witness or NO_WITNESS).absolute().resolve()
-        if self.witness in (None, NO_WITNESS) or "://" in str(self.witness):
-            return None
-        if not folder.is_relative_to(self.root.resolve()):
+        is_folder = (self.witness or "").startswith("/")
+        folder, root = map(os.path.realpath, (self.witness or "", self.root))
+        if not is_folder or not Path(folder).is_relative_to(root):
             return None
         return (
             f"the witness {folder} is inside the project: a restore of the project "

@@ -155,10 +155,8 @@ def identify(
             if field == name
         }
         times = {form: _value(name, values, form) for form in forms}
-        is_dated = [
-            isinstance(times[form], date | time) and "%" in form for form in forms
-        ]
-        if not forms or not all(is_dated):
+        dated = [isinstance(v, date | time) and "%" in f for f, v in times.items()]
+        if not dated or not all(dated):
             times = {"": _value(name, values)}
         texts = [_text(name, value, form) for form, value in sorted(times.items())]
         result[name] = "\0".join(texts)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.periods import PERIODS, example_of, period_of
 from dpflow.policy.fields import Record
 from dpflow.policy.types import NAME_PATTERN, Name, problem, shown
@@ -56,22 +56,17 @@ class Partition(Record):
         Raises:
             ConfigurationError: If the name has not its one shape.
         """
-        if not self.fits(name):
-            example = ": letters a to z or A to Z, digits and . _ : @ -"
-            if self.by_time:
-                example = f", as in {example_of(self.by)}"
-            msg = (
-                f"dataset {dataset!r} is divided by {self.by}, and {name!r:.80} names "
-                f"no {self.by}{example}. The step did not run."
-            )
-            raise ConfigurationError(msg)
-
-    def fits(self, name: str) -> bool:
-        """Say whether a partition of the dataset can have a name."""
-        if self.by_time:
-            return period_of(name) == self.by
+        example = ": letters a to z or A to Z, digits and . _ : @ -"
         # A slash would let one account's id be read as another's.
-        return "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
+        is_name = "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
+        if self.by_time:
+            example = f", as in {example_of(self.by)}"
+            is_name = period_of(name) == self.by
+        require(
+            is_name,
+            f"dataset {dataset!r} is divided by {self.by}, and {name!r:.80} names "
+            f"no {self.by}{example}. The step did not run.",
+        )
 
     def problem_with(self, unit: str, relation: str) -> tuple[str, str] | None:
         """Return what is wrong with these under partitions, and what to do."""

@@ -6,6 +6,7 @@ User code is neither run nor read, and the ledger is not opened.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from dpflow.policy.model import Policy
 from dpflow.policy.strict_yaml import Document, parse_document, policy_error
 
 _LOCK = "ledger.lock"
+_OF_HOOK = re.compile("GIT_(?!CONFIG)")
 #: Contents by name; None of a link to no file of the repository.
 Files = Mapping[str, bytes | None]
 
@@ -229,11 +231,7 @@ def _run(
             capture_output=True,
             check=False,
             # Inside a git hook, these variables point to another repository.
-            env={
-                name: text
-                for name, text in os.environ.items()
-                if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")
-            },
+            env={k: v for k, v in os.environ.items() if not _OF_HOOK.match(k)},
             timeout=seconds,
         )
     except without_interrupts(OSError, subprocess.SubprocessError) as error:

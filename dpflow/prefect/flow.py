@@ -248,12 +248,9 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
         return value
     _call_back(on_exhausted, result)
     # A population's file has no `on_exhausted`; those of its datasets hold.
-    choices = [
-        policy.on_exhausted
-        for policy in project.policies.values()
-        if result.dataset in (policy.dataset, f"{PREFIX}{policy.population}")
-        and not policy.dataset.startswith(PREFIX)
-    ]
+    policies = [p for n, p in project.policies.items() if not n.startswith(PREFIX)]
+    named = [(p, f"{PREFIX}{p.population}") for p in policies]
+    choices = [p.on_exhausted for p, n in named if result.dataset in (p.dataset, n)]
     if isinstance(result, BudgetExhausted) and choices:
         if any(choice.schedule == "pause" for choice in choices):
             _pause_schedule()
