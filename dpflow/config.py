@@ -72,9 +72,9 @@ class Settings:
     @property
     def witness_warning(self) -> str | None:
         """Warning of a witness inside the project; None without a reason for one."""
-        is_folder = (self.witness or "").startswith("/")
-        folder, root = map(os.path.realpath, (self.witness or "", self.root))
-        if not is_folder or not Path(folder).is_relative_to(root):
+        witness = self.witness or ""
+        folder, root = os.path.realpath(witness), os.path.realpath(self.root)
+        if not witness.startswith("/") or not Path(folder).is_relative_to(root):
             return None
         return (
             f"the witness {folder} is inside the project: a restore of the project "
