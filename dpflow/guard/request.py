@@ -19,7 +19,6 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     InvalidCost,
-    LedgerUnavailable,
     ReleaseError,
     UnsupportedCost,
     require,
@@ -305,12 +304,7 @@ def owner_of(project: Project) -> str:
     if project.ledger.storage.unwritable is not None:
         # Nothing can be reserved in its name.
         return "reader"
-    try:
-        return project.ledger.owners.mine()
-    except without_interrupts(OSError) as error:
-        place = project.ledger.place
-        msg = f"cannot write in the folder of the ledger {place}: {error.strerror}"
-        raise LedgerUnavailable(msg, ledger=place) from error
+    return project.ledger.owners.mine()
 
 
 def _version(step: Step, call: StepCall, policy: Policy) -> str:
