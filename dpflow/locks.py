@@ -279,7 +279,32 @@ class FileLock:
         self._file = None
 
     def _opened(self, path: str, _: int) -> int:
-        return os.open(path, self._flags | os.O_CLOEXEC, 0o600)
+        return open_private(path, self._flags)
+
+
+def open_private(path: Path | str, flags: int) -> int:
+    """Open a file for this user alone.
+
+    What root makes belongs to the owner of the file that it is named after, or of the
+    folder: other users must be able to go on.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    if flags & os.O_CREAT and os.geteuid() == 0:
+        named_after = Path(path).with_suffix("")
+        owner = (named_after if named_after.is_file() else named_after.parent).stat()
+        with suppress(OSError):
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
+
+
+def reason_of(error: OSError) -> str:
+    """Return what the system says, with the file that it names and its owner."""
+    reason, path = error.strerror or str(error), error.filename
+    if path is None:
+        return reason
+    with suppress(OSError, LookupError):
+        return f"{reason}: {path}, which belongs to {Path(path).owner()}"
+    return f"{reason}: {path}"
 
 
 #: All whose files a forked child inherits.

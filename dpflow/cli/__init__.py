@@ -26,7 +26,7 @@ from dpflow.cli import (
     report,
     status,
 )
-from dpflow.cli.output import fail, survive_closed_pipe, survive_encoding
+from dpflow.cli.output import begin_output, end_output, fail
 from dpflow.cli.params import declare
 from dpflow.exceptions import DpflowError
 from dpflow.removed import COMMANDS
@@ -118,8 +118,13 @@ _declare_all(app)
 
 def main() -> None:
     """Run the command line."""
-    survive_encoding()
+    begin_output()
     try:
         app(prog_name="dpflow")
+    except OSError as error:
+        # Those of files have a name.
+        if error.filename is not None:
+            raise
+        end_output(error)
     finally:
-        survive_closed_pipe()
+        end_output()

@@ -7,6 +7,7 @@ honoured.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -28,6 +29,8 @@ Part = Piece | list[Piece] | Sheet
 Answer = tuple[object, Iterable[Part]] | tuple[object, Iterable[Part], bool]
 #: Where no terminal shows it, a line is never wrapped and a table has a usual width.
 _UNBOUNDED, _PIPED = 10_000, 80
+#: The descriptor of standard error, the last one of the standard streams.
+_STDERR = 2
 #: Words fold only if they are so long, or in a narrow terminal so long.
 _FOLDED = (16, 8)
 _STYLED = ("state", "which is")
@@ -147,18 +150,45 @@ def _cell(head: str, text: str, sheet: Sheet) -> Text:
     return Text(text, style=style_of(text) if head in _STYLED else "")
 
 
-def survive_encoding() -> None:
-    """Print a replacement for what the terminal's encoding lacks, never fail."""
+def begin_output() -> None:
+    """Replace closed streams, and characters that the terminal's encoding lacks.
+
+    Raises:
+        SystemExit: If standard output is closed.
+    """
+    is_closed = sys.stdout is None
+    # A file of the ledger must not become one of the standard streams.
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(nowhere)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
     streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
     for stream in streams:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if is_closed:
+        fail("standard output is closed. Nothing was done. Redirect it to a file.")
+        sys.exit(1)
 
 
-def survive_closed_pipe() -> None:
-    """Drop output without a reader, as Python would complain of it at its end."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+def end_output(error: OSError | None = None) -> None:
+    """Say in one line that the output could not be written; without a reader, nothing.
+
+    Args:
+        error: What writing it raised.
+
+    Raises:
+        SystemExit: If it could not be written.
+    """
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as later:
+            error = later
+            # Python would complain of it once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if error is not None and error.errno != errno.EPIPE:
+        fail(f"the output cannot be written: {error.strerror}")
+        sys.exit(1)

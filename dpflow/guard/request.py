@@ -21,7 +21,6 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     InvalidCost,
-    LedgerUnavailable,
     ReleaseError,
     ReservationConflict,
     UnsupportedCost,
@@ -385,12 +384,7 @@ def owner_of(project: Project) -> str:
     if project.ledger.storage.unwritable is not None:
         # Nothing can be reserved in its name.
         return "reader"
-    try:
-        return project.ledger.owners.mine()
-    except without_interrupts(OSError) as error:
-        place = project.ledger.place
-        msg = f"cannot write in the folder of the ledger {place}: {error.strerror}"
-        raise LedgerUnavailable(msg, ledger=place) from error
+    return project.ledger.owners.mine()
 
 
 def _version(step: Step, call: StepCall, policy: Policy) -> str:

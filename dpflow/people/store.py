@@ -41,7 +41,7 @@ from dpflow.ledger.model import Command, Decision, terms_of_accounts
 from dpflow.ledger.rows import account_key, split
 from dpflow.ledger.state import State, charge_keys
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
-from dpflow.locks import FileLock
+from dpflow.locks import FileLock, open_private, reason_of
 from dpflow.people.slots import Slots
 from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 
@@ -161,7 +161,7 @@ class PersonStore:
             return lock.run(lambda _: self._reserved(people, costs), _LOCK_SECONDS)
         except without_interrupts(OSError) as error:
             msg = (
-                f"the store {self.path} cannot be used: {error.strerror or error}. "
+                f"the store {self.path} cannot be used: {reason_of(error)}. "
                 "The step drew no noise; people may have been charged. Try again."
             )
             raise LedgerUnavailable(msg, ledger=str(self.path)) from error
@@ -280,8 +280,7 @@ def _write(path: Path, people: _People) -> None:
     for part in parts:
         checksum.update(part)
     fresh = path.with_name(f"{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(fresh, flags, 0o600)
+    descriptor = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         for part in (checksum.digest(), *parts):
             write(descriptor, memoryview(part))

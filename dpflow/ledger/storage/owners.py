@@ -13,11 +13,15 @@ import fcntl
 import os
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.interrupts import without_interrupts
-from dpflow.locks import TurnQueue
+from dpflow.locks import TurnQueue, open_private, reason_of
+
+T = TypeVar("T")
 
 #: How long a thread waits for the others of its process.
 THREAD_SECONDS = 60.0
@@ -41,10 +45,10 @@ class Liveness:
         """Return this process's owner name, taking its lock at the first call.
 
         Raises:
-            OSError: If the lock cannot be taken; the caller may not reserve then.
-            LedgerUnavailable: If the server does not answer.
+            LedgerUnavailable: If the lock cannot be taken, or the server does not
+                answer; the caller may not reserve then.
         """
-        return self._lock.run(self._mine, THREAD_SECONDS)
+        return self._run(self._mine)
 
     def _mine(self) -> str:
         # In a forked child, the name of this object is its parent's.
@@ -61,11 +65,23 @@ class Liveness:
         """
         if owner in names_here or not _NAME.fullmatch(owner):
             return owner in names_here
-        return self._lock.run(lambda: self._is_held(owner), THREAD_SECONDS)
+        return self._run(lambda: self._is_held(owner))
 
     def close(self) -> None:
         """Give up this process's name; its open reservations become forfeited."""
-        self._lock.run(self._give_up, THREAD_SECONDS)
+        self._run(self._give_up)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        """Do some work while no other thread does."""
+        try:
+            return self._lock.run(work, THREAD_SECONDS)
+        except without_interrupts(OSError) as error:
+            msg = (
+                "this process cannot say in the ledger that it lives: "
+                f"{reason_of(error)}. The step did not run. Give this user the right "
+                "to write that file and its folder, or try again."
+            )
+            raise LedgerUnavailable(msg) from error
 
     def _take(self) -> str:
         """Return a new name, which others see as alive from now on."""
@@ -105,9 +121,9 @@ class Owners(Liveness):
         return self._name if self._name in names_here else super().mine()
 
     def _take(self) -> str:
-        name, flags = super()._take(), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+        name, flags = super()._take(), os.O_CREAT | os.O_RDWR
         if self._path not in _files:
-            _files[self._path] = os.open(self._path, flags, 0o600)
+            _files[self._path] = open_private(self._path, flags)
         try:
             # A record lock (not flock): children of a fork do not inherit it.
             flags = fcntl.LOCK_EX | fcntl.LOCK_NB

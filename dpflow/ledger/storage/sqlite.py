@@ -26,7 +26,8 @@ from dpflow.ledger.storage.sqlite_files import (
     FileId,
     check_before_making,
     check_left,
-    check_space,
+    is_only_read,
+    lack_of_space,
     look_at,
     not_writable,
     opened_for_reading,
@@ -102,7 +103,7 @@ class SqliteStorage(Storage):
         """Why this process may only read the file; None if it may write it."""
         if self._connection is not None and not self._read_only:
             return None
-        return super().unwritable or not_writable(self.path)
+        return super().unwritable or not_writable(self.path) or lack_of_space(self.path)
 
     def owners(self) -> Owners:
         """Return an owner of charges; all names of the file share its folder."""
@@ -143,7 +144,7 @@ class SqliteStorage(Storage):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        open_here = self._connection is not None or not not_writable(self.path)
+        open_here = self._connection is not None or not is_only_read(self.path)
         opened = self._unlocked(until) if open_here else opened_for_reading(self.path)
         with self._alone(), opened as connection:
             try:
@@ -216,7 +217,6 @@ class SqliteStorage(Storage):
 
     def _connect(self) -> sqlite3.Connection:
         check_left(self.path)
-        check_space(self.path)
         if not self._read_only:
             sync_log(self.path)
         self._wal = None

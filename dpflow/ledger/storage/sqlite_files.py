@@ -31,6 +31,7 @@ from dpflow.exceptions import (
 )
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.storage.base import busy, damaged, unavailable, unusable
+from dpflow.locks import reason_of
 
 logger = logging.getLogger("dpflow")
 
@@ -190,7 +191,8 @@ def check_before_making(path: Path) -> None:
             )
             raise ConfigurationError(msg)
     check_place(real_path(path))
-    check_space(path)
+    if (problem := lack_of_space(path)) is not None:
+        raise problem
 
 
 def check_left(path: Path) -> None:
@@ -250,14 +252,19 @@ def _has_content(path: Path) -> bool:
     return False
 
 
-def check_space(path: Path) -> None:
-    """Refuse a disk with too little space for a ledger.
-
-    Raises:
-        LedgerUnavailable: If so.
-    """
-    if shutil.disk_usage(real_path(path).parent).free < _SPACE_BYTES:
-        raise unavailable(str(path), "has less than 16 MiB free on its disk; free some")
+def lack_of_space(path: Path) -> LedgerUnavailable | None:
+    """Return why nothing is charged on a ledger's disk; None if there is space."""
+    folder, free = real_path(path).parent, _SPACE_BYTES
+    with suppress(OSError):
+        free = shutil.disk_usage(folder).free
+    if free >= _SPACE_BYTES:
+        return None
+    what = (
+        f"has less than 16 MiB free on its disk: {free:,} bytes of {_SPACE_BYTES:,} in "
+        f"{folder}. Nothing was charged. What is in it can be read, and a release that "
+        "it keeps is replayed. Free some space."
+    )
+    return unavailable(str(path), what)
 
 
 def sync_log(path: Path) -> None:
@@ -311,7 +318,7 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     text, operational = str(error), isinstance(error, sqlite3.OperationalError)
     if isinstance(error, OSError):
         what = (
-            f"cannot be used: {error.strerror or text}. See to its file system (space, "
+            f"cannot be used: {reason_of(error)}. See to its file system (space, "
             "locks) and try again; or ask its owner for the right to read "
             f"{path.name}*, and to write that and its folder."
         )
@@ -349,6 +356,15 @@ def not_writable(path: Path) -> LedgerUnavailable | None:
         f"{real.parent} can be written."
     )
     return unavailable(str(path), what)
+
+
+def is_only_read(path: Path) -> bool:
+    """Return True if a reader changes no file: it may not, or there is no space."""
+    if not_writable(path) is not None:
+        return True
+    has_index = real_path(path, "-shm").exists()
+    can_be_read = has_index or not _has_content(real_path(path, "-wal"))
+    return can_be_read and lack_of_space(path) is not None
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.entry import Entry, Sums, canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.rows import account_key, split, sums_of_lists
-from dpflow.locks import TurnQueue
+from dpflow.locks import TurnQueue, reason_of
 
 T = TypeVar("T")
 
@@ -365,7 +365,8 @@ class Witness(ABC):
             )
             raise LedgerCorrupt(msg, witness=self.place) from None
         except without_interrupts(OSError, LedgerUnavailable) as error:
-            text = str(getattr(error, "strerror", None) or error).rstrip(".?")
+            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            text = why.rstrip(".?")
             msg = (
                 f"the witness {self.place} does not answer: {text}. The step did not "
                 "run; try again. DPFLOW_WITNESS names another place for it."

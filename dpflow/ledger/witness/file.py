@@ -16,7 +16,7 @@ from dpflow.durable import make_private_folder, sync, sync_path, write
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.witness.base import Change, End, Stored, Witness
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
-from dpflow.locks import FileLock
+from dpflow.locks import FileLock, open_private
 
 
 class FileWitness(Witness):
@@ -77,7 +77,7 @@ class FileWitness(Witness):
             texts = change(old)
             if old and old[0][:12] != texts[0][:12]:
                 os.link(self.path, next(path for path in asides if not path.exists()))
-            descriptor = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            descriptor = open_private(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
             try:
                 write(descriptor, _joined(texts))
                 sync(descriptor)

@@ -33,6 +33,7 @@ from tests.ledger.support import (
     fill,
     granted,
     impatient,
+    kinds,
     new_ledger,
     read,
     refusal,
@@ -86,7 +87,7 @@ def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
 def test_a_new_ledger_without_space_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a ledger would stand in the way of a whole one; nor is an old one opened."""
+    """Half a ledger would be in the way of a whole one; an old one grants nothing."""
     space = SimpleNamespace(free=16 * 2**20 - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: space)
     with pytest.raises(LedgerUnavailable, match="16 MiB"):
@@ -95,8 +96,10 @@ def test_a_new_ledger_without_space_leaves_nothing(
     space.free += 1
     new_ledger(tmp_path).close()
     space.free -= 1
-    with pytest.raises(LedgerUnavailable, match="16 MiB"):
-        open_ledger(url(tmp_path / "ledger.db"))
+    ledger = open_ledger(url(tmp_path / "ledger.db"))
+    with pytest.raises(LedgerUnavailable, match=r"16,777,215 bytes of 16,777,216 in /"):
+        granted(ledger)
+    assert kinds(ledger) == []
 
 
 # Who may not write
