@@ -224,8 +224,11 @@ def laplace_answers(
 
 
 def _steps_of(cost: Refined) -> list[Fraction]:
-    """Return the scales of the draws in steps, rounded up to floats."""
-    widened = Fraction(GRID + ADDED) / cost.finest.sensitivity
+    """Return the scales of the draws in steps, rounded up to floats.
+
+    One more step is for the price, which is that of continuous noise.
+    """
+    widened = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
     return [Fraction(whole_scale(scale * widened)) for scale in cost.spreads]
 
 

@@ -51,7 +51,7 @@ def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
 
 @approx_zcdp.register
 def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
-    """Largest mean loss of a range: arXiv 2510.25746, notions.md#range-to-zcdp."""
+    """Mean loss (arXiv 2510.25746): derivations/notions.md#range-to-zcdp."""
     return _range_rho(cost.epsilon), Fraction(0)
 
 
