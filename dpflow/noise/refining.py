@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 from mpmath.ctx_mp import MPContext
@@ -29,7 +30,7 @@ from dpflow.noise.containers import MILLION, Millionths, check_number, one_numbe
 from dpflow.noise.draws import Sampler, sampler_for, whole_laplace, whole_scale
 from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.sources import random_bytes
-from dpflow.rounding import Number, float_up, to_fraction, to_real
+from dpflow.rounding import Number, to_fraction, to_real
 
 #: Adds the noise of a Gaussian to numbers.
 Noisy = Callable[[Gaussian, Sequence[float]], list[float]]
@@ -107,8 +108,8 @@ def answers(cost: Cost, values: Any) -> Iterator[Answer]:
 
     Everything is checked here, and nothing is drawn before the first is taken.
 
-    Source: Ligett, Neel, Roth, Waggoner, Wu 2017 (arXiv 1705.10829) Alg. 1, with
-    discrete Laplace noise; docs/derivations/output-dp.md#noise-reduction.
+    Source: Ligett, Neel, Roth, Waggoner, Wu 2017 (arXiv 1705.10829) Alg. 1, on a grid;
+    docs/derivations/output-dp.md#noise-reduction.
 
     Assumes: a privacy unit moves the numbers together by at most the sensitivity, in L1
     norm for a Laplace and in L2 norm for a Gaussian; how many there are is public.
@@ -138,8 +139,7 @@ def answers(cost: Cost, values: Any) -> Iterator[Answer]:
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, [float(value) for value in values], _by_opendp)
         return (tuple(map(round, numbers)) for numbers in drawn)
-    scales = [Fraction(float_up(scale)) for scale in cost.spreads]
-    return laplace_answers(values, scales, whole_laplace)
+    return whole_answers(cost, values, whole_laplace)
 
 
 def _refined(cost: Cost) -> Refined:
@@ -195,6 +195,21 @@ def laplace_numbers(
         yield float(max(-_LARGEST, min(value, _LARGEST)))
 
 
+def whole_answers(
+    cost: Refined, values: Sequence[int], noise: Whole
+) -> Iterator[Answer]:
+    """Return the whole numbers next to ones with Laplace noise, the coarsest first.
+
+    The noise is in small steps of a whole number. Noise in steps of 1 would lose more
+    than the price of continuous noise (docs/derivations/accuracy.md#on-a-grid).
+    """
+    steps = max(GRID // ceil(cost.finest.sensitivity), 1)
+    widened = steps * (1 + Fraction(ADDED, GRID))
+    scales = [Fraction(whole_scale(scale * widened)) for scale in cost.spreads]
+    drawn = laplace_answers([value * steps for value in values], scales, noise)
+    return (tuple(round(Fraction(n, steps)) for n in answer) for answer in drawn)
+
+
 def laplace_answers(
     values: Sequence[int], scales: Sequence[Fraction], noise: Whole
 ) -> Iterator[Answer]:
@@ -209,8 +224,11 @@ def laplace_answers(
 
 
 def _steps_of(cost: Refined) -> list[Fraction]:
-    """Return the scales of the draws in steps, rounded up to floats."""
-    widened = Fraction(GRID + ADDED) / cost.finest.sensitivity
+    """Return the scales of the draws in steps, rounded up to floats.
+
+    One more step is for the price, which is that of continuous noise.
+    """
+    widened = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
     return [Fraction(whole_scale(scale * widened)) for scale in cost.spreads]
 
 

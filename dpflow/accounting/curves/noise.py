@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting.costs.noise import (
@@ -13,6 +14,7 @@ from dpflow.accounting.costs.noise import (
     PoissonSampledGaussian,
     RandomizedResponse,
 )
+from dpflow.accounting.costs.refined import LaplaceDraws
 from dpflow.accounting.curves.prices import (
     approx_zcdp,
     gdp_mu_squared,
@@ -49,8 +51,30 @@ def _(cost: RandomizedResponse) -> tuple[Fraction, Fraction]:
 
 @approx_zcdp.register
 def _(cost: ExponentialMechanism) -> tuple[Fraction, Fraction]:
-    """Cesar, Rogers 2021 (arXiv 2004.07223v3) Cor. 9: a loss of range epsilon."""
-    return cost.epsilon**2 / 8, Fraction(0)
+    """Mean loss (arXiv 2510.25746): derivations/notions.md#range-to-zcdp."""
+    return _range_rho(cost.epsilon), Fraction(0)
+
+
+@lru_cache(maxsize=4096)
+def _range_rho(epsilon: Fraction) -> Fraction:
+    def value(mp: Any) -> Any:
+        half = to_real(mp, epsilon) / 2
+        return mp.log(mp.sinh(half) / half) + half * mp.coth(half) - 1
+
+    # Cesar, Rogers 2021 (arXiv 2004.07223v3) Cor. 9.
+    return min(bound_above(value), epsilon**2 / 8)
+
+
+@approx_zcdp.register
+def _(cost: LaplaceDraws) -> tuple[Fraction, Fraction]:
+    """That of the finest draw: derivations/accuracy.md#refined-laplace."""
+    return approx_zcdp(cost.finest)
+
+
+@gdp_mu_squared.register
+def _(cost: LaplaceDraws) -> Fraction:
+    """That of the finest draw: derivations/accuracy.md#refined-laplace."""
+    return gdp_mu_squared(cost.finest)
 
 
 @approx_zcdp.register

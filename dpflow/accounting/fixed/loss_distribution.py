@@ -17,6 +17,7 @@ from scipy.special import log_ndtr, ndtr  # type: ignore[import-untyped]
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Laplace, PoissonSampledGaussian
+from dpflow.accounting.costs.refined import LaplaceDraws
 from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import refuse
 from dpflow.accounting.fixed.loss_grid import (
@@ -77,6 +78,12 @@ def _(cost: Laplace) -> tuple[Curve, ...]:
         return np.where(loss < bound, value + RAISE * above, 0.0)
 
     return (curve,)
+
+
+@curves.register
+def _(cost: LaplaceDraws) -> tuple[Curve, ...]:
+    """Return the curve of the finest draw."""
+    return curves(cost.finest)
 
 
 @curves.register

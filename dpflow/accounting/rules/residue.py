@@ -10,6 +10,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian, Laplace
 from dpflow.accounting.costs.notions import GaussianDP
+from dpflow.accounting.costs.refined import LaplaceDraws
 from dpflow.accounting.curves.conversions import gdp_budget
 from dpflow.accounting.curves.prices import approx_dp, gdp_mu_squared
 from dpflow.accounting.rules.delta_loss import SplitsDelta
@@ -188,6 +189,12 @@ def _(cost: GaussianDP) -> tuple[str, Fraction, Fraction]:
 def _(cost: Laplace) -> tuple[str, Fraction, Fraction]:
     """Its own pair: derivations/residue.md#laplace."""
     return LAPLACE, cost.sensitivity / cost.scale, Fraction(0)
+
+
+@residue_pair.register
+def _(cost: LaplaceDraws) -> tuple[str, Fraction, Fraction]:
+    """That of the finest draw: derivations/accuracy.md#refined-laplace."""
+    return residue_pair(cost.finest)
 
 
 @residue_pair.register
