@@ -24,7 +24,14 @@ from dpflow.exceptions import (
     public_name,
     require,
 )
-from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
+from dpflow.guard.bodies import (
+    Home,
+    begin_body,
+    calling_bodies,
+    check_loop,
+    end_body,
+    home,
+)
 from dpflow.guard.functions import check_output
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import shown
@@ -449,6 +456,7 @@ async def arun(
     Waiting for the ledger's answer does not block the event loop. The settlement
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
+    check_loop(step.name)
     project, request = ask(step, args, kwargs, place)
     answer = await areserve(project, request, place, noise=step.noise)
     if isinstance(answer, Replayed):
