@@ -199,48 +199,42 @@ class ReleaseError(DpflowError):
     """A value that cannot be released or stored; the value is never in the text."""
 
 
-class PublicError(ReleaseError):
+#: Text and details of the public errors that dpflow's own code made.
+_origins: WeakKeyDictionary[BaseException, tuple[str, Any]] = WeakKeyDictionary()
+
+
+class _Traced(DpflowError):
+    """An error that is noted as it was when dpflow's own code made it."""
+
+    def __init__(self, message: str = "", /, **details: Any) -> None:
+        super().__init__(message, **details)
+        frame = sys._getframe(1)  # noqa: SLF001
+        if frame.f_globals.get("__name__") == __name__:
+            frame = frame.f_back or frame  # of `require`
+        if str(frame.f_globals.get("__name__")).startswith("dpflow."):
+            _origins[self] = message, {**details}
+
+
+class PublicError(_Traced, ReleaseError):
     """An error of dpflow's own checks of declarations, which leaves a body.
 
     Its text holds declared names and numbers only. A subclass is withheld, and so is
     one that other code makes; what a body changes in one is lost.
     """
 
-    def __init__(self, message: str = "", /, **details: Any) -> None:
-        super().__init__(message, **details)
-        _note_origin(self)
 
-
-class PublicContributionsError(ContributionsError):
+class PublicContributionsError(_Traced, ContributionsError):
     """The same of declared bounds on contributions."""
-
-    def __init__(self, message: str = "", /, **details: Any) -> None:
-        super().__init__(message, **details)
-        _note_origin(self)
-
-
-#: Text and details of the public errors that dpflow's own code made.
-_origins: WeakKeyDictionary[BaseException, tuple[str, dict[str, Any]]]
-_origins = WeakKeyDictionary()
-
-
-def _note_origin(error: PublicError | PublicContributionsError) -> None:
-    """Note what a public error says, if it is made in dpflow."""
-    frame = sys._getframe(2)  # noqa: SLF001
-    if frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
-        frame = frame.f_back  # of `require`
-    if str(frame.f_globals.get("__name__")).startswith("dpflow."):
-        _origins[error] = error.message, dict(error.details)
 
 
 def made_anew(error: BaseException) -> BaseException | None:
     """Return a public error as dpflow made it; None of any other error."""
-    kind = type(error)
     # A class that a body has made may claim to be equal.
-    if not any(kind is public for public in (PublicError, PublicContributionsError)):
-        return None
-    message, details = _origins.get(error, ("", {}))
-    return kind(message, **details) if message else None
+    for kind in (PublicError, PublicContributionsError):
+        if type(error) is kind and error in _origins:
+            message, details = _origins[error]
+            return kind(message, **details)
+    return None
 
 
 def require(

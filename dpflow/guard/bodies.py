@@ -19,7 +19,7 @@ from contextvars import ContextVar, Token
 from types import FrameType
 from typing import Any
 
-from dpflow.exceptions import PublicError, require
+from dpflow.exceptions import PublicError
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -37,23 +37,6 @@ def home() -> Home:
     except RuntimeError:
         task = None
     return threading.current_thread(), task
-
-
-def check_loop(step: str) -> None:
-    """Refuse to run an async step without an event loop of asyncio.
-
-    Raises:
-        ConfigurationError: If none runs it: it may be one of trio.
-    """
-    loop = None
-    with contextlib.suppress(RuntimeError):
-        loop = asyncio.get_running_loop()
-    require(
-        loop is not None,
-        f"async step {step!r} runs under asyncio only, and no event loop of asyncio "
-        "runs it (trio has its own). The step did not run. Call it under asyncio, or "
-        "make a sync step of it.",
-    )
 
 
 def begin_body(frame: FrameType | None, execution: Any) -> Token[Any] | None:

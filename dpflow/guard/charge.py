@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -24,14 +24,7 @@ from dpflow.exceptions import (
     public_name,
     require,
 )
-from dpflow.guard.bodies import (
-    Home,
-    begin_body,
-    calling_bodies,
-    check_loop,
-    end_body,
-    home,
-)
+from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import shown
@@ -290,8 +283,7 @@ class Execution:
         if public is None or _IN_FULL in public.message:
             return error
         text = f"{public.message.rstrip('.')}. The step {_IN_FULL}."
-        ended: BaseException = type(public)(text, **public.details)
-        return ended
+        return cast("BaseException", type(public)(text, **public.details))
 
     def end(self, cell: CellLike | None = None) -> Any:
         """Post the charge, in full where the body raised, and return the output.
@@ -456,7 +448,6 @@ async def arun(
     Waiting for the ledger's answer does not block the event loop. The settlement
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
-    check_loop(step.name)
     project, request = ask(step, args, kwargs, place)
     answer = await areserve(project, request, place, noise=step.noise)
     if isinstance(answer, Replayed):
