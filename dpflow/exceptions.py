@@ -32,6 +32,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 
 def how_to_install(extra: str) -> str:
@@ -198,15 +199,42 @@ class ReleaseError(DpflowError):
     """A value that cannot be released or stored; the value is never in the text."""
 
 
-class PublicError(ReleaseError):
+#: Text and details of the public errors that dpflow's own code made.
+_origins: WeakKeyDictionary[BaseException, tuple[str, Any]] = WeakKeyDictionary()
+
+
+class _Traced(DpflowError):
+    """An error that is noted as it was when dpflow's own code made it."""
+
+    def __init__(self, message: str = "", /, **details: Any) -> None:
+        super().__init__(message, **details)
+        frame = sys._getframe(1)  # noqa: SLF001
+        if frame.f_globals.get("__name__") == __name__:
+            frame = frame.f_back or frame  # of `require`
+        if str(frame.f_globals.get("__name__")).startswith("dpflow."):
+            _origins[self] = message, {**details}
+
+
+class PublicError(_Traced, ReleaseError):
     """An error of dpflow's own checks of declarations, which leaves a body.
 
-    Its text holds declared names and numbers only. A subclass is withheld.
+    Its text holds declared names and numbers only. A subclass is withheld, and so is
+    one that other code makes; what a body changes in one is lost.
     """
 
 
-class PublicContributionsError(ContributionsError):
+class PublicContributionsError(_Traced, ContributionsError):
     """The same of declared bounds on contributions."""
+
+
+def made_anew(error: BaseException) -> BaseException | None:
+    """Return a public error as dpflow made it; None of any other error."""
+    # A class that a body has made may claim to be equal.
+    for kind in (PublicError, PublicContributionsError):
+        if type(error) is kind and error in _origins:
+            message, details = _origins[error]
+            return kind(message, **details)
+    return None
 
 
 def require(

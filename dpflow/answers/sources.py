@@ -84,11 +84,24 @@ def check_shared(sources: Sequence[Source], *omitted: str) -> None:
 
 
 def measured(ledger: Ledger, where: Mapping[str, str]) -> list[Source]:
-    """Read the releases that declare a measure and agree with `where`, newest first."""
+    """Read the releases that declare a measure and agree with `where`, newest first.
+
+    Raises:
+        ReleaseError: If none of them agrees.
+    """
     kept = [each for each in releases(ledger) if each.facts["measures"]]
     values = release_values(ledger, kept)
     every = [_source(each, values.get(each.id)) for each in kept]
-    return [s for s in every if all(s.shared.get(n) == t for n, t in where.items())]
+    chosen = [s for s in every if all(s.shared.get(n) == t for n, t in where.items())]
+    fields = [each.facts["measures"]["fields"].items() for each in kept]
+    known = sorted({f"{n}={t}" for each in fields for n, t in each if not period_of(t)})
+    require(
+        chosen or not every,
+        f"no release has {', '.join(f'{n}={t}' for n, t in where.items())} in its key. "
+        f"Fields of the keys here: {', '.join(known[:20]) or 'periods alone'}.",
+        ReleaseError,
+    )
+    return chosen
 
 
 def _source(kept: KeptRelease, text: str | None) -> Source:

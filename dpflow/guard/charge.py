@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -20,13 +20,14 @@ from dpflow.exceptions import (
     DpflowError,
     PublicError,
     ReleaseError,
+    made_anew,
     public_name,
     require,
 )
 from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
 from dpflow.guard.project import Project
-from dpflow.guard.redaction import is_public, shown
+from dpflow.guard.redaction import shown
 from dpflow.guard.request import Place, ask, warn
 from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
@@ -285,10 +286,11 @@ class Execution:
         if any(policy.errors == "redact" for policy in self.request.policies):
             datasets = ", ".join(self.request.datasets)
             error = shown(error, step=self.request.step, dataset=datasets)
-        if is_public(error) and _IN_FULL not in error.message:
-            error.message = f"{error.message.rstrip('.')}. The step {_IN_FULL}."
-            error.args = (error.message,)
-        return error
+        public: Any = made_anew(error)
+        if public is None or _IN_FULL in public.message:
+            return error
+        text = f"{public.message.rstrip('.')}. The step {_IN_FULL}."
+        return cast("BaseException", type(public)(text, **public.details))
 
     def end(self, cell: CellLike | None = None) -> Any:
         """Post the charge, in full where the body raised, and return the output.

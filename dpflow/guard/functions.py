@@ -93,27 +93,20 @@ def check_output(step: str, value: object) -> None:
 
 def layers(function: Any) -> list[Any]:
     """Return a function with those that it decorates, the innermost last."""
-    result = [function]
-    while callable(inner := _wrapped(result[-1])) and len(result) < _MOST_LAYERS:
+    result: list[Any] = []
+    inner = function
+    while callable(inner) and len(result) < _MOST_LAYERS:
         result.append(inner)
-    return result
-
-
-def _wrapped(function: Any) -> Any:
-    if isinstance(function, functools.partial):
-        return function.func
-    if inspect.ismethod(function):
-        return function.__func__
-    return getattr(function, "__wrapped__", None)
+        is_partial = isinstance(inner, functools.partial)
+        inner = getattr(inner, "func" if is_partial else "__wrapped__", None)
+    return result or [function]
 
 
 def held_by(layer: Any) -> list[Any]:
     """Return the values that a function, or an object that is called, holds."""
-    if isinstance(layer, functools.partial):
-        return [*layer.args, *layer.keywords.values()]
-    if inspect.isfunction(layer):
-        return [*_variables(layer).values()]
-    return [*getattr(layer, "__dict__", {}).values()]
+    is_function = inspect.isfunction(layer)
+    variables = _variables(layer) if is_function else getattr(layer, "__dict__", {})
+    return [*variables.values()]
 
 
 def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
@@ -123,17 +116,15 @@ def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
     instance of a bound method, and the positional arguments of a `partial`.
     """
     result: dict[str, Any] = {}
-    variables: dict[str, Any] = {}
-    for layer in () if function is None else layers(function):
-        if inspect.ismethod(layer):
-            result["self"] = layer.__self__
-        elif isinstance(layer, functools.partial):
+    every = [] if function is None else layers(function)
+    for layer in every:
+        if isinstance(layer, functools.partial):
             result |= inspect.signature(layer.func).bind_partial(*layer.args).arguments
-        elif inspect.isfunction(layer):
-            variables = _variables(layer)
-        else:
-            variables = {"self": getattr(layer, "__self__", layer)}
-    return {**result, **variables}
+        elif inspect.isfunction(layer) and layer is every[-1]:
+            result |= _variables(layer)
+        elif inspect.ismethod(layer) or layer is every[-1]:
+            result["self"] = getattr(layer, "__self__", layer)
+    return result
 
 
 def decorator_of(function: Callable[..., Any]) -> str:

@@ -10,13 +10,20 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import ConfigurationError, ReleaseError, ReservationConflict
 from dpflow.guard.functions import held_by, layers
+from dpflow.guard.project import Project
+from dpflow.guard.step import Step, StepCall
+from dpflow.ledger.codec import encode
+from dpflow.ledger.records import described
+from dpflow.ledger.views.releases import has_release
 
 #: How many release keys of a process are compared with one another.
 _MOST_KEYS = 10_000
@@ -140,3 +147,75 @@ def _has_name(function: Any, *, own: bool) -> bool:
             found = inspect.getattr_static(found, name, None)
         values = [found]
     return any(callable(v) and layers(v)[-1] is inner for v in values)
+
+
+def requested_release(
+    step: Step,
+    call: StepCall,
+    charged: tuple[Cost, list[str]],
+    project: Project,
+    run: str | None,
+) -> tuple[str | None, dict[str, str]]:
+    """Return the digest of the release key, and the step's function by its digests.
+
+    Under a former name of the step, if there is a release.
+
+    Args:
+        step: The declaration of the step's author.
+        call: The arguments of a call.
+        charged: Its cost, and the versions of the data.
+        project: The project that is charged.
+        run: The flow run around the call, if there is one.
+
+    Raises:
+        ReservationConflict: If another function asked for the release.
+    """
+    cost, versions = charged
+    if call.key is None and (run is None or not step.replays):
+        return None, {}
+    digests = project.ledger.digests
+    own = maker_of(step.body, call.receiver, project.settings.root)
+    makers = own, *map(own.before_move, step.moved_from)
+
+    def key_of(name: str, maker: Maker) -> str:
+        parts = [list(step.datasets), versions, name]
+        parts += [call.partitions] if call.partitions else []
+        if call.key is not None:
+            return digests.of("named", *parts, call.key)
+        what = [maker.function, described(cost), _encoded(step, call.public)]
+        return digests.of("run", *parts, run, *what)
+
+    key = key_of(step.name, own)
+    for maker in makers[1:]:
+        former = maker.function.rpartition(":")[2].rpartition(".")[2]
+        keys = (key, key_of(step.name, maker), key_of(former, maker))
+        key = next((k for k in keys if has_release(project.ledger, k)), key)
+    other = None if step.fresh else other_maker(key, step.body, makers)
+    if other is not None and has_release(project.ledger, key):
+        theirs = repr(str(other)) if other != own else "one of this name and other code"
+        msg = (
+            f"the release of step {step.name!r} belongs to another function: {theirs}, "
+            f"and not {str(own)!r}. Give each its own release_key= or name=; after a "
+            f"move say moved_from={other.function!r}. The step did not run."
+        )
+        raise ReservationConflict(msg, release_key=call.key)
+    note_maker(key, step.body, own)
+    texts = {digests.of("function", key, *maker): str(maker) for maker in makers}
+    return key, texts
+
+
+def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
+    """Encode the public arguments, which identify a release within a flow run."""
+    texts = {}
+    for name, value in public.items():
+        try:
+            texts[name] = encode(value)
+        except ReleaseError as error:
+            kind = error.details.get("type", type(value).__name__)
+            msg = (
+                f"argument {name!r} of step {step.name!r} cannot identify a release: "
+                f"it holds a value of type {kind}. Mark it private=({name!r},), or "
+                "give a release_key over the other arguments."
+            )
+            raise ConfigurationError(msg) from error
+    return texts

@@ -10,21 +10,19 @@ from __future__ import annotations
 import sys
 import sysconfig
 from asyncio import CancelledError
-from typing import Any, TypeGuard
+from signal import SIGTERM
+from typing import Any
 
 from dpflow.config import short_path
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     DPStepFailed,
-    PublicContributionsError,
-    PublicError,
+    made_anew,
     public_kind,
     public_name,
 )
 
-#: Errors whose texts hold declared names and numbers only. A subclass may say anything.
-_PUBLIC = (PublicError, PublicContributionsError)
 #: Python's own errors that are no `Exception`, the general one last.
 _ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError, BaseException)
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
@@ -83,8 +81,8 @@ def _withheld(
     """Return an error with the type and line of another, or its permitted part."""
     name, line = public_name(type(error)), ""
     try:
-        if is_public(error):
-            return _bare(error)
+        if (public := made_anew(error)) is not None:
+            return public
         if not issubclass(type(error), Exception):
             return _ending(error)
         line = _line_of(error)
@@ -92,14 +90,6 @@ def _withheld(
         pass
     msg = f"{name} in {where}{line} (text withheld: it may hold private data). {hint}"
     return DPStepFailed(msg, **facts, error_type=name)
-
-
-def is_public(
-    error: BaseException,
-) -> TypeGuard[PublicError | PublicContributionsError]:
-    """Return whether the text of an error may leave a body."""
-    # A class that a body has made may claim to be equal.
-    return any(type(error) is kind for kind in _PUBLIC)
 
 
 def _line_of(error: BaseException) -> str:
@@ -128,9 +118,8 @@ def _ending(error: BaseException) -> BaseException:
         return _ending(next(m for m in members if not issubclass(type(m), Exception)))
     kind = public_kind(type(error))
     if kind is type(error) and kind.__module__.startswith("prefect."):
-        # Prefect acts on what its own signals carry.
-        error.args = ()
-        return _bare(error)
+        # Prefect acts on the kinds of its own signals.
+        return kind(SIGTERM) if kind.__name__ == "TerminationSignal" else kind()
     if kind.__module__.startswith("_pytest."):
         # Its classes say that they are Python's own.
         own = vars(sys.modules[kind.__module__]).values()
@@ -142,9 +131,9 @@ def _ending(error: BaseException) -> BaseException:
     base = next(each for each in _ENDINGS if issubclass(kind, each))
     if base is SystemExit:
         code = _own(error, "code", SystemExit)
-        # Python prints a code that is no number, and then ends with 1.
-        plain = code is None or (type(code) is int and code in range(256))
-        return SystemExit(code if plain else 1)
+        # A code of eight bits could count rows; Python prints one that is no number.
+        ended_well = code is None or (type(code) is int and code == 0)
+        return SystemExit(code if ended_well else 1)
     return base(_SCOPE) if base is CancelledError and _of_a_scope(error) else base()
 
 
@@ -162,11 +151,3 @@ def _of_a_scope(error: BaseException) -> bool:
 def _own(error: BaseException, name: str, kind: type = BaseException) -> Any:
     """Return an attribute as Python keeps it, whatever the error's class says."""
     return vars(kind)[name].__get__(error)
-
-
-def _bare(error: BaseException) -> BaseException:
-    """Take the errors behind an error, its notes and its frames away."""
-    error.__cause__ = error.__context__ = error.__traceback__ = None
-    if hasattr(error, "__notes__"):
-        del error.__notes__
-    return error

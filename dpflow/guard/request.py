@@ -21,24 +21,20 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     InvalidCost,
-    ReleaseError,
-    ReservationConflict,
     UnsupportedCost,
     require,
 )
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named, holds_rows
-from dpflow.guard.identity import Maker, maker_of, note_maker, other_maker
+from dpflow.guard.identity import requested_release
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import Ledger
-from dpflow.ledger.codec import encode
 from dpflow.ledger.decision.terms import agrees
-from dpflow.ledger.records import Granted, Request, described
+from dpflow.ledger.records import Granted, Request
 from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.entries import alert_text
-from dpflow.ledger.views.releases import has_release
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.planned_noise import planned_multiplier
@@ -212,7 +208,8 @@ def ask(
         cost = _planned(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
-    release_key, makers = _release(step, call, (cost, versions), project, place)
+    run = place.flows[0].run if place.flows else None
+    release_key, makers = requested_release(step, call, (cost, versions), project, run)
     digests = project.ledger.digests
     arguments = {
         name: None if text is None else digests.of("argument", release_key, name, text)
@@ -258,62 +255,6 @@ def warn(step: str, text: str) -> None:
     message = f"DP step {step!r}: {text}"
     logger.warning(message)
     warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-def _release(
-    step: Step,
-    call: StepCall,
-    charged: tuple[Cost, list[str]],
-    project: Project,
-    place: Place,
-) -> tuple[str | None, dict[str, str]]:
-    """Return the digest of the release key, and the step's function by its digests.
-
-    Under a former name of the step, if there is a release.
-
-    Args:
-        step: The declaration of the step's author.
-        call: The arguments of a call.
-        charged: Its cost, and the versions of the data.
-        project: The project that is charged.
-        place: The place of the call.
-
-    Raises:
-        ReservationConflict: If another function asked for the release.
-    """
-    cost, versions = charged
-    run = place.flows[0].run if place.flows else None
-    if call.key is None and (run is None or not step.replays):
-        return None, {}
-    digests = project.ledger.digests
-    own = maker_of(step.body, call.receiver, project.settings.root)
-    makers = own, *map(own.before_move, step.moved_from)
-
-    def key_of(name: str, maker: Maker) -> str:
-        parts = [list(step.datasets), versions, name]
-        parts += [call.partitions] if call.partitions else []
-        if call.key is not None:
-            return digests.of("named", *parts, call.key)
-        what = [maker.function, described(cost), _encoded(step, call.public)]
-        return digests.of("run", *parts, run, *what)
-
-    key = key_of(step.name, own)
-    for maker in makers[1:]:
-        former = maker.function.rpartition(":")[2].rpartition(".")[2]
-        keys = (key, key_of(step.name, maker), key_of(former, maker))
-        key = next((k for k in keys if has_release(project.ledger, k)), key)
-    other = None if step.fresh else other_maker(key, step.body, makers)
-    if other is not None and has_release(project.ledger, key):
-        theirs = repr(str(other)) if other != own else "one of this name and other code"
-        msg = (
-            f"the release of step {step.name!r} belongs to another function: {theirs}, "
-            f"and not {str(own)!r}. Give each its own release_key= or name=; after a "
-            f"move say moved_from={other.function!r}. The step did not run."
-        )
-        raise ReservationConflict(msg, release_key=call.key)
-    note_maker(key, step.body, own)
-    texts = {digests.of("function", key, *maker): str(maker) for maker in makers}
-    return key, texts
 
 
 def request_of(
@@ -421,23 +362,6 @@ def _measured(
     key = call.key or ""
     fields = {name: text for name, text in call.texts.items() if text and text in key}
     return {"measures": {"name": step.measures, "fields": fields, "bounds": bounds}}
-
-
-def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
-    """Encode the public arguments, which identify a release within a flow run."""
-    texts = {}
-    for name, value in public.items():
-        try:
-            texts[name] = encode(value)
-        except ReleaseError as error:
-            kind = error.details.get("type", type(value).__name__)
-            msg = (
-                f"argument {name!r} of step {step.name!r} cannot identify a release: "
-                f"it holds a value of type {kind}. Mark it private=({name!r},), or "
-                "give a release_key over the other arguments."
-            )
-            raise ConfigurationError(msg) from error
-    return texts
 
 
 def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:

@@ -12,10 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
-from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable, public_name
+from dpflow.exceptions import (
+    BudgetRefused,
+    DpflowError,
+    LedgerUnavailable,
+    public_name,
+    require,
+)
 from dpflow.guard.project import Project
 from dpflow.guard.request import Place
-from dpflow.interrupts import contextmanager, without_interrupts
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import OWN, is_replaced
@@ -100,7 +106,16 @@ def reserve(
 async def areserve(
     project: Project, request: Request, place: Place, *, noise: str
 ) -> Granted | Replayed:
-    """Reserve as `reserve` does, in a task, while others of its event loop go on."""
+    """Reserve as `reserve` does, in a task, while others of its event loop go on.
+
+    Raises:
+        ConfigurationError: If no event loop of asyncio runs it.
+    """
+    require(
+        _runs_in_asyncio(),
+        f"async step {request.step!r} runs under asyncio only, not under trio. The "
+        "step did not run. Call it in an event loop of asyncio, or make it sync.",
+    )
     with _reserving(project, request, place) as check_patience:
         await asyncio.to_thread(_prepare, project, request, noise)
         while isinstance(answer := await _answer_in_thread(project, request), Busy):
@@ -109,6 +124,12 @@ async def areserve(
                 check_patience()
                 await asyncio.sleep(_POLL_SECONDS)
         return _warned(request, answer)
+
+
+def _runs_in_asyncio() -> bool:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop() is not None
+    return False
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from dpflow.prefect.client_calls import ask_briefly, pause_deployment
 from dpflow.prefect.delivery import flush, flushed
 from dpflow.prefect.deployments import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
+from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
 from dpflow.prefect.run_context import current_run
 from dpflow.prefect.run_reservation import RunCostsLike, RunReservation
@@ -221,6 +222,7 @@ def _execution() -> _Execution:
         return _Execution("", 0)
     project = current_project()
     keep_settings(project.settings)
+    announce_retries()
     return _Execution(str(run.id), count_refusals(project.ledger, str(run.id)))
 
 

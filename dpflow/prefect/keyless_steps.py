@@ -1,4 +1,4 @@
-"""Steps of a deployed flow that name no release key: each run charges them anew.
+"""Steps that are charged several times: each run of a schedule, each retry of a flow.
 
 Without a key a release is replayed within its flow run only. A schedule makes a run at
 each tick, and a late or repeated one then draws and pays a second time.
@@ -7,9 +7,12 @@ each tick, and a late or repeated one then draws and pays a second time.
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+from uuid import UUID
 
+from prefect import Flow
+from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
@@ -41,6 +44,24 @@ def _warn(deployment: str, step: str) -> None:  # noqa: ARG001 (once for each)
         "run charges the step again, a late or repeated one too. %s",
         step,
         WHAT_TO_DO,
+    )
+
+
+def announce_retries() -> None:
+    """Say of a flow that retries, once for each run, that each body is a charge."""
+    context = FlowRunContext.get()
+    if context is not None and context.flow is not None and context.flow.retries:
+        _announce(context.flow_run and context.flow_run.id, context.flow)
+
+
+@lru_cache(maxsize=64)
+def _announce(run: UUID | None, flow: Flow[..., Any]) -> None:  # noqa: ARG001
+    _logger().warning(
+        "flow %r runs up to %s times more if it fails, by retries= or Prefect's "
+        "setting PREFECT_FLOWS_DEFAULT_RETRIES. Each run of a step's body is a charge; "
+        "steps whose release was stored are replayed.",
+        flow.name,
+        flow.retries,
     )
 
 

@@ -137,13 +137,11 @@ def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R
     @functools.wraps(function)
     def loader(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            value = function(*args, **kwargs)
+            return _handed_on(loader, function(*args, **kwargs))
         except BaseException as error:
             if errors == "keep":
                 raise
             shown = shown_by_loader(error, task=task)  # timeouts carry frames too
-        else:
-            return private_state(value) if called_by_engine(loader) else value
         # Raised in the block above it would carry the original as its context.
         raise shown
 
@@ -151,16 +149,20 @@ def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R
     async def loader_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
             value = await cast("Any", function(*args, **kwargs))
+            return _handed_on(loader_async, value)
         except BaseException as error:
             if errors == "keep":
                 raise
             shown = shown_by_loader(error, task=task)
-        else:
-            return private_state(value) if called_by_engine(loader_async) else value
         raise shown
 
     chosen = loader_async if inspect.iscoroutinefunction(function) else loader
     return cast("Callable[P, R]", chosen)
+
+
+def _handed_on(loader: Callable[..., Any], value: Any) -> Any:
+    """Return a private value as it is, and to Prefect's engine in a closed state."""
+    return private_state(value) if called_by_engine(loader) else value
 
 
 def _check_storing(options: Any) -> None:

@@ -16,7 +16,7 @@ from dpflow.guard.request import EnclosingFlow, Notice, Place, place_finders
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.delivery import send
 from dpflow.prefect.events import describe_assets
-from dpflow.prefect.keyless_steps import warn_if_unnamed
+from dpflow.prefect.keyless_steps import announce_retries, warn_if_unnamed
 from dpflow.prefect.telemetry import describe_span, show_gauges
 
 logger = logging.getLogger("dpflow")
@@ -44,6 +44,7 @@ def _listen(notice: Notice) -> None:
     else:
         send(notice)
         warn_if_unnamed(notice)
+        announce_retries()
         show_gauges()
 
 

@@ -260,6 +260,9 @@ def test_other_fields_of_the_key_are_chosen(ledger):
     north = ("--where", "region=north")
     chosen = run_json("answer", "visits", "--from", "2026-W01", *north)
     assert list(chosen["terms"]) == ["visits/north/2026-W01"]
+    for typo in ({"regoin": "north"}, {"region": "nroth"}):
+        text = refused(start="2026-W01", where=typo)
+        assert "Fields of the keys here: region=north, region=south." in text
 
 
 def test_partitions_are_the_periods(ledger):

@@ -56,6 +56,19 @@ async def test_an_async_function_is_guarded_the_same_way(shop):
     assert journal()[-1].body["noise"] == "opendp"
 
 
+def test_an_async_step_without_an_event_loop_of_asyncio_is_refused(shop):
+    """As trio runs it: by its own loop, which asyncio does not know."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    async def count():
+        return 1
+
+    coroutine = count()
+    with pytest.raises(ConfigurationError, match="under asyncio only"):
+        coroutine.send(None)
+    assert rows(shop)["entry"] == []
+
+
 def test_ten_tenths_fit_and_the_eleventh_does_not_run(shop):
     """The budget is exhausted exactly, and the refused body never runs."""
     ran = []

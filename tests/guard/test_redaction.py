@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import gc
 import json
+import pickle
 import signal
 import traceback
 import weakref
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import Abort, Pause, TerminationSignal
 
-from dpflow import Laplace, guarded, spend
+from dpflow import Laplace, guarded, release, spend
 from dpflow.exceptions import (
     ContributionsError,
     DPStepFailed,
+    PublicContributionsError,
     PublicError,
     ReleaseError,
+    require,
 )
 from dpflow.guard.project import current_project
 from tests.projects import (
+    NOISY,
     POLICY,
     TENTH,
     caught,
@@ -89,8 +94,8 @@ def ended(error):
 
 
 def test_what_ends_a_program_or_a_test_survives_without_text(shop):
-    """Python prints an exit code that is text; pytest reads what its errors carry."""
-    for code, expected in ((None, None), (3, 3), (CANARY, 1)):
+    """Python prints an exit code that is text, and a number could count rows."""
+    for code, expected in ((None, None), (0, 0), (3, 1), (True, 1), (CANARY, 1)):
         assert ended(SystemExit(code)).code == expected
     for kind in (pytest.fail.Exception, pytest.skip.Exception):
         error = ended(kind(CANARY))
@@ -98,6 +103,71 @@ def test_what_ends_a_program_or_a_test_survives_without_text(shop):
         assert set(vars(error)) == set(vars(kind("")))
         assert not any(vars(error).values())
         assert str(error) == ""
+
+
+def test_prefects_signals_keep_their_kind_alone(shop):
+    """What a body puts into a pause or a termination does not leave it."""
+    for error in (Pause(CANARY, state=CANARY), Abort(CANARY), TerminationSignal(41)):
+        error.row = CANARY
+        error.add_note(CANARY)
+        seen = ended(error)
+        assert type(seen) is type(error)
+        assert seen is not error
+        left = {**vars(seen), "args": seen.args}
+        assert not {CANARY, 41} & {*left.values(), *seen.args}
+
+
+CHANGES = [
+    lambda e: setattr(e, "message", CANARY),
+    lambda e: setattr(e, "args", (CANARY,)),
+    lambda e: e.details.update(step=CANARY),
+    lambda e: vars(e).update(row=CANARY, details={"row": CANARY}),
+    lambda e: e.add_note(CANARY),
+    lambda e: setattr(e, "__cause__", ValueError(CANARY)),
+    lambda e: e.__init__(CANARY, row=CANARY),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_public_error_leaves_a_body_as_dpflow_made_it(shop, change):
+    """Its text is dpflow's, whatever the body did to the error that it caught."""
+
+    @guarded(dataset="shop", cost=NOISY)
+    def count():
+        release(1.0)
+        try:
+            release(1.0)
+        except PublicError as error:
+            change(error)
+            raise
+
+    error = caught(count)
+    assert type(error) is PublicError
+    assert "charged in full" in error.message
+    assert "drew noise twice" in error.message
+    assert CANARY not in f"{vars(error)}{error.args}{traceback_of(error)}"
+
+
+@pytest.mark.parametrize("kind", [PublicError, PublicContributionsError])
+def test_a_public_error_of_other_code_is_withheld(shop, kind):
+    """Of the body itself, by a call of a function of dpflow's, or by a copy."""
+    made = caught(lambda: require(False, CANARY, kind))
+    for error in (kind(CANARY), made, pickle.loads(pickle.dumps(kind(CANARY)))):
+        assert type(ended(error)) is DPStepFailed
+        assert CANARY not in str(ended(error))
+
+
+def test_a_warning_names_no_class_that_a_body_made(shop, recwarn, caplog):
+    """The name of a class can hold private data, and no module has such a class."""
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    def count():
+        return type(CANARY, (), {"__module__": CANARY})()
+
+    count()
+    texts = [str(warning.message) for warning in recwarn]
+    assert any("cannot be stored" in text for text in texts)
+    assert CANARY not in f"{texts}{caplog.text}"
 
 
 async def test_a_cancelled_step_is_charged_and_its_task_is_cancelled(shop):

@@ -7,6 +7,7 @@ import uuid
 import pytest
 from prefect import flow, task
 from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_FLOWS_DEFAULT_RETRIES, temporary_settings
 
 from dpflow import (
     BudgetExhausted,
@@ -54,6 +55,28 @@ def publish(values):
     """Stand for what must not run after a refusal."""
     RAN.append(values)
     return values
+
+
+@pytest.mark.parametrize("make_flow", [flow, dp_flow])
+def test_a_flow_that_retries_says_that_each_run_of_a_body_is_a_charge(
+    project, caplog, make_flow
+):
+    """Prefect's own setting counts; it is said once for each run, and not without."""
+    for setting, times in ((2, 1), (0, 0)):
+        caplog.clear()
+        with temporary_settings({PREFECT_FLOWS_DEFAULT_RETRIES: setting}):
+
+            @make_flow(name="report")
+            def report():
+                return guarded(dataset="shop", cost=TENTH)(publish.fn)(len(RAN)) / 0
+
+        with pytest.raises(ZeroDivisionError):
+            report()
+        texts = [record.getMessage() for record in caplog.records]
+        said = [text for text in texts if "PREFECT_FLOWS_DEFAULT_RETRIES" in text]
+        assert len(said) == times
+        assert all("runs up to 2 times more" in text for text in said)
+    assert spent() == "0.4"
 
 
 def test_the_refusal_survives_a_second_process(project):

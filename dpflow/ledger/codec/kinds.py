@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, Union
 
 from pydantic import BaseModel
 
-from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.exceptions import ConfigurationError, ReleaseError, public_kind
 from dpflow.libraries import comes_from
 
 #: Longest text that a ledger row holds, in characters (all of them ASCII).
@@ -140,7 +140,7 @@ def unstorable_type(annotation: object) -> type | None:
 
 def unstorable(value: object, hint: str) -> ReleaseError:
     """Build the error for a value that cannot be stored; it names the type only."""
-    kind = type(value)
+    kind = public_kind(type(value))
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     name = f"{module}{kind.__qualname__}"
     return ReleaseError(f"a value of type {name} cannot be stored; {hint}.", type=name)
@@ -156,7 +156,9 @@ def column_parts(types: Types, name: str, column: Any, of: Any) -> list[Any]:
         of: Its type.
     """
     if name not in types:
-        hint = f"a column of {of} has no exact text; cast it to numbers or text"
+        # Of nested ones only the kind: the names of their fields may be data.
+        kind = name.partition("<")[0]
+        hint = f"a column of {kind} has no exact text; cast it to numbers or text"
         raise unstorable(column, hint)
     _, names, written = types[name]
     plain = column if written is None else column.cast(written)

@@ -22,7 +22,8 @@ def _column(column: Any) -> Any:
     if isinstance(column.dtype, np.dtype):
         return list(column) if column.dtype.kind == "O" else column.to_numpy()
     if kind_of(column.array) is None:
-        hint = f"turn the dtype {column.dtype.name} into numbers, text or datetime64"
+        dtype = type(column.dtype).__name__
+        hint = f"turn the dtype {dtype} into numbers, text or datetime64"
         raise unstorable(column.array, hint)
     return column.array
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import zoneinfo
@@ -261,12 +262,13 @@ def test_a_declared_class_vouches_for_itself_only() -> None:
     secret = make_dataclass("Undeclared", ["secret"])(4711)
     below = type("Below", (Summary,), {})(1, None)
     for value, problem in (
-        *((below, "Below"), (Summary(1, secret), "Undeclared.*releasable")),
+        # Names of classes that no module has may be made of data.
+        *((below, "Summary cannot"), (Summary(1, secret), "object.*releasable")),
         (Model(name="", parts=[], more=4711), "does not declare"),
     ):
         with pytest.raises(ReleaseError, match=problem) as refused:
             encode(value)
-        assert "4711" not in str(refused.value)
+        assert not re.search("4711|Below|Undeclared", str(refused.value))
 
 
 class Hidden(BaseModel):
