@@ -35,12 +35,7 @@ from dpflow.ledger.records import AccountView, TermView
 from dpflow.ledger.views.accounts import Standing, account_view, standings
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.policy import Policy, PolicySet, load_policies
-from dpflow.policy.files import (
-    NO_FOLDER_HINT,
-    is_policy_file,
-    read_policies,
-    unread_policies,
-)
+from dpflow.policy.files import NO_FOLDER_HINT, policy_files, read_policies, unread_text
 from dpflow.policy.strict_yaml import policy_error
 
 #: The steps that are counted, with their headings.
@@ -229,11 +224,11 @@ def _read(place: Path, tell: Tell) -> list[PolicyCheck]:
     """Read one policy file, or all files of a folder; a bad one stops none."""
     paths = [place]
     if place.is_dir():
-        paths = [path for path in sorted(place.iterdir()) if is_policy_file(path.name)]
+        paths = policy_files(place)
     elif not place.exists():
         message = "there is no such file or folder."
         raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
-    if unread := unread_policies(place):
+    if unread := unread_text(place):
         tell(f"{short_path(place)}: {unread}")
     if not paths:
         message = "there are no policy files here, so nothing was checked."

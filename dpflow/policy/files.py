@@ -98,7 +98,7 @@ class PolicySet(Mapping[str, Policy]):
     def _unknown(self, dataset: str) -> UnknownDataset:
         known = sorted(self.policies)
         file = None if self.directory is None else str(self.directory)
-        unread = "" if self.directory is None else unread_policies(self.directory)
+        unread = "" if self.directory is None else unread_text(self.directory)
         hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
         hint = f"{hint} {unread}".rstrip()
         place = file or "the policies"
@@ -118,7 +118,7 @@ def load_policies(directory: Path | str) -> PolicySet:
     folder = Path(directory)
     policies: dict[str, Policy] = {}
     sources: dict[str, Path] = {}
-    for path, policy in read_policies(_policy_files(folder)):
+    for path, policy in read_policies(policy_files(folder)):
         if isinstance(policy, PolicyError):
             raise policy
         policies[policy.dataset], sources[policy.dataset] = policy, path
@@ -165,7 +165,12 @@ def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
         return PolicySet({}, {}, directory), f"{error.message} {hint}"
 
 
-def _policy_files(folder: Path) -> list[Path]:
+def policy_files(folder: Path) -> list[Path]:
+    """Return the policy files of a folder, not those of its subfolders.
+
+    Raises:
+        PolicyError: If the folder cannot be read.
+    """
     try:
         paths = sorted(folder.iterdir())
     except without_interrupts(OSError) as error:
@@ -175,7 +180,7 @@ def _policy_files(folder: Path) -> list[Path]:
     return [path for path in paths if is_policy_file(path.name)]
 
 
-def unread_policies(folder: Path) -> str:
+def unread_text(folder: Path) -> str:
     """Return a sentence about policy files in subfolders; "" without any."""
     files = (path for path in folder.rglob("*") if is_policy_file(path.name))
     names = sorted({str(path.parent.relative_to(folder)) for path in files} - {"."})
