@@ -403,7 +403,7 @@ def test_a_process_that_cannot_lock_its_name_reserves_nothing(
     with monkeypatch.context() as patch:
         without_record_locks(patch)
         for _ in range(3):
-            with pytest.raises(OSError, match="No locks"):
+            with pytest.raises(LedgerUnavailable, match="No locks"):
                 owners.mine()
         assert opened(file) == 0
     assert owners.alive(owners.mine())
