@@ -18,7 +18,8 @@ Rows = dict[str, dict[str, dict[str, str]]]
 _HEAD = (
     "# Statements of the five papers\n\n"
     "Each numbered statement and each experiment of the five papers has a row: the "
-    "file that uses it and a test that shows it, or the reason for neither. If a "
+    "file that uses it and a test that shows it, or the reason for neither; an "
+    "experiment says how it is reproduced: exactly, in size, or on other data. If a "
     "published statement is wrong, the row is about the corrected one; see "
     "[corrections](derivations/README.md#corrections-to-published-statements).\n"
 )
@@ -38,9 +39,12 @@ def page(papers: Rows) -> str:
 
 
 def _table(statements: dict[str, dict[str, str]]) -> str:
-    lines = ["| statement | content | file | test |", "| --- " * 4 + "|"]
+    columns = ["statement", "content", "file", "test"]
+    columns += ["reproduced"] * any("reproduced" in r for r in statements.values())
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for name, row in statements.items():
-        lines.append(f"| {name} | {row['says']} | {_where(row)} |")
+        more = f" {row['reproduced']} |" if "reproduced" in row else ""
+        lines.append(f"| {name} | {row['says']} | {_where(row)} |{more}")
     return "\n".join(lines) + "\n"
 
 
