@@ -18,8 +18,7 @@ Rows = dict[str, dict[str, dict[str, str]]]
 _HEAD = (
     "# Statements of the five papers\n\n"
     "Each numbered statement and each experiment of the five papers has a row: the "
-    "file that uses it and a test that shows it, or the reason for neither; an "
-    "experiment says how it is reproduced: exactly, in size, or on other data. If a "
+    "file that uses it and a test that shows it, or the reason for neither. If a "
     "published statement is wrong, the row is about the corrected one; see "
     "[corrections](derivations/README.md#corrections-to-published-statements).\n"
 )
