@@ -274,7 +274,7 @@ def main() -> None:
         f"{SHARE.delta}), goal {GOAL}"
     )
     print("\n".join(table(found)))
-    print(f"drawn in {draw({name: each[0] for name, each in found.items()})}")
+    print(f"drawn in {draw.fn({name: each[0] for name, each in found.items()})}")
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def main() -> None:
     print("steps  worst case  individual")
     for steps, worst, individual in rows:
         print(f"{steps:5} {worst:11.4f} {individual:11.4f}")
-    print(f"drawn in {draw(rows)}")
+    print(f"drawn in {draw.fn(rows)}")
 
 
 if __name__ == "__main__":

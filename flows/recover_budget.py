@@ -25,6 +25,8 @@ Code walkthrough:
 from __future__ import annotations
 
 import math
+import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ from prefect import task
 
 from dpflow import dp_flow, dp_task
 from dpflow.mechanisms import output_perturbation, recoverable_model
+from dpflow.mechanisms.perturbed_models import Recipe
 from flows import adult, start
 
 REPORTS = Path("reports")
@@ -39,7 +42,10 @@ PEOPLE = 48_842
 REGULARISATION = "0.001"
 # A good model's mean error is near 0.55, a model without any noise in it has 0.549.
 THRESHOLD = 0.62
-COST = recoverable_model(model=1, test="0.2")
+TEST = Fraction("0.2")
+COST = recoverable_model(model=1, test=TEST)
+# With a larger chance the test says little, and the caller is warned.
+LARGEST_CHANCE = 0.05
 
 
 @dp_task(dataset="adult", cost=COST, release_key="model/{people}")
@@ -69,7 +75,23 @@ def recover_budget(people: int = PEOPLE) -> list[float] | None:
     """Release a model, or the fact that no model passed."""
     # A missing file must not fail inside a step, which would be charged in full.
     adult.data_files()
+    chance = chance_of_the_worst(people)
+    if chance > LARGEST_CHANCE:
+        msg = (
+            f"the test says little: of {people} people, a model with the largest "
+            f"error, 2, would pass with a chance of {chance:.0%}, for the test's noise "
+            "is that large. Use more people or a larger epsilon of the test."
+        )
+        warnings.warn(msg, stacklevel=2)
     return model(people)
+
+
+def chance_of_the_worst(people: int) -> float:
+    """Return the chance that a model with the largest error, 2, passes the test."""
+    train = _train(people)
+    recipe = Recipe(train, REGULARISATION, THRESHOLD)
+    scale = recipe.test_sensitivity(people - train) / TEST
+    return math.exp(-max(2 - THRESHOLD, 0) / scale) / 2
 
 
 def reach(people: int, test: float, regularisation: float = 1.0) -> float:
@@ -112,7 +134,7 @@ def main() -> None:
     print("Figure 2: 95th percentile at 1,000 and 5,000 people, Lambda 1")
     for test in (0.1, 0.2, 0.5):
         print(f"  test {test}: {reach(1000, test):.10f} {reach(5000, test):.10f}")
-    print(f"drawn in {draw()}")
+    print(f"drawn in {draw.fn()}")
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def main() -> None:
     for large in (0, 1, 5, 10, 15, 20):
         print(f"  {large:3}  {expected_deviation(large):10.6f}")
     print(f"without cells: {deviation(FIGURE, FIGURE_REST, MOST):.6f}")
-    print(f"drawn in {draw(found)}")
+    print(f"drawn in {draw.fn(found)}")
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def main() -> None:
         print(f"{name:16} {left:16.3f} {scale:8.3f}")
     for label, count in report["high_earners"].items():
         print(f"  {label:12} {count:6}")
-    print(f"drawn in {draw(report['steps'])}")
+    print(f"drawn in {draw.fn(report['steps'])}")
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def main() -> None:
     print(f"{len(season.published)} weeks published in {REPORTS}/")
     if season.refusal is not None:
         print(f"{season.halted}: {season.refusal}")
-    print(f"burn-down: {draw_burn_down()}")
+    print(f"burn-down: {draw_burn_down.fn()}")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,16 @@ def test_every_row_has_a_test_or_a_reason() -> None:
     assert faults == {}
 
 
+def test_every_experiment_says_how_it_is_reproduced() -> None:
+    """In one of three ways, followed by what differs."""
+    ways = re.compile(r"exactly|in size|on other data")
+    for paper, rows in ROWS.items():
+        for name, row in rows.items():
+            way = row.get("reproduced", "")
+            assert bool(ways.match(way)) == bool(way), (paper, name)
+            assert way or not re.match("Figure|Table|Section 5.3", name), (paper, name)
+
+
 def test_every_numbered_statement_has_a_row() -> None:
     """Under the paper that it is in."""
     papers = {paper.partition(",")[0].split()[0]: ROWS[paper] for paper in ROWS}

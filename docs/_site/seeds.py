@@ -38,9 +38,12 @@ def page(papers: Rows) -> str:
 
 
 def _table(statements: dict[str, dict[str, str]]) -> str:
-    lines = ["| statement | content | file | test |", "| --- " * 4 + "|"]
+    columns = ["statement", "content", "file", "test"]
+    columns += ["reproduced"] * any("reproduced" in r for r in statements.values())
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for name, row in statements.items():
-        lines.append(f"| {name} | {row['says']} | {_where(row)} |")
+        more = f" {row['reproduced']} |" if "reproduced" in row else ""
+        lines.append(f"| {name} | {row['says']} | {_where(row)} |{more}")
     return "\n".join(lines) + "\n"
 
 

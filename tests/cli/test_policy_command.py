@@ -20,6 +20,13 @@ filter: basic
 """
 
 
+STOPPING = (
+    "{cost: {mechanism: EarlyStopping, stops: [64, 128], "
+    "step: {mechanism: Gaussian, sensitivity: 1, sigma: 40}}}"
+)
+PURE = "{cost: {mechanism: PureDP, epsilon: 0.1}, times: 2}"
+
+
 def test_weak_choices_are_warned_of_and_fail_with_strict(shop: Shop) -> None:
     """A warning is no refusal; CI may make it one."""
     shop.write(WEAK, "weak.yaml")
@@ -35,6 +42,30 @@ def test_weak_choices_are_warned_of_and_fail_with_strict(shop: Shop) -> None:
     assert run_json(*arguments, "--strict", exit_code=1)["fine"] is False
     shop.write(f"source: shop.cdnow\n{CDNOW}")
     assert run("policy", "check", "policies/cdnow.yaml", "--strict").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("theorem", "words"),
+    [
+        ("auto", "orders 7 and 10, weights 0.6 and 0.4, conversion tight) and zcdp ("),
+        ("{theorem: rdp, orders: [8, 52]}", "1e-6, orders 8 and 52, weights 0.5 and"),
+        (
+            f"{{theorem: sequence, accountant: rdp, steps: [{STOPPING}, {PURE}]}}",
+            "1 + 2 steps, stops 3, deltas 1e-6, accountant rdp",
+        ),
+    ],
+)
+def test_constants_of_a_rule_are_printed_as_words(
+    shop: Shop, theorem: str, words: str
+) -> None:
+    """Lists of orders, weights, stops, deltas and members are no Python."""
+    shop.write(CDNOW.replace("filter: gdp", f"filter: {theorem}"))
+    text = run_fine("policy", "check", "policies/cdnow.yaml")
+    gates = text[text.index("gate  ") : text.index("The last columns")]
+    column = range(gates.index("constants"), gates.index("threshold"))
+    lines = [line[column[0] : column[-1] + 1].strip() for line in gates.splitlines()]
+    assert words in " ".join(lines)
+    assert not set("[]{}'") & set(gates)
 
 
 def test_every_bad_file_is_reported_with_its_line_and_a_hint(shop: Shop) -> None:

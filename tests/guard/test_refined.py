@@ -13,6 +13,7 @@ import pytest
 from dpflow import Estimate, Gaussian, Laplace, Refined, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
+from dpflow.noise import refining
 from tests.projects import POLICY, account, caught, journal, make_project
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
@@ -89,6 +90,21 @@ def test_whole_numbers_are_refined_until_an_answer_will_do(
     rule = make_filter(theorem, epsilon=1, delta="1e-6")
     assert account().spent == rule.named(rule.price_realised(cost, draws))
     assert customers(cost, [2970, 528], until=until) == taken
+
+
+def test_whole_numbers_get_noise_in_fine_steps(tmp_path, monkeypatch):
+    """Noise in steps of 1 would cost more than the price of continuous noise."""
+    project(tmp_path, monkeypatch, "gdp")
+    scales, draw = [], refining.whole_laplace
+
+    def drawn(scale):
+        scales.append(scale)
+        return draw(scale)
+
+    monkeypatch.setattr(refining, "whole_laplace", drawn)
+    cost = Refined(Laplace(sensitivity=1, epsilon="0.1"), spreads=[20])
+    assert len(customers(cost, [2970, 528], until=lambda _: False)) == 2
+    assert min(scales) > 10 * 2**18
 
 
 def test_the_interval_is_kept_in_the_release(tmp_path, monkeypatch):

@@ -49,7 +49,8 @@ class Refined(Cost):
 
     Of a `Laplace`, the finest number is drawn first and coarsened, so that all numbers
     up to the last one reveal no more than the last. After k draws it costs the epsilon
-    of that noise, under the filters that settle by the cell of an output.
+    of that noise, under the filters that settle by the cell of an output. Under the
+    others it costs one draw of the finest noise.
 
     Source: docs/derivations/accuracy.md#refined-gaussians and #refined-laplace, after
     Koufogiannis, Han, Pappas 2015 (arXiv 1504.00429). The outcome is the number of

@@ -35,7 +35,7 @@ RESIDUE_LOSS, ZCDP_LOSS = Fraction(131, 132), Fraction(3, 5)
 #: `rdp` has a lower order in addition to its own, for sampled Gaussians' divergence
 #: explodes at high orders: its weight, and the part of the zCDP steps of the own order
 #: that it admits at least.
-LOW_WEIGHT, LOW_KEEPS = Fraction(70, 100), Fraction(48, 100)
+LOW_WEIGHT, LOW_KEEPS = Fraction(60, 100), Fraction(48, 100)
 
 
 class AutoFilter(Filter):
@@ -247,7 +247,7 @@ def default_members(epsilon: Fraction, delta: Fraction) -> tuple[Filter, ...]:
 def lower_order(epsilon: Fraction, delta: Fraction, order: Fraction) -> Fraction | None:
     """Return the order that `auto` adds to the best one for zCDP steps.
 
-    That is the least whole order that, at 0.7 of delta, alone admits 0.48 of
+    That is the least whole order that, at 0.6 of delta, alone admits 0.48 of
     the zCDP steps of the other one; None if no order below does. It is about two
     thirds of the other one.
 

@@ -135,20 +135,31 @@ def _count(priced: bool, steps: int | None) -> str:  # noqa: FBT001
 
 
 def _constant(name: str, value: Any) -> str:
-    """Write a rule's constant; numbers in their shortest exact form, steps briefly."""
-    from dpflow.rounding import number_from_text, short_up
-
+    """Write a rule's constant; steps and long lists briefly."""
     if isinstance(value, bool):
         return name if value else f"no {name}"
+    if not isinstance(value, list):
+        return f"{name} {_number(value)}"
+    more = ["..."] * (len(value) > _STEPS_SHOWN)
     if name == "steps":
         times = [str(step["times"]) for step in value[:_STEPS_SHOWN]]
-        return f"{' + '.join(times)}{' + ...' * (len(value) > len(times))} steps"
+        return f"{' + '.join(times + more)} steps"
+    return f"{name} {' and '.join([*map(_number, value[:_STEPS_SHOWN]), *more])}"
+
+
+def _number(value: Any) -> str:
+    """Write a number in its shortest exact form, and a member with its constants."""
+    from dpflow.rounding import number_from_text, short_up
+
+    if isinstance(value, dict):
+        own = [_constant(*item) for item in value.items() if item[0] != "theorem"]
+        return f"{value['theorem']} ({', '.join(own)})"
     try:
         number = number_from_text(str(value))
     except (ValueError, ArithmeticError):
-        return f"{name} {value}"
+        return str(value)
     short = short_up(number)
-    return f"{name} {short if number_from_text(short) == number else value}"
+    return short if number_from_text(short) == number else str(value)
 
 
 def _threshold(view: AccountView) -> str:
