@@ -10,27 +10,47 @@ from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.office import Withdraw
 from dpflow.ledger.decision.policy_changes import Apply, Proposal
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.views.accounts import load_book
+from dpflow.ledger.views.accounts import admits_again, load_book
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
 
 
-def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
+def withdraw_release(
+    ledger: Ledger, name: str, *, reason: str, anyway: bool = False
+) -> tuple[KeptRelease, bool]:
     """Delete the value of a release; its digest and its charge stay.
 
+    Args:
+        ledger: The ledger.
+        name: Its release key, or its id or the start of that.
+        reason: Why, for the journal.
+        anyway: Delete it even if the budget admits no new draw at its cost.
+
+    Returns:
+        The release, and whether the budget admits a new draw.
+
     Raises:
-        ReleaseError: If there is not exactly one, or no value to delete.
+        ReleaseError: If there is not exactly one, or no value to delete; or if no new
+            draw fits, without `anyway`.
     """
     with ledger.storage.read() as reading:
         release = named_release(reading, name)
+        fits = admits_again(reading, release.row.charge)
     row = release.row
+    if release.state == "settled" and not (fits or anyway):
+        msg = (
+            f"release {name!r} was not withdrawn: the budget of {release.dataset} "
+            f"admits no new draw of step {release.step!r} at its cost, so that there "
+            "would be no number at all. Write --anyway to delete the value even so."
+        )
+        raise ReleaseError(msg)
     if not ledger.ask(Withdraw(key=row.key, digest=row.digest, reason=reason)):
         msg = (
             f"release {name!r} is {release.state}, so there is no value to delete. "
             "`dpflow releases list` shows the state of each release."
         )
         raise ReleaseError(msg)
-    return replace(release, state="withdrawn", size=None)
+    return replace(release, state="withdrawn", size=None), fits
 
 
 def propose(ledger: Ledger, policy: Policy) -> Proposal:
