@@ -14,17 +14,11 @@ from functools import cache, reduce
 from itertools import takewhile
 from typing import Any
 
-from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    ConfigurationError,
-    InvalidCost,
-    UnknownDataset,
-    UnsupportedCost,
-)
-from dpflow.ledger.decision.fitting import in_windows, with_rests
-from dpflow.ledger.decision.gates import Gate, announced_gates, gate_at
+from dpflow.exceptions import ConfigurationError, UnknownDataset
+from dpflow.ledger.decision.fitting import with_rests
+from dpflow.ledger.decision.gates import Gate, announced_gates
 from dpflow.ledger.decision.lifetime import term_views
 from dpflow.ledger.decision.settlement import gate_of
 from dpflow.ledger.decision.terms import agrees, may_be_replaced
@@ -226,38 +220,6 @@ def load_book(reading: Reading, book: str) -> State:
 
 
 # Gates
-
-
-def admits_again(reading: Reading, name: str) -> bool:
-    """Say whether the newest terms admit another charge like an earlier one.
-
-    Args:
-        reading: Of the ledger.
-        name: Id of the charge.
-    """
-    made = reading.load(lambda state: charge_keys(state, name)).made[name]
-    terms = (governing(reading, book) for book in {split(n)[0] for n in made.amounts})
-    newest = {term.book: term for term in terms if term is not None}
-    names: dict[str, int] = {}
-    for account in made.amounts:
-        book, number, *_ = split(account)
-        place = account.removeprefix(f"{book}#{number}") if number else ""
-        size = int(made.body.get("units", {}).get(account, 1))
-        names[f"{newest[book].whole}{place}" if number else account] = size
-    keys = [*map(account_key, names)]
-    state = reading.load(lambda state: (*terms_of_accounts(state, names), *keys))
-    gates = {gate.id: gate for n in names if (gate := gate_at(state, n)) is not None}
-    for term in newest.values():
-        # Parts of windows count what was charged around them.
-        charged = term_gates(reading, term.whole)
-        gates |= {name: charged[name] for name in gates.keys() & charged.keys()}
-    try:
-        cost = cost_from_description(made.body["cost"])
-        sized = (g._replace(size=names[g.id]) for g in gates.values())
-        pairs = in_windows([(gate, gate.price(cost)) for gate in sized])
-    except (InvalidCost, UnsupportedCost):
-        return False
-    return all(gate.admits(amount) for gate, amount in pairs)
 
 
 def standing_gates(ledger: Ledger, dataset: str) -> dict[str, Gate]:
