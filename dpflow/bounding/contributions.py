@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -34,7 +34,6 @@ Word = Literal["text", "bytes", "uuid", "date", "decimal"]
 #: Clipped numbers are at most this many steps of the grid: sums over 2**32 rows of them
 #: still fit int64, so that adding them up rounds nothing.
 LARGEST = 2**31
-_LARGEST_ROWS = 10**9
 #: Square roots are rounded up to multiples of this.
 _ROOT = 10**12
 #: The key by which rows are chosen where nothing else is said. Public: that a hash does
@@ -154,14 +153,12 @@ class Contributions:
         if self.max_rows_per_group is not None:
             _check_rows("max_rows_per_group", self.max_rows_per_group)
         _check_choice(self.order_by, self.seed)
-        both = {*self.clip} & {*self.unit, *self.by, *self.order_by}
-        if not self.unit or both:
-            what = (
-                f"the columns {sorted(both)} are clipped" if both else "unit= is empty"
-            )
+        columns = {*self.unit, *self.by, *self.order_by}
+        if not self.unit or (both := columns & self.clip.keys()):
+            what = f"{sorted(both)} are clipped" if self.unit else "unit= is empty"
             msg = f"{what}; unit, groups and order need columns of their own"
             raise ConfigurationError(msg)
-        _check_words(self.objects, {*self.unit, *self.by, *self.order_by})
+        _check_words(self.objects, columns)
         for name, clip in self.clip.items():
             if not isinstance(clip, Clip):
                 msg = f"clip[{name!r}] must be a Clip, such as {_EXAMPLE}, got {clip!r}"
@@ -169,6 +166,8 @@ class Contributions:
 
     def word_of(self, column: str) -> str:
         """Return what a column of dtype object holds; "" if nothing is declared."""
+        if column in self.clip:
+            return "number" if self.clip[column].objects else ""
         objects = self.objects
         return objects if isinstance(objects, str) else objects.get(column, "")
 
@@ -237,7 +236,7 @@ class Contributions:
 
         _check_relation(self.relation)
         try:
-            return bounded(frame, self)
+            return cast("Frame", bounded(frame, self))
         except ContributionsError as error:
             said = error.message if self._declared or self._is_spelled_out() else None
         msg = said or (
@@ -309,13 +308,12 @@ def _check_names(what: str, names: Any, kind: Any, example: str) -> None:
 
 def _check_words(objects: Any, columns: Collection[str]) -> None:
     """Refuse a word that is unknown, or is said of another column."""
-    alone = not isinstance(objects, Mapping)
-    words = dict.fromkeys(columns, objects) if alone else objects
-    if not all(k in columns and v in get_args(Word) for k, v in words.items()):
+    words = objects if isinstance(objects, Mapping) else {"": objects}
+    known = all(word in get_args(Word) for word in words.values())
+    if not known or not words.keys() <= {"", *columns}:
         msg = (
             f"objects must be one of {', '.join(get_args(Word))}, or a mapping of "
-            f"columns in unit, by and order_by to such words, got {objects!r:.60}. For "
-            'a clipped column, write Clip(..., objects="decimal")'
+            f"columns in unit, by and order_by to such words, got {objects!r:.60}"
         )
         raise ConfigurationError(msg)
 
@@ -345,12 +343,10 @@ def _texts(constants: Iterable[object]) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _check_rows(name: str, rows: object) -> None:
-    if isinstance(rows, bool) or not isinstance(rows, int):
-        msg = f"{name} must be a whole number, got {rows!r:.60}"
-        raise ConfigurationError(msg)
-    if not 1 <= rows <= _LARGEST_ROWS:
-        msg = f"{name} must lie in [1, {_LARGEST_ROWS}], got {rows}"
+def _check_rows(name: str, rows: Any) -> None:
+    whole = isinstance(rows, int) and not isinstance(rows, bool)
+    if not whole or not 1 <= rows <= 10**9:
+        msg = f"{name} must lie in [1, 10**9] and be a whole number, got {rows!r:.60}"
         raise ConfigurationError(msg)
 
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import narwhals as nw
 import numpy as np
 
 from dpflow.exceptions import PublicContributionsError
-from dpflow.interrupts import suppress, without_interrupts
+from dpflow.interrupts import without_interrupts
 from dpflow.libraries import comes_from
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
-Frame = TypeVar("Frame")
 Kinds = Mapping[str, str]
 
 _LAZY = ("polars", "duckdb", "_duckdb", "ibis", "pyspark")
@@ -50,28 +49,32 @@ _KEYS = (*_SORTED, "Duration", "PeriodDtype")
 _NAMES = (*_TIES, *_KEYS)
 #: What an entry of a column of objects may be. A complex one would warn of itself.
 _REAL = (int, float, Decimal, Fraction, np.integer, np.floating, np.bool_)
+_HUGE = float(np.finfo(np.float64).max)
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 #: Of each word of `objects=`, the class of an entry and what reads it: equal entries
-#: become equal values, which have a hash and an order and raise nothing.
-_READERS: dict[str, tuple[type, Callable[[Any], Any]]] = {
+#: become equal values, which have a hash and an order and raise nothing. An infinity
+#: becomes the largest number, which is clipped as well.
+_READERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "text": (str, str.__str__),
     "bytes": (bytes, lambda entry: b"".join((entry,))),
     "uuid": (UUID, lambda entry: entry.int),
     "date": (date, date.toordinal),
     "decimal": (Decimal, lambda entry: _EXACT.normalize(entry) or Decimal(0)),
+    "number": (_REAL, lambda entry: float(min(max(entry, -_HUGE), _HUGE))),
 }
 #: Added to a double of at most 2**31 and taken away, it rounds half to even. Engines
 #: disagree on what their own ROUND does.
 _ROUNDS = 1.5 * 2**52
+_SAID = ('Contributions(..., objects="text")', 'Clip(..., objects="decimal")')
 _OURS = "_dpflow_"
 _ROW = f"{_OURS}row"
 
 
-def bounded(frame: Frame, wanted: Contributions) -> Frame:
+def bounded(source: Any, wanted: Contributions) -> Any:
     """Return a table with few rows of each person and clipped columns.
 
     Args:
-        frame: A pandas or polars DataFrame, a polars LazyFrame, a DuckDB relation, a
+        source: A pandas or polars DataFrame, a polars LazyFrame, a DuckDB relation, a
             table of ibis or PySpark.
         wanted: Whose rows count, how many, and how they are clipped.
 
@@ -79,25 +82,24 @@ def bounded(frame: Frame, wanted: Contributions) -> Frame:
         ContributionsError: If the table lacks a column, or one has another type, or if
             nothing says which rows of a lazy table come first.
     """
-    source: Any = frame
     named = [*dict.fromkeys((*wanted.unit, *wanted.by, *wanted.order_by, *wanted.clip))]
     if _is_frame(source):
         _check_columns(list(source.columns), named)
         kinds = _kinds(source[named])
         _check_kinds(kinds, wanted, _NAMES)
-        table = _read(source, wanted, kinds)
-        return cast("Frame", _bounded_frame(source, table, wanted))
+        return _bounded_frame(source, _read(source, wanted, kinds), wanted)
     table = nw.from_native(source, pass_through=True)
     known = any(comes_from(source, library) for library in _LAZY)
     if not known or not isinstance(table, nw.LazyFrame):
         msg = (
-            f"a pandas or polars DataFrame can be bounded, not {type(frame).__name__}, "
+            "a pandas or polars DataFrame can be bounded, not "
+            f"{type(source).__name__}, "
             "or a lazy table of polars, DuckDB, ibis or PySpark"
         )
         raise PublicContributionsError(msg)
     kinds = _kinds(source)
     _check_lazy(kinds, wanted, named)
-    return cast("Frame", _bounded_lazy(table, wanted, kinds).to_native())
+    return _bounded_lazy(table, wanted, kinds).to_native()
 
 
 def _is_frame(frame: Any) -> bool:
@@ -304,25 +306,25 @@ def _read(frame: Any, wanted: Contributions, kinds: Kinds) -> Any:
         return nw.from_native(frame[[*kinds]])
     columns = frame[[*kinds]].reset_index(drop=True)
     for name, kind in kinds.items():
-        if name in wanted.clip and kind == "object":
-            columns[name] = columns[name].map(real_or_nan).astype(np.float64)
-        elif name in wanted.clip:
-            columns[name] = columns[name].to_numpy(np.float64, na_value=np.nan)
-        elif kind == "object":
+        if kind == "object":
             word = wanted.word_of(name)
             entries = [_entry(entry, word) for entry in columns[name]]
             columns[name] = np.array(entries, object)
+        if name in wanted.clip:
+            columns[name] = columns[name].to_numpy(np.float64, na_value=np.nan)
     return nw.from_native(columns)
 
 
 def _entry(entry: object, word: str) -> Any:
     """Return what names a row; None if an entry is of another type, or is NaN."""
     kind, read = _READERS[word]
-    if issubclass(type(entry), kind) and not issubclass(type(entry), datetime):
-        with suppress(Exception):  # An error would tell of this entry.
-            name = read(entry)
-            return name if name == name else None  # noqa: PLR0124
-    return None
+    if not issubclass(type(entry), kind) or issubclass(type(entry), datetime):
+        return None
+    try:
+        name = read(entry)
+    except without_interrupts(Exception):  # an error would tell of this entry
+        return None
+    return name if name == name else None  # noqa: PLR0124
 
 
 # Checks, by the schema alone
@@ -356,37 +358,30 @@ def _check_columns(present: list[Any], named: Sequence[str]) -> None:
 
 def _check_kinds(kinds: Kinds, wanted: Contributions, names: Sequence[str]) -> None:
     """Refuse a column whose order, clip or names could fail by what it holds."""
-    objects = [name for name, kind in kinds.items() if kind == "object"]
-    read = [name for name in objects if wanted.word_of(name)]
-    clips = [
-        name for name in objects if name in wanted.clip and wanted.clip[name].objects
-    ]
-    for what, columns, allowed, declared in (
-        ("clipped column", [*wanted.clip], _NUMBERS, clips),
-        ("order_by column", [*wanted.order_by], _KEYS, read),
-        ("column", [*wanted.unit, *wanted.by], names, read),
+    for what, columns, allowed in (
+        ("clipped column", [*wanted.clip], _NUMBERS),
+        ("order_by column", [*wanted.order_by], _KEYS),
+        ("column", [*wanted.unit, *wanted.by], names),
     ):
         for name in columns:
-            if kinds[name] in allowed or name in declared:
+            kind = kinds[name]
+            if kind in allowed or (kind == "object" and wanted.word_of(name)):
                 continue
             msg = (
-                f"{what} {name!r} is of type {kinds[name]}; make it a number, or a "
-                "string or time where it is not clipped."
+                f"{what} {name!r} is of type {kind}; make it a number, or a string or "
+                "time where it is not clipped."
             )
-            if name in objects:
-                named = "Clip" if name in wanted.clip else "Contributions"
-                word = "decimal" if name in wanted.clip else "text"
-                msg += f' Or say what it holds: {named}(..., objects="{word}").'
+            if kind == "object":
+                msg += f" Or say what it holds: {_SAID[name in wanted.clip]}."
             raise PublicContributionsError(msg)
 
 
 def _check_lazy(kinds: Kinds, wanted: Contributions, named: Sequence[str]) -> None:
     if not wanted.order_by:
         msg = (
-            "a lazy table needs order_by=, the columns that say which of a person's "
-            "rows are kept. It has no order of its own, and seed= is refused: a "
-            "database's random order or hash is not ours, and may be another one "
-            "tomorrow"
+            "a lazy table has no order of its own: it needs order_by=, the columns by "
+            "which a person's first rows are kept. seed= is refused, because a "
+            "database's random order or hash is not ours and may change"
         )
         raise PublicContributionsError(msg)
     _check_columns(list(kinds), named)
@@ -403,12 +398,5 @@ def _check_lazy(kinds: Kinds, wanted: Contributions, named: Sequence[str]) -> No
 
 def real_or_nan(value: object) -> float:
     """Return one entry of a column of objects as a float; NaN if it is no number."""
-    if not issubclass(type(value), _REAL):
-        return math.nan
-    number: Any = value
-    try:
-        return float(number)
-    except without_interrupts(OverflowError):
-        return math.inf if number > 0 else -math.inf
-    except without_interrupts(Exception):  # an error would tell of this entry
-        return math.nan
+    number = _entry(value, "number")
+    return math.nan if number is None else float(number)

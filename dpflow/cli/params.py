@@ -69,6 +69,7 @@ PARAMS: dict[str, Any] = {
     "accept_loss": "Without a witness and without the old file: accept the loss "
     "of the charges after the backup.",
     "all_accounts": "Show the amounts of each charge in shares and odometers.",
+    "anyway": "Delete the value even if the budget admits no new draw.",
     "as_json": _option("Print JSON for programs instead of text.", "--json"),
     "at_least": _option("Exit with 1 if fewer runs fit.", metavar="N", min=0),
     "base": _option(

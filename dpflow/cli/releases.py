@@ -68,22 +68,25 @@ def show(name: str) -> Answer:
 
 
 @app.command()
-def withdraw(name: str, *, reason: str) -> Answer:
+def withdraw(name: str, *, reason: str, anyway: bool = False) -> Answer:
     """Delete the value of a release; its digest and its charge stay.
 
-    The next run under its key draws again, at a new charge.
+    The next run under its key draws again, at a new charge. If the budget admits no
+    such charge, nothing is deleted without --anyway.
 
     Example: `dpflow releases withdraw revenue/2026-W05 --reason "wrong clip"`
     """
     from dpflow.ledger.office import withdraw_release
 
     with project_ledger(writes=True) as (_, ledger):
-        result = withdraw_release(ledger, name, reason=reason)
+        result, fits = withdraw_release(ledger, name, reason=reason, anyway=anyway)
+    again = "admits" if fits else "does not admit"
     done = (
         f"Withdrew the value of {shown_key(result.key) or result.id}. Its digest "
-        f"{result.digest} and its charge stay in the ledger."
+        f"{result.digest} and its charge stay in the ledger. The budget {again} a new "
+        "draw at its cost."
     )
-    return _data(result), [done]
+    return {**_data(result), "fits_again": fits}, [done]
 
 
 def _data(kept_release: KeptRelease) -> dict[str, Any]:

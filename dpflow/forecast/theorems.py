@@ -18,9 +18,9 @@ from dpflow.exceptions import ConfigurationError, InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import Workload, runs_of
 
 #: Budgets between which a theorem's need is searched, and how closely.
-_MOST, _CLOSE = Fraction(10**4), Fraction(1005, 1000)
-#: A share of a budget from which on it is called used up, and how often it is searched.
-_FULL, _ALMOST, _TRIES = 0.99, 0.995, 20
+_MOST, _CLOSE, _NEXT = Fraction(10**4), Fraction(1005, 1000), Fraction(996, 1000)
+#: A share of a budget that is aimed at, a power that is none, and the most guesses.
+_ALMOST, _FLAT, _TRIES = 0.995, 0.01, 60
 #: Orders that are tried for sampled steps, whose prices are exact at whole ones.
 _ORDERS = (*range(2, 33), 40, 48, 64)
 #: Steps of a sequence, at most.
@@ -165,7 +165,7 @@ def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
     def share(epsilon: Fraction) -> float:
         try:
             return make_filter(**constants, epsilon=epsilon).used_fraction(used)
-        except InvalidCost:
+        except (InvalidCost, ConfigurationError):
             return float("inf")
 
     high, of_high = rule.epsilon, share(rule.epsilon)
@@ -182,22 +182,22 @@ def _least_share(
     """Search the least epsilon of which a tally uses at most all.
 
     The share falls about as a power of epsilon, which a line through logarithms finds.
+    Where delta is what was used, it does not fall: there the search is by halves.
     """
-    low, of_low = Fraction(0), float("inf")
-    power = 2.0
+    low, power = Fraction(0), 2.0
     for _ in range(_TRIES):
-        if of_high > _FULL or (low and high / low < _CLOSE):
+        if low and high / low < _CLOSE:
             break
-        if math.isfinite(of_low):
-            power = math.log(of_low / of_high) / math.log(high / low)
-        guess = high * Fraction((of_high / _ALMOST) ** (1 / power))
+        aim = min(of_high / _ALMOST, 1) ** (1 / power) if power > _FLAT else 0
+        guess = high * min(Fraction(aim), _NEXT)
         # What lies next to a budget that was tried tells nothing new.
         guess = guess if guess > low * _CLOSE else (low + high) / 2
         guess = Fraction(f"{float(guess):.5g}")
         of_guess = share(guess)
+        falls = 0 < of_high < of_guess < float("inf")
+        power = math.log(of_guess / of_high) / math.log(high / guess) if falls else 0
         if of_guess <= 1:
-            power = math.log(of_guess / of_high) / math.log(high / guess)
             high, of_high = guess, of_guess
         else:
-            low, of_low = guess, of_guess
+            low = guess
     return high

@@ -2,35 +2,80 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dpflow.exceptions import ReleaseError
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.exceptions import InvalidCost, ReleaseError, UnsupportedCost
 from dpflow.ledger.decision import policy_changes
+from dpflow.ledger.decision.fitting import in_windows
 from dpflow.ledger.decision.office import Withdraw
 from dpflow.ledger.decision.policy_changes import Apply, Proposal
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.views.accounts import load_book
+from dpflow.ledger.rows import split
+from dpflow.ledger.state import charge_keys
+from dpflow.ledger.storage.tables import Reading
+from dpflow.ledger.views.accounts import load_book, newest_gates
 from dpflow.ledger.views.releases import KeptRelease, named_release
 from dpflow.policy import Policy
 
 
-def withdraw_release(ledger: Ledger, name: str, *, reason: str) -> KeptRelease:
+def withdraw_release(
+    ledger: Ledger, name: str, *, reason: str, anyway: bool = False
+) -> tuple[KeptRelease, bool]:
     """Delete the value of a release; its digest and its charge stay.
 
+    Args:
+        ledger: The ledger.
+        name: Its release key, or its id or the start of that.
+        reason: Why, for the journal.
+        anyway: Delete it even if the budget admits no new draw at its cost.
+
+    Returns:
+        The release, and whether the budget admits a new draw.
+
     Raises:
-        ReleaseError: If there is not exactly one, or no value to delete.
+        ReleaseError: If there is not exactly one, or no value to delete; or if no new
+            draw fits, without `anyway`.
     """
     with ledger.storage.read() as reading:
         release = named_release(reading, name)
+        fits = _admits_again(reading, release.row.charge)
     row = release.row
+    if release.state == "settled" and not (fits or anyway):
+        msg = (
+            f"release {name!r} was not withdrawn: the budget of {release.dataset} "
+            f"admits no new draw of step {release.step!r} at its cost, so that there "
+            "would be no number at all. Write --anyway to delete the value even so."
+        )
+        raise ReleaseError(msg)
     if not ledger.ask(Withdraw(key=row.key, digest=row.digest, reason=reason)):
         msg = (
             f"release {name!r} is {release.state}, so there is no value to delete. "
             "`dpflow releases list` shows the state of each release."
         )
         raise ReleaseError(msg)
-    return replace(release, state="withdrawn", size=None)
+    return replace(release, state="withdrawn", size=None), fits
+
+
+def _admits_again(reading: Reading, name: str) -> bool:
+    """Say whether the newest terms admit another charge like an earlier one."""
+    made = reading.load(lambda state: charge_keys(state, name)).made[name]
+    sizes = {}
+    for account in made.amounts:
+        book, _, *place = split(account)
+        sizes[book, *place] = int(made.body.get("units", {}).get(account, 1))
+    pairs = []
+    with suppress(InvalidCost, UnsupportedCost):
+        cost = cost_from_description(made.body["cost"])
+        for book in {book for book, *_ in sizes}:
+            for gate in newest_gates(reading, book).values():
+                size = sizes.get((book, gate.kind, gate.name, gate.partition))
+                if size is not None:
+                    pairs.append((gate, gate._replace(size=size).price(cost)))
+        return all(gate.admits(amount) for gate, amount in in_windows(pairs))
+    return False
 
 
 def propose(ledger: Ledger, policy: Policy) -> Proposal:

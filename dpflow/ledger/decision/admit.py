@@ -378,6 +378,9 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
     # Other gates that refuse admit no later part.
     by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
     most = state.granted(case.request.step, first.gate.id)
+    # A correction is of its own part: a later one is no way out.
+    release = state.release(case.request.release_key)
+    corrects = release is not None and release.digest is not None
     before = most is not None and first.amount.fits_within(Tally(most))
     exhausted = before and first.cause not in _NEVER
     return refusal_error(
@@ -387,7 +390,7 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
         frozen=state.book(first.gate.dataset).frozen,
         halted=halted,
         factor=factor,
-        again=first_fitting_part(case.pairs) if by_windows else None,
+        again=first_fitting_part(case.pairs) if by_windows and not corrects else None,
     )
 
 

@@ -1,0 +1,158 @@
+"""Every view of a ledger, after every kind of charge, under every filter."""
+
+from __future__ import annotations
+
+import contextlib
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dpflow
+from dpflow import spend
+from dpflow.accounting import FILTERS, make_filter
+from dpflow.accounting.costs.base import Cost
+from dpflow.cli import app
+from dpflow.exceptions import BudgetRefused, UnsupportedCost
+from dpflow.forecast.theorems import epsilon_used
+from dpflow.guard.project import current_project
+from dpflow.prefect import artifacts
+from dpflow.show.gauges import prometheus
+from tests.projects import make_project, run_python
+
+GAUSSIAN = dpflow.Gaussian(sensitivity=1, noise_multiplier=20)
+SPARSE = dpflow.SparseVector(positives=2, epsilon="0.1")
+CELLS = dpflow.OutputDP({"none": 0, "answer": "0.1"}, delta="1e-7")
+REFINED = dpflow.Refined(GAUSSIAN, coarsest=200)
+STOPPING = dpflow.EarlyStopping(GAUSSIAN, stops=[1, 4])
+#: Costs by dataset, with an outcome; some use more of delta than of epsilon.
+CHARGES: dict[str, tuple[Cost, int | str | None]] = {
+    "pure": (dpflow.PureDP(epsilon="0.1"), None),
+    "approx": (dpflow.ApproxDP(epsilon="0.1", delta="1e-8"), None),
+    "more": (dpflow.ApproxDP(epsilon="0.1", delta="5e-8"), None),
+    "half": (dpflow.ApproxDP(epsilon="0.1", delta="5e-7"), None),
+    "whole": (dpflow.ApproxDP(epsilon="0.1", delta="1e-6"), None),
+    "gaussian": (GAUSSIAN, None),
+    "discrete": (dpflow.DiscreteGaussian(sensitivity=1, sigma=20), None),
+    "laplace": (dpflow.Laplace(sensitivity=1, epsilon="0.1"), None),
+    "zcdp": (dpflow.ZCDP(rho="0.001"), None),
+    "sampled": (
+        dpflow.PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2),
+        None,
+    ),
+    "sparse": (SPARSE, 1),
+    "cells": (CELLS, "none"),
+    "refined": (REFINED, 3),
+    "stopping": (STOPPING, 1),
+}
+#: What happens to a dataset besides: by hand, by a lost process, by an edit.
+EVENTS = ("prior", "forfeit", "frozen", "tightened")
+PURE, APPROX = CHARGES["pure"][0], CHARGES["half"][0]
+THEOREMS = {name: f"filter: {name}" for name in FILTERS} | {
+    "sequence": "filter: {theorem: sequence, steps: ["
+    "{cost: {mechanism: PureDP, epsilon: 0.1}, times: 5}]}",
+    "individual": "filter: {theorem: individual, measure: gdp}",
+}
+
+
+def policy(dataset: str, theorem: str, epsilon: int = 3) -> str:
+    """Return a policy whose delta is small."""
+    return (
+        f"dataset: {dataset}\nunit: customer\nrelation: add-or-remove\n"
+        f"budget: {{epsilon: {epsilon}, delta: 1e-6}}\n{THEOREMS[theorem]}\n"
+    )
+
+
+def charged(dataset: str, cost: Cost, outcome: int | str | None = None) -> None:
+    """Run a step; some filters have no price for its cost, or no room."""
+    with (
+        contextlib.suppress(UnsupportedCost, BudgetRefused),
+        spend(dataset=dataset, cost=cost, step="s", flow="f", noise="own") as step,
+    ):
+        if outcome is not None:
+            step.report(outcome)
+
+
+def looked_at(*arguments: str, refusable: bool = False) -> None:
+    """Run a command that ends with an answer, or with a sentence of dpflow."""
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, SystemExit | None), arguments
+    assert result.exit_code == 0 or refusable, (arguments, result.output)
+
+
+@pytest.mark.parametrize("theorem", ["basic", "output-dp", "rogers", "auto"])
+@pytest.mark.parametrize("share", ["0.01", "0.05", "0.5", "0.99", "0.9999", "1"])
+def test_the_least_budget_at_a_delta_is_what_epsilon_needs(
+    theorem: str, share: str
+) -> None:
+    """However much of delta is used; nothing lies below it by more than a percent."""
+    budget = {"epsilon": Fraction(3), "delta": Fraction(1, 10**6)}
+    rule = make_filter(theorem, **budget)
+    delta = Fraction(share) * budget["delta"]
+    if theorem in ("rogers", "auto"):
+        delta /= 20
+    used = rule.price(dpflow.ApproxDP(epsilon="0.1", delta=delta))
+    least = epsilon_used(rule, used)
+    assert least is not None
+    if theorem != "rogers":
+        assert Fraction("0.1") <= least <= Fraction("0.102")
+    if theorem != "auto":
+        less = {**rule.parameters(), "epsilon": least * Fraction(98, 100)}
+        assert not make_filter(**less).admits(used)
+
+
+@pytest.mark.parametrize("theorem", THEOREMS)
+def test_no_view_ends_in_an_exception(
+    theorem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What history can read, status and the report can, in each form."""
+    datasets = [*CHARGES, *EVENTS]
+    make_project(tmp_path, monkeypatch, *(policy(d, theorem) for d in datasets))
+    for dataset, (cost, outcome) in CHARGES.items():
+        charged(dataset, cost, outcome)
+    runner = CliRunner()
+    for cost in ("PureDP(epsilon=0.1)", "ApproxDP(epsilon=0.1, delta=5e-7)"):
+        runner.invoke(
+            app, ["ledger", "charge", "prior", "--cost", cost, "--reason", "r"]
+        )
+    lost = (
+        "import os\nfrom dpflow import PureDP, spend\n"
+        "with spend(dataset='forfeit', cost=PureDP(epsilon='0.1'), noise='own'):\n"
+        "    print(1, flush=True)\n    os._exit(0)\n"
+    )
+    with contextlib.suppress(AssertionError):
+        run_python(lost, folder=tmp_path)
+    for dataset in ("frozen", "tightened"):
+        charged(dataset, PURE)
+        charged(dataset, APPROX)
+    runner.invoke(app, ["freeze", "frozen", "--reason", "r"])
+    path = tmp_path / "policies" / f"{datasets.index('tightened')}.yaml"
+    path.write_text(policy("tightened", theorem, epsilon=2), "utf-8")
+    runner.invoke(app, ["policy", "apply", "tightened", "--reason", "r"])
+
+    for arguments in (
+        ["history"],
+        ["status"],
+        ["status", "--json"],
+        ["status", "--details"],
+        ["report", "--out", "report.html"],
+        *(["why", dataset] for dataset in datasets[3:]),
+    ):
+        looked_at(*arguments)
+    for arguments in (
+        *(["forecast", d, "--cost", "PureDP(epsilon=0.1)"] for d in datasets[3:]),
+        ["policy", "registry", "half"],
+        ["plot", "burndown", "half", "--out", "x.svg"],
+        ["plot", "burndown", "tightened", "--out", "x.svg"],
+        ["policy", "check"],
+    ):
+        looked_at(*arguments, refusable=True)
+    record = dpflow.status()
+    assert len(record.datasets) == len(datasets)
+    assert prometheus(record)
+    texts: list[object] = []
+    monkeypatch.setattr(artifacts, "ask_briefly", texts.append)
+    for known in record.datasets:
+        artifacts._publish(current_project(), known, None)
+    assert len(texts) >= len(datasets)
