@@ -306,6 +306,9 @@ class Execution:
         """
         if (error := self.error) is not None:
             self._post("failed", None, {"error_type": self.error_type})
+            if not issubclass(type(error), Exception):
+                name = self.request.step
+                logger.warning("DP step %r was stopped and stays charged in full", name)
             behind = error.__context__
             try:
                 raise error

@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -48,6 +49,9 @@ _WITH_INTERVAL = ("Gaussian", "Laplace", "Refined")
 _LIMITS = "dpflow.bounding.contributions.Contributions"
 #: Bodies whose public arguments were warned of.
 _warned: WeakSet[Callable[..., Any]] = WeakSet()
+#: The calls of steps without a key, by bodies; None after the warning.
+_charged: WeakKeyDictionary[Callable[..., Any], set[Any]] = WeakKeyDictionary()
+_COMPARED, _MOST_CALLS = (str, int, float, date, type(None)), 1000
 #: The runs of the `reserve_run` blocks that this context is in, nearest first.
 current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
@@ -210,6 +214,8 @@ def ask(
     step.check_storable()
     run = place.flows[0].run if place.flows else None
     release_key, makers = requested_release(step, call, (cost, versions), project, run)
+    if release_key is None:
+        _warn_of_second(step, call)
     digests = project.ledger.digests
     arguments = {
         name: None if text is None else digests.of("argument", release_key, name, text)
@@ -248,6 +254,22 @@ def _warn_of_rows(step: Step, call: StepCall) -> None:
             "a ledger keeps digests of public arguments. If they hold private data, "
             f"say private={names}",
         )
+
+
+def _warn_of_second(step: Step, call: StepCall) -> None:
+    """Log once that a step without a key is charged again for equal arguments."""
+    seen, values = _charged.setdefault(step.body, set()), tuple(call.public.items())
+    if not all(isinstance(value, _COMPARED) for _, value in values):
+        return
+    if values in seen and None not in seen and not step.fresh:
+        seen.add(None)
+        logger.warning(
+            "DP step %r names no release_key, and each call with equal arguments is a "
+            "charge. Name one to replay the release, or say fresh=True.",
+            step.name,
+        )
+    if len(seen) < _MOST_CALLS:
+        seen.add(values)
 
 
 def warn(step: str, text: str) -> None:

@@ -19,9 +19,10 @@ from dpflow.exceptions import (
     public_name,
     require,
 )
+from dpflow.guard.bodies import home
 from dpflow.guard.project import Project
 from dpflow.guard.request import Place
-from dpflow.interrupts import contextmanager, suppress, without_interrupts
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import OWN, is_replaced
@@ -112,7 +113,7 @@ async def areserve(
         ConfigurationError: If no event loop of asyncio runs it.
     """
     require(
-        _runs_in_asyncio(),
+        home()[1] is not None,
         f"async step {request.step!r} runs under asyncio only, not under trio. The "
         "step did not run. Call it in an event loop of asyncio, or make it sync.",
     )
@@ -124,12 +125,6 @@ async def areserve(
                 check_patience()
                 await asyncio.sleep(_POLL_SECONDS)
         return _warned(request, answer)
-
-
-def _runs_in_asyncio() -> bool:
-    with suppress(RuntimeError):
-        return asyncio.get_running_loop() is not None
-    return False
 
 
 @contextmanager

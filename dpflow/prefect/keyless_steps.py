@@ -7,11 +7,9 @@ each tick, and a late or repeated one then draws and pays a second time.
 from __future__ import annotations
 
 import logging
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
-from uuid import UUID
 
-from prefect import Flow
 from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
@@ -49,19 +47,19 @@ def _warn(deployment: str, step: str) -> None:  # noqa: ARG001 (once for each)
 
 def announce_retries() -> None:
     """Say of a flow that retries, once for each run, that each body is a charge."""
-    context = FlowRunContext.get()
+    context: Any = FlowRunContext.get()
     if context is not None and context.flow is not None and context.flow.retries:
-        _announce(context.flow_run and context.flow_run.id, context.flow)
+        run = getattr(context.flow_run, "id", None)
+        _announce(context.flow.name, context.flow.retries, run)
 
 
-@lru_cache(maxsize=64)
-def _announce(run: UUID | None, flow: Flow[..., Any]) -> None:  # noqa: ARG001
+@cache
+def _announce(flow: str, retries: int, run: object) -> None:  # noqa: ARG001 (once for each)
     _logger().warning(
         "flow %r runs up to %s times more if it fails, by retries= or Prefect's "
         "setting PREFECT_FLOWS_DEFAULT_RETRIES. Each run of a step's body is a charge; "
         "steps whose release was stored are replayed.",
-        flow.name,
-        flow.retries,
+        *(flow, retries),
     )
 
 

@@ -69,6 +69,25 @@ def test_an_async_step_without_an_event_loop_of_asyncio_is_refused(shop):
     assert rows(shop)["entry"] == []
 
 
+def test_an_interrupt_and_a_second_equal_call_say_that_they_cost(shop, caplog):
+    """One line each: once for a step without a key, and not for other arguments."""
+    second = "with equal arguments is a charge"
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count(day):
+        if day == "stop":
+            raise KeyboardInterrupt
+        return 1
+
+    count("mon"), count("tue")
+    assert second not in caplog.text
+    count("mon"), count("tue")
+    assert caplog.text.count(second) == 1
+    with pytest.raises(KeyboardInterrupt):
+        count("stop")
+    assert caplog.text.count("was stopped and stays charged in full") == 1
+
+
 def test_ten_tenths_fit_and_the_eleventh_does_not_run(shop):
     """The budget is exhausted exactly, and the refused body never runs."""
     ran = []

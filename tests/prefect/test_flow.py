@@ -21,7 +21,7 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.guard.project import current_project
 from dpflow.ledger.records import Request
 from dpflow.ledger.views import accounts
@@ -55,6 +55,41 @@ def publish(values):
     """Stand for what must not run after a refusal."""
     RAN.append(values)
     return values
+
+
+def steps_of_one_name(**declared):
+    """Return two tasks whose functions have one name and another code."""
+
+    def make(kind):
+        if kind == "few":
+
+            def number():
+                return 1
+
+        else:
+
+            def number():
+                return 2
+
+        return dp_task(dataset="shop", cost=TENTH, **declared)(number)
+
+    return make("few"), make("many")
+
+
+@pytest.mark.parametrize("declared", [{}, {"release_key": "k"}])
+def test_two_functions_of_one_name_never_share_a_release_of_a_run(project, declared):
+    """Under a key or without one, the second is an error that says `moved_from=`."""
+    few, many = steps_of_one_name(**declared)
+
+    @dp_flow(name="report")
+    def report():
+        assert few() == few() == 1
+        with pytest.raises(ReservationConflict, match=r"other code.*moved_from="):
+            many()
+        return few()
+
+    assert report() == 1
+    assert spent() == "0.1"
 
 
 @pytest.mark.parametrize("make_flow", [flow, dp_flow])
