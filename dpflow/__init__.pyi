@@ -28,12 +28,13 @@ from dpflow.exceptions import BudgetRefused as BudgetRefused
 from dpflow.exceptions import DpflowError as DpflowError
 from dpflow.exceptions import DPStepFailed as DPStepFailed
 from dpflow.forecast.what_if import forecast as forecast
-from dpflow.guard.charge import release as release
 from dpflow.guard.iterations import iterations as iterations
 from dpflow.guard.plain import guarded as guarded
 from dpflow.guard.plain import spend as spend
+from dpflow.guard.release import release as release
 from dpflow.guard.run import reserve_run as reserve_run
 from dpflow.noise.accuracy import Estimate as Estimate
+from dpflow.noise.accuracy import IntEstimate as IntEstimate
 from dpflow.policy import Policy as Policy
 from dpflow.policy import load_policy as load_policy
 from dpflow.prefect.flow import dp_flow as dp_flow

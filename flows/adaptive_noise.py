@@ -97,7 +97,7 @@ def descend(
 )
 def count(strategy: str, people: int, number: int, weights: Weights) -> int:  # noqa: ARG001
     """Release how many of the training images a model gets right."""
-    return release(right(np.array(weights), people))
+    return release(right(np.array(weights), people), as_int=True)
 
 
 def gradients_of(people: int) -> Any:

@@ -138,7 +138,8 @@ def count(
     """Release how many of the private images a network gets right."""
     network, whole = _whole(hidden, weights)
     _, (rows, kinds) = halves()
-    return release(network.right(whole, rows[:people], kinds[:people]))
+    right = network.right(whole, rows[:people], kinds[:people])
+    return release(right, as_int=True)
 
 
 def _whole(hidden: int, last: Sequence[float]) -> tuple[Network, Singles]:

@@ -126,10 +126,11 @@ def _customers(week: str) -> int:
     dataset="cdnow-weeks",
     cost=lambda weeks: Laplace(sensitivity=len(weeks), epsilon=left_over(weeks)),
     release_key="customers/{weeks}",
+    length=lambda weeks: len(weeks),  # noqa: PLW0108 (arguments go by name)
 )
 def customers_in(weeks: list[str]) -> list[int]:
     """Release how many customers each of the weeks had."""
-    return release([_customers(week) for week in weeks])
+    return release([_customers(week) for week in weeks], as_int=True)
 
 
 @dp_flow(name="sparse-report")

@@ -112,11 +112,12 @@ def rest(spent: Fraction) -> Fraction:
     dataset="adult",
     cost=lambda steps: Laplace(sensitivity=2, epsilon=rest(price(steps))),
     release_key="high-earners/{steps}",
+    length=len(AGE_LABELS),
 )
 def high_earners(steps: int) -> list[int]:  # noqa: ARG001 (the cost reads it)
     """Release how many earn more than 50,000 dollars, by age."""
     counts: list[int] = adult.high_earners(AGES).tolist()
-    return release(counts)
+    return release(counts, as_int=True)
 
 
 @dp_flow(name="train-until-good")

@@ -59,20 +59,26 @@ BASKETS = Gaussian(sensitivity=1, noise_multiplier=17)
 @dp_task(dataset="cdnow", cost=CUSTOMERS, release_key="active-customers/{week}")
 def active_customers(week: str) -> int:
     """Release how many customers bought something in the week."""
-    return release(data.active_customers(data.purchases(week)))
+    return release(data.active_customers(data.purchases(week)), as_int=True)
 
 
 @dp_task(dataset="cdnow", cost=REVENUE, release_key="revenue/{week}")
 def revenue(week: str) -> int:
     """Release the week's revenue in cents, clipped per customer."""
-    return release(data.revenue_cents(data.purchases(week)))
+    return release(data.revenue_cents(data.purchases(week)), as_int=True)
 
 
-@dp_task(dataset="cdnow", cost=BASKETS, release_key="basket-sizes/{week}")
+@dp_task(
+    dataset="cdnow",
+    cost=BASKETS,
+    release_key="basket-sizes/{week}",
+    length=len(data.BASKET_LABELS),
+)
 def basket_sizes(week: str) -> list[int]:
     """Release how many customers bought 1, 2, 3, 4, 5-9 and 10 or more CDs."""
-    counts: list[int] = release(data.basket_sizes(data.purchases(week))).tolist()
-    return counts
+    counts = release(data.basket_sizes(data.purchases(week)), as_int=True)
+    numbers: list[int] = counts.tolist()
+    return numbers
 
 
 @task

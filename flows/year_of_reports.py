@@ -53,11 +53,17 @@ def customers(week: str) -> Estimate:
     return release(count, within="10%", confidence="95%")
 
 
-@dp_task(dataset=DATASET, cost=QUESTION, release_key="baskets/{week}")
+@dp_task(
+    dataset=DATASET,
+    cost=QUESTION,
+    release_key="baskets/{week}",
+    length=len(data.BASKET_LABELS),
+)
 def baskets(week: str) -> list[float]:
     """Release how many customers bought how many records, for somebody who asks."""
-    noisy = release(data.basket_sizes(data.purchases(week)))
-    return [float(number) for number in noisy]
+    counts = release(data.basket_sizes(data.purchases(week)))
+    numbers: list[float] = counts.tolist()
+    return numbers
 
 
 @dp_flow(name="year-report", flow_run_name="year-report {week}")

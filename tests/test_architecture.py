@@ -67,7 +67,7 @@ LOADERS = {
     "dpflow",
     "dpflow.accounting",
     "dpflow.accounting.costs.adapters",  # an optional library
-    "dpflow.accounting.costs.base",  # more mechanisms
+    "dpflow.accounting.costs.base",  # more mechanisms; the noise of `half_width`
     "dpflow.accounting.costs.library_curves",  # an optional library
     "dpflow.ledger.codec.kinds",  # the library of a released value
     "dpflow.policy.fields",

@@ -13,7 +13,7 @@ from dpflow.answers.sources import Source, check_shared, measured, periods
 from dpflow.config import settings
 from dpflow.exceptions import ReleaseError, require
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.noise.accuracy import Estimate
+from dpflow.noise.accuracy import Estimate, quantile
 from dpflow.rounding import float_down, float_up, short_down
 
 #: Coefficient of each release, also 0 of one that other noise would choose.
@@ -156,7 +156,7 @@ def _anew(used: Mapping[Source, Any]) -> tuple[str, str]:
     size = shared["clip"] * (len(parts) if shared["partition"] is not None else 1)
     value, low, _ = sums.interval([(n, each.numbers[0]) for each, n in used.items()])
     is_normal = all(each.numbers[0].is_normal for each in used)
-    half = (value - low) / sums.quantile(sums.OUTSIDE, is_normal=is_normal)
+    half = (value - low) / quantile(sums.OUTSIDE, is_normal=is_normal)
     kind: Any = Gaussian if is_normal else Laplace
     noise = {"sigma" if is_normal else "scale": short_down(half)}
     return repr(kind(sensitivity=size, **noise)), shared["dataset"]

@@ -9,20 +9,16 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.costs.refined import Refined
 from dpflow.answers.sums import Noisy
 from dpflow.exceptions import ReleaseError, require
 from dpflow.ledger import Ledger
 from dpflow.ledger.codec import decode
 from dpflow.ledger.views.releases import KeptRelease, release_values, releases
 from dpflow.ledger.views.spending import OWN_NOISE
-from dpflow.noise.grid import ADDED, GRID
+from dpflow.noise.accuracy import ROUNDING, noise_of
 from dpflow.notebook import shown_key
 from dpflow.periods import part_at, period_of, place_of
-
-#: Relative rounding of float64 and of sums of some, and twice that of noise on a grid.
-_FLOAT, _STEPS = Fraction(1, 2**48), Fraction(2 * ADDED, GRID)
-#: Binary digits of narrow floats; `float` is Arrow's name of float32.
-_NARROW = {"float16": 11, "float32": 24, "float": 24}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,8 +108,6 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
     by_time = bool(partitions) and all(map(period_of, partitions))
     parts = tuple(partitions if by_time else periods or [""])
     value: Any = [] if text is None else decode(text)
-    kind = str(getattr(value, "dtype", getattr(value, "type", ""))).partition("[")[0]
-    rounding = Fraction(1, 2 ** _NARROW.get(kind.lower(), 48))
     plain = value.tolist() if hasattr(value, "tolist") else value
     listed = plain if isinstance(plain, list | tuple) else [plain]
     are_numbers = all(isinstance(n, int | float) and math.isfinite(n) for n in listed)
@@ -128,7 +122,9 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
         key=shown_key(kept.key),
         parts=parts,
         numbers=tuple(
-            _noisy(n, cost, facts["reported"], rounding) for n in listed if are_numbers
+            _noisy(n, cost, facts["reported"], as_int=bool(facts["as_int"]))
+            for n in listed
+            if are_numbers
         ),
         shared={
             **{name: text for name, text in fields.items() if text not in periods},
@@ -143,14 +139,11 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
     )
 
 
-def _noisy(number: float, cost: Any, draws: int | None, rounding: Fraction) -> Noisy:
-    """Return a number with its noise as it was drawn; a whole one was rounded then."""
-    exact, finest = Fraction(number), getattr(cost, "finest", cost)
-    is_normal = hasattr(finest, "sigma")
-    slack = max(abs(exact) * rounding, Fraction(exact.denominator == 1, 2))
-    spread, most = (finest.sigma if is_normal else finest.scale) * (1 + _FLOAT), 1
-    if finest is not cost:
-        # Laplace noise is drawn in steps of a grid, which its scale and slack cover.
-        spread, most = cost.draw(draws or 1) * (1 + _STEPS), len(cost.spreads)
-        slack += finest.sensitivity * _STEPS
-    return Noisy(exact, spread, is_normal, most, slack)
+def _noisy(number: float, cost: Any, draws: int | None, *, as_int: bool) -> Noisy:
+    """Return a number with its noise as it was drawn."""
+    exact = Fraction(number)
+    noise = noise_of(cost, draws or 1, as_int=as_int)
+    assert noise is not None
+    most = len(cost.spreads) if isinstance(cost, Refined) else 1
+    slack = max(abs(exact) * ROUNDING, noise.slack)
+    return Noisy(exact, noise.spread, noise.law == "gaussian", most, slack)

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import ReleaseError, require
+from dpflow.noise.accuracy import quantile
 from dpflow.rounding import bound_above, float_down, to_real
 
 #: Share of intervals that may miss the true number.
@@ -98,18 +99,6 @@ def _eliminate(part: Hashable, solved: Mapping[Hashable, Any], equation: Any) ->
     """Insert what a part equals into an equation that may have it."""
     if times := equation.pop(part, 0):
         equation.subtract({other: times * n for other, n in solved.items()})
-
-
-def quantile(outside: Fraction, *, is_normal: bool = True) -> Fraction:
-    """Return the size that a share of standard numbers exceeds, rounded up.
-
-    Args:
-        outside: The share.
-        is_normal: Of a Gaussian of sigma 1, or else of a Laplace of scale 1.
-    """
-    if is_normal:
-        return bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(1 - to_real(mp, outside)))
-    return bound_above(lambda mp: -mp.log(to_real(mp, outside)))
 
 
 def _root(square: Fraction) -> Fraction:

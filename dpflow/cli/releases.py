@@ -16,12 +16,9 @@ from dpflow.notebook import Sheet, data_of, shown_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.ledger.views.releases import KeptRelease
 
 #: Rows of the list for people.
 _MOST = 1000
-#: Of an error that no release states for itself.
-_CONFIDENCE = 0.95
 
 app = typer.Typer(no_args_is_help=True, help="List, read or withdraw stored releases.")
 
@@ -30,8 +27,8 @@ app = typer.Typer(no_args_is_help=True, help="List, read or withdraw stored rele
 def list_releases(dataset: str | None = None) -> Answer:
     """List the releases with their errors, newest first, without values.
 
-    The error is half of the released interval, or else of the 95 % interval of the
-    noise.
+    The error is half of the interval of the drawn numbers, where the step returned
+    exactly these.
 
     Example: `dpflow releases list sales`
     """
@@ -39,7 +36,7 @@ def list_releases(dataset: str | None = None) -> Answer:
 
     def data() -> dict[str, Any]:
         with project_ledger() as (_, ledger):
-            result = [_data(item) for item in releases(ledger, dataset)]
+            result = [data_of(item) for item in releases(ledger, dataset)]
         return {**ledger_facts(ledger), "releases": result}
 
     return data, _parts(dataset)
@@ -55,16 +52,25 @@ def show(name: str) -> Answer:
     """
     from dpflow.ledger.codec import decode
     from dpflow.ledger.views.releases import release_value
-    from dpflow.noise.accuracy import Estimate
 
     with project_ledger() as (_, ledger):
         result, text = release_value(ledger, name)
     value = decode(text)
-    lines = [str(value)]
-    if isinstance(value, Estimate):
-        low, high = value.interval
-        lines += [f"{low:.10g} to {high:.10g} at {100 * value.confidence:.4g} %"]
-    return {**_data(result), "value": json.loads(text)}, lines
+    data, lines = {**data_of(result), "value": json.loads(text)}, [str(value)]
+    if result.known is not None:
+        lines.append(_describe(value, result.known))
+    return data, lines
+
+
+def _describe(value: Any, known: tuple[float, float]) -> str:
+    """Return the interval of a release as drawn, in words."""
+    from dpflow.noise.accuracy import described
+
+    half, share = known
+    if isinstance(value, int | float):
+        ends = getattr(value, "interval", (value - half, value + half))
+        return described(ends, share)
+    return f"each number within {half:.10g} at {100 * share:.4g} %"
 
 
 @app.command()
@@ -86,35 +92,12 @@ def withdraw(name: str, *, reason: str, anyway: bool = False) -> Answer:
         f"{result.digest} and its charge stay in the ledger. The budget {again} a new "
         "draw at its cost."
     )
-    return {**_data(result), "fits_again": fits}, [done]
-
-
-def _data(kept_release: KeptRelease) -> dict[str, Any]:
-    return {**data_of(kept_release), "known": _error(kept_release)}
-
-
-def _error(kept_release: KeptRelease) -> tuple[float, float] | None:
-    """Return half the width of an interval around the release, and its confidence."""
-    from dpflow.accounting.costs.base import cost_from_description
-    from dpflow.exceptions import InvalidCost
-    from dpflow.forecast.noise import half_width
-    from dpflow.rounding import float_up
-
-    if kept_release.known is not None:
-        return kept_release.known
-    cost, reported = kept_release.facts["cost"], kept_release.facts["reported"]
-    try:
-        half = half_width(cost_from_description(cost), reported)
-    except InvalidCost:
-        # A later dpflow may have written a cost that this one does not know.
-        return None
-    return None if half is None else (float_up(half), _CONFIDENCE)
+    return {**data_of(result), "fits_again": fits}, [done]
 
 
 def _parts(dataset: str | None) -> Iterator[Part]:
     from dpflow.accounting.costs.text import python_form
     from dpflow.ledger.views.releases import count_releases, releases
-    from dpflow.ledger.views.spending import OWN_NOISE
 
     with project_ledger() as (_, ledger):
         items = releases(ledger, dataset, _MOST)
@@ -132,7 +115,7 @@ def _parts(dataset: str | None) -> Iterator[Part]:
         "step, flow": [
             ", ".join(filter(None, (e.step, e.facts["flow"]))) for e in items
         ],
-        "+-": [_interval(each) for each in items],
+        "+-": [each.error for each in items],
         "cost": [python_form(each.facts["cost"]) for each in items],
         "who": [each.facts["who"] or "-" for each in items],
         "state": [each.state for each in items],
@@ -143,22 +126,7 @@ def _parts(dataset: str | None) -> Iterator[Part]:
         del columns["state"]
     yield Sheet.of(columns, "when (UTC)", "+-")
     yield ""
-    yield "+-: 95 % of the releases are so near to the true number, by their noise."
-    if any(each.facts["noise"] in OWN_NOISE and _error(each) for each in items):
-        yield "*: drawn by the step itself; that it is the declared noise is its word."
+    yield "+-: so near to the true number are 95 % of the releases that hold the drawn"
+    yield "numbers unchanged; -: the step changed them, or they have no interval."
     if count > _MOST:
         yield f"The newest {_MOST:,} of {count:,}; --json lists all."
-
-
-def _interval(kept_release: KeptRelease) -> str:
-    from fractions import Fraction
-
-    from dpflow.ledger.views.spending import OWN_NOISE
-    from dpflow.rounding import short_up
-
-    known = _error(kept_release)
-    if known is None:
-        return "-"
-    at = "" if known[1] == _CONFIDENCE else f" at {100 * known[1]:.4g} %"
-    own = "*" * (kept_release.facts["noise"] in OWN_NOISE)
-    return f"{short_up(Fraction(known[0]), 3)}{at}{own}"

@@ -26,7 +26,6 @@ from dpflow.forecast.noise import (
     FACTORS,
     EnoughNoise,
     enough_noise,
-    half_width,
     scaled_workload,
 )
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
@@ -35,6 +34,7 @@ from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
 from dpflow.ledger.decision.gates import covers_flow
 from dpflow.ledger.views.runs import dataset_runs
+from dpflow.noise.accuracy import half_width
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.planned_noise import planned_noise
 from dpflow.policy.reserved import run_lines

@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from fractions import Fraction
 from types import FrameType
-from typing import Any, TypeVar, cast, overload
+from typing import Any, cast
 
 from dpflow.accounting.costs.base import Cost, Settling
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -35,20 +36,23 @@ from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.records import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
-from dpflow.noise.accuracy import Estimate
-from dpflow.noise.refining import Answer, Until, refinement
+from dpflow.noise.accuracy import noise_of, read_confidence
+from dpflow.noise.refining import Until, refinement
+from dpflow.noise.release_types import typed_as_release
+from dpflow.noise.returned import DrawnNumbers
+from dpflow.noise.shape import Shape, read_shape
 from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
 from dpflow.rounding import Number
 
 logger = logging.getLogger("dpflow")
 
-T = TypeVar("T")
-
 _IN_FULL = "was charged in full"
 _NOT_DRAWN = (
-    "its output is not the object that release() returned, unchanged, so that no "
-    "answer of measures= uses it. Return that object"
+    "its output is not the object that release() returned, nor its numbers unchanged "
+    "and in order, so that no answer of measures= uses it. Return that object"
 )
+#: Steps without a release key that were warned of a missing `return`.
+_warned_steps: set[str] = set()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class Execution:
         reported: The sub-steps that ran, or the cell of the output; None: all of it.
         place: Where the step runs.
         home: The thread and the task that run the body.
+        is_function: Whether the body is a function, not a block.
     """
 
     project: Project
@@ -74,8 +79,9 @@ class Execution:
     ended: bool = False
     reported: int | str | None = None
     home: Home | None = None
+    is_function: bool = True
     _draw: OneDraw = field(default_factory=OneDraw, repr=False)
-    _drawn: Any = field(default=None, repr=False)
+    _drawn: DrawnNumbers | None = field(default=None, repr=False)
     _process: int = field(default_factory=os.getpid, repr=False)
 
     @property
@@ -85,48 +91,70 @@ class Execution:
 
     # Noise
 
-    @overload
-    def release(self, value: T) -> T: ...
-    @overload
-    def release(
-        self, value: float, *, within: Number, confidence: Number = ...
-    ) -> Estimate: ...
-    @overload
-    def release(self, value: list[int], *, until: Until) -> tuple[Answer, ...]: ...
+    @typed_as_release
     def release(
         self,
         value: Any,
         *,
+        as_int: bool = False,
         within: Number | None = None,
         until: Until | None = None,
         confidence: Number = "95%",
+        length: Any = None,
+        groups: Any = None,
+        columns: Any = None,
     ) -> Any:
         """Draw the declared noise and return the noisy value; as `dpflow.release`.
 
         Raises:
             InvalidCost: If `within` or `confidence` is out of range.
-            ReleaseError: If the cost names no mechanism, the value cannot carry its
-                noise, or the step released already: its charge pays for one draw.
+            ReleaseError: If the cost names no mechanism, the value is not of the
+                declared shape or cannot carry its noise, or the step released already:
+                its charge pays for one draw.
         """
+        self._check_undrawn("release()")
+        shape = self._shape(length, groups, columns)
+        require(type(as_int) is bool, "as_int= takes True or False", PublicError)
         if within is None and until is None:
+            share = read_confidence(confidence)
             with self._draw.lock, self.drawing():
                 self._check_undrawn("release()")
-                noisy = mechanism.draw(self.cost, value)
+                noisy = mechanism.draw(
+                    self.cost, value, shape, as_int=as_int, confidence=share
+                )
                 self._draw.take()
-            return self._noted(noisy)
-        draw = refinement(
-            self.cost, value, within=within, until=until, confidence=confidence
+            noise = noise_of(self.cost, as_int=as_int)
+        else:
+            draw = refinement(
+                self.cost,
+                value,
+                within=within,
+                until=until,
+                confidence=confidence,
+                shape=shape,
+                as_int=as_int,
+            )
+            share, noise = Fraction(0), None
+            self.claim_draw("release()")
+            with self.drawing():
+                draws, noisy = draw()
+            self.report(draws)
+        self._drawn = DrawnNumbers(
+            noisy, shape, noise=noise, confidence=share, as_int=as_int
         )
-        self.claim_draw("release()")
-        with self.drawing():
-            draws, noisy = draw()
-        self.report(draws)
-        return self._noted(noisy)
-
-    def _noted(self, noisy: Any) -> Any:
-        """Remember a draw whose numbers answers may use, to see that it is returned."""
-        self._drawn = (noisy, _full(noisy)) if "measures" in self.request.body else None
         return noisy
+
+    def _shape(self, length: Any, groups: Any, columns: Any) -> Shape:
+        """Return the shape that the step declares, or in a block `release`."""
+        if length is None and groups is None and columns is None:
+            return self.request.shape
+        require(
+            not self.is_function,
+            f"step {self.request.step!r} is a function: declare length=, groups= and "
+            "columns= in its decorator, before its data is read, not in release()",
+            PublicError,
+        )
+        return read_shape(length, groups, columns, kind=PublicError)
 
     def claim_draw(self, caller: str, by: str = "", *, draws: bool = True) -> None:
         """Take the one draw, or the one loop, that the cost pays for.
@@ -280,6 +308,17 @@ class Execution:
             "its body draws that very noise with its own code.",
             PublicError,
         )
+        by_cell = isinstance(self.cost, OutcomeCost) and self._drawn is None
+        forgot = self.is_function and self._draw.taken and not by_cell
+        require(
+            self.value is not None or not forgot or not self.request.key_text,
+            f"step {self.request.step!r} drew its noise and returned None, which its "
+            "release key would keep. Return what release(value) returned.",
+            PublicError,
+        )
+        if self.value is None and forgot and self.request.step not in _warned_steps:
+            _warned_steps.add(self.request.step)
+            self._warn("it drew its noise and returned None; is a `return` missing?")
 
     def _shown(self, error: BaseException) -> BaseException:
         """Return the public form of an error of the body."""
@@ -318,17 +357,23 @@ class Execution:
         text, kept, warned = None, self.value, list[str]()
         if self.request.release_key is not None:
             try:
-                kept = decode(text := encode(self.value))
+                # Of labels the order is declared, too.
+                ordered = self.request.shape.groups is not None
+                kept = decode(text := encode(self.value, ordered=ordered))
             except ReleaseError as unstorable:
                 text, why = None, unstorable.message
-                warned.append(f"its release cannot be replayed: {why}")
+                warned.append(
+                    f"its release cannot be replayed: {why} Later runs of this key "
+                    "will be refused."
+                )
         if cell is not None:
             warned += self._report_cell(cell)
-        facts: dict[str, Any] = {"noise": self._draw.by}
-        if "measures" in self.request.body:
-            value, text_of_draw = self._drawn or ("", None)
-            facts["as_drawn"] = self.value is value and _full(value) == text_of_draw
-            warned += [] if facts["as_drawn"] else [_NOT_DRAWN]
+        drawn = {"as_drawn": False}
+        if self._drawn is not None:
+            drawn = self._drawn.describe(self.value)
+        if "measures" in self.request.body and not drawn["as_drawn"]:
+            warned.append(_NOT_DRAWN)
+        facts: dict[str, Any] = {"noise": self._draw.by, **drawn}
         self._post("completed", text, facts)
         for warning in warned:
             self._warn(warning)
@@ -360,11 +405,6 @@ class Execution:
         warn(self.request.step, text)
 
 
-def _full(value: Any) -> str:
-    """Return all numbers in full, of an array as well, which its repr abridges."""
-    return repr(value.tolist() if hasattr(value, "tolist") else value)
-
-
 def current_execution(caller: str) -> Execution:
     """Return the innermost execution around this call.
 
@@ -384,47 +424,6 @@ def current_execution(caller: str) -> Execution:
         "caller of a generator is `charge.release`, of `with spend(...) as charge`."
     )
     raise PublicError(msg)
-
-
-@overload
-def release(value: T) -> T: ...
-@overload
-def release(value: float, *, within: Number, confidence: Number = ...) -> Estimate: ...
-@overload
-def release(value: list[int], *, until: Until) -> tuple[Answer, ...]: ...
-def release(
-    value: Any,
-    *,
-    within: Number | None = None,
-    until: Until | None = None,
-    confidence: Number = "95%",
-) -> Any:
-    """Draw the noise that the running step declared.
-
-    Args:
-        value: A number, list, numpy array or pandas series of numbers.
-        within: For one number under `Refined`: how far it may be from the true one, as
-            "10%" of itself or in its own units; noise is refined until it shows that.
-        until: For a list of whole numbers under `Refined`: says of the answers so far,
-            the finest last, whether the last one is good enough. It may use these and
-            public numbers, and nothing private.
-        confidence: For `within`: in how many of all releases it is.
-
-    Returns:
-        The noisy value, of the same type and shape (a Decimal or a scalar of numpy
-        becomes an int or a float); with `within` an `Estimate`, a float with its
-        `interval`; with `until` the tuple of all answers.
-
-    Raises:
-        ReleaseError: Outside the body of a DP step, and as `Execution.release` says.
-
-    Examples:
-        >>> @guarded(dataset="cdnow", cost=Gaussian(sensitivity=1, sigma=20))
-        ... def customers(week):
-        ...     return release(count(week))
-    """
-    execution: Any = current_execution("release()")
-    return execution.release(value, within=within, until=until, confidence=confidence)
 
 
 def run(
@@ -469,14 +468,26 @@ async def arun(
 
 
 def granted(
-    project: Project, request: Request, answer: Granted, place: Place, *, noise: str
+    project: Project,
+    request: Request,
+    answer: Granted,
+    place: Place,
+    *,
+    noise: str,
+    is_function: bool = True,
 ) -> Execution:
     """Return the execution that a grant of the ledger allows."""
     place.tell_granted(request, answer)
     ledger, key = project.ledger, request.key_text
     stream = stream_for(ledger.id, ledger.environment, request.step, key)
     draw = OneDraw(own=noise == OWN, stream=stream)
-    return Execution(project=project, request=request, place=place, _draw=draw)
+    return Execution(
+        project=project,
+        request=request,
+        place=place,
+        is_function=is_function,
+        _draw=draw,
+    )
 
 
 def _replayed(request: Request, answer: Replayed, place: Place) -> Any:

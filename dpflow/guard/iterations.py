@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, overload
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
@@ -19,9 +19,11 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.exceptions import PublicError, require
 from dpflow.guard.charge import Execution, current_execution
 from dpflow.interrupts import contextmanager
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _TOLD_SECONDS = 1.0
 
@@ -54,23 +56,29 @@ class SubStep:
         """
         return self.number in self.stops
 
-    def release(self, value: T, *, cost: Cost | None = None) -> T:
+    @overload
+    def release(self, value: float, *, cost: Cost | None = None) -> float: ...
+    @overload
+    def release(
+        self, value: list[Any] | NDArray[Any], *, cost: Cost | None = None
+    ) -> NDArray[np.float64]: ...
+    def release(self, value: Any, *, cost: Cost | None = None) -> Any:
         """Draw the declared noise of this sub-step and return the noisy value.
 
         Args:
-            value: A number, list, numpy array or pandas series of numbers.
+            value: A number, a list of numbers, or a numpy array of any shape, whose
+                size is public.
             cost: Which part of the declared sub-step pays for it, if it has several.
 
         Returns:
-            The noisy value, of the same shape and kind.
+            A float, or a float64 array of the same shape.
 
         Raises:
             ReleaseError: If the sub-step is over, or nothing in it pays for this.
         """
         paid = self.claim("release()", cost)
         with self._execution.drawing():
-            noisy: T = draw(paid, value)
-        return noisy
+            return add_noise(paid, value)
 
     def test(self, value: float, *, at_least: float, cost: Cost) -> bool:
         """Test a private number against a threshold, with noise that is paid for.

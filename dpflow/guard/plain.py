@@ -20,6 +20,7 @@ from dpflow.guard.charge import Execution, arun, granted, run
 from dpflow.guard.functions import charging
 from dpflow.guard.request import ask, checked_flow, current_place
 from dpflow.guard.reserving import reserve
+from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -42,6 +43,9 @@ def guarded(
     cost: CostLike,
     flow: str | None = None,
     private: tuple[str, ...] = (),
+    length: LengthLike | None = None,
+    groups: GroupsLike | None = None,
+    columns: ColumnsLike | None = None,
     release_key: str | None = None,
     ignore: tuple[str, ...] = (),
     moved_from: str | tuple[str, ...] = (),
@@ -62,6 +66,12 @@ def guarded(
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
+        length: How many numbers without labels `release` gets, a tuple for an array of
+            several dimensions; or a function of the public arguments, as `cost`.
+        groups: Labels of the rows that are released, in their order, as a list, a tuple
+            or a range, or of several label columns by their names; or a function.
+            Other labels are dropped, and absent ones count 0 before the noise.
+        columns: Names of the columns of numbers, in their order; or a function.
         release_key: Template over public parameters, the instance ("{self.region}")
             and captured variables, under which the output is stored; a second call with
             the same key replays it at no cost.
@@ -142,7 +152,8 @@ def spend(
         noise: "own" if the block draws the declared noise with its own code.
 
     Yields:
-        The execution, whose `release` draws the declared noise.
+        The execution, whose `release` draws the declared noise. It takes `length=`,
+        `groups=` and `columns=` for several numbers.
 
     Raises:
         BudgetRefused: If a gate does not admit the block, which then does not run.
@@ -172,7 +183,9 @@ def spend(
     answer = reserve(project, request, place, noise=noise)
     # A block has no release key, so that nothing is replayed.
     granting = cast("Granted", answer)
-    execution = granted(project, request, granting, place, noise=noise)
+    execution = granted(
+        project, request, granting, place, noise=noise, is_function=False
+    )
     with execution.charged(entering_frame()):
         yield execution
     execution.end()

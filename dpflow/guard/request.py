@@ -222,6 +222,8 @@ def ask(
         for name, text in call.texts.items()
     }
     measured = _measured(step, call, cost, policies[0], project)
+    declared = call.shape.describe()
+    shape_facts = {"shape": declared} if declared else {}
     request = request_of(
         project,
         place,
@@ -236,7 +238,8 @@ def ask(
         makers=makers,
         fresh=step.fresh,
         on_change=step.on_change,
-        body={**place.facts, "versions": versions, **measured},
+        body={**place.facts, "versions": versions, **measured, **shape_facts},
+        shape=call.shape,
     )
     _check_person_budgets(step, project, request)
     _warn_beyond_plan(request)

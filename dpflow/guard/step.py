@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -27,8 +27,17 @@ from dpflow.guard.release_keys import (
     identify,
     template_fields,
 )
+from dpflow.guard.shapes import (
+    ColumnsLike,
+    GroupsLike,
+    LengthLike,
+    check_shape,
+    check_size,
+    declared_shape,
+    unstorable,
+)
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.codec.kinds import unstorable_type
+from dpflow.noise.shape import Shape
 from dpflow.noise.sources import OWN
 
 T = TypeVar("T")
@@ -60,6 +69,9 @@ class Step:
         cost: Worst case, or a function of the public arguments that returns it.
         private: Parameters that hold private data; nothing derived from their values
             is ever journaled, keyed or printed.
+        length: Number of places of a release without labels.
+        groups: Labels of the rows of a release, in their order.
+        columns: Names of its columns of numbers, in their order.
         release_key: Template over public parameters, under which the output is stored.
         partitions: Which partitions the body reads, of datasets that have some.
         ignore: Parameters and captured variables on which the stored output does not
@@ -87,6 +99,9 @@ class Step:
     dataset: str | tuple[str, ...]
     cost: CostLike
     private: frozenset[str] = frozenset()
+    length: LengthLike | None = None
+    groups: GroupsLike | None = None
+    columns: ColumnsLike | None = None
     release_key: str | None = None
     ignore: frozenset[str] = frozenset()
     moved_from: tuple[str, ...] = ()
@@ -122,6 +137,9 @@ class Step:
             if (text := getattr(self, keyword)) is not None:
                 checked_text(text, keyword)
         checked_flag(self.fresh, "fresh")
+        cost = self.cost if isinstance(self.cost, Cost) else None
+        drawn = None if self.noise == OWN else cost
+        check_shape(self.name, self.declared_numbers, self.body, drawn)
         for problem, is_there in _problems(self, parts).items():
             require(not is_there, f"step {self.name!r} {problem}")
         for template in () if callable(self.partitions) else self.partitions or ():
@@ -129,6 +147,11 @@ class Step:
         if self.release_key is not None:
             check_template(self, "release_key", self.release_key)
             _check_key(self, self.release_key)
+
+    @property
+    def declared_numbers(self) -> dict[str, Any]:
+        """The declarations of several numbers, by keyword."""
+        return {"length": self.length, "groups": self.groups, "columns": self.columns}
 
     def ask(
         self,
@@ -159,6 +182,7 @@ class Step:
         values = Arguments(values, zones)
         return StepCall(
             cost=self._cost(public),
+            shape=self._shape(public),
             partitions=self._touched(parts, public),
             key=None if key is None else self._filled("release_key", key, values),
             texts={} if key is None else self._texts(key, values, public),
@@ -172,7 +196,7 @@ class Step:
         Raises:
             ConfigurationError: If so.
         """
-        bad = None if self.release_key is None else _unstorable(self.body)
+        bad = None if self.release_key is None else unstorable(self.body)
         require(
             bad is None,
             f"step {self.name!r} returns {bad}, which cannot be stored, so that its "
@@ -191,6 +215,23 @@ class Step:
             "return a cost such as Gaussian(...). The step did not run.",
         )
         return cost
+
+    def _shape(self, public: Mapping[str, Any]) -> Shape:
+        """Return the declared shape of a call.
+
+        Raises:
+            ConfigurationError: If it is none, or a release of it cannot be stored.
+        """
+        shape = declared_shape(
+            self.name,
+            {
+                name: self._called(name, value, public) if callable(value) else value
+                for name, value in self.declared_numbers.items()
+            },
+        )
+        if self.release_key is not None:
+            check_size(self.name, shape)
+        return shape
 
     def _touched(
         self, values: Mapping[str, Any], public: Mapping[str, Any]
@@ -257,6 +298,7 @@ class StepCall(NamedTuple):
 
     Attributes:
         cost: The worst case.
+        shape: What is declared of several numbers.
         partitions: Names of the partitions that the body reads.
         key: The release key, if the step has one.
         texts: Under a release key, the text that identifies each argument; None of an
@@ -266,6 +308,7 @@ class StepCall(NamedTuple):
     """
 
     cost: Cost | PlannedNoise
+    shape: Shape
     partitions: tuple[str, ...]
     key: str | None
     texts: Mapping[str, str | None]
@@ -373,17 +416,6 @@ def _check_key(step: Step, key: str) -> None:
             f"{name!r}, so that a call with another one would get this one's release. "
             f"{advice} ignore=({name!r},) if the output does not depend on it",
         )
-
-
-def _unstorable(body: Callable[..., Any]) -> str | None:
-    """Return the name of a returned type that no release can hold, if annotated."""
-    try:
-        annotation = get_type_hints(body).get("return", object)
-    # A name may be known to type checkers only.
-    except without_interrupts(Exception):
-        return None
-    kind = unstorable_type(annotation)
-    return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def checked_text(value: object, name: str) -> str:

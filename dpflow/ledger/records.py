@@ -16,6 +16,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetExhausted, ConfigurationError
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.rows import Term, split
+from dpflow.noise.shape import Shape
 from dpflow.policy import Policy
 from dpflow.policy.lifetime import Opened
 
@@ -86,6 +87,7 @@ class Request:
         covers: For a preflight, the run that it holds.
         planned: For a preflight, its steps; the ids of their reservations are unused.
         body: Further facts for the journal: task run, attempt, version. Never data.
+        shape: What the step declares of several numbers.
 
     Raises:
         ConfigurationError: If a dataset or partition is named twice, or if a database
@@ -112,6 +114,7 @@ class Request:
     covers: str | None = None
     planned: tuple[Request, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
+    shape: Shape = field(default_factory=Shape, compare=False)
 
     def __post_init__(self) -> None:
         if not self.policies or (self.covers is None) == bool(self.planned):

@@ -18,9 +18,9 @@ from typing import SupportsFloat
 from dpflow.accounting.costs.sparse_vector import SparseVector
 from dpflow.exceptions import PublicError, public_name
 from dpflow.mechanisms.drawn import Drawn, draws_for
-from dpflow.noise.containers import plain_number
 from dpflow.noise.draws import integer_laplace
 from dpflow.noise.grid import ADDED, GRID, in_steps
+from dpflow.noise.numbers import plain_number
 
 #: A private number, or a function that computes it if its turn comes.
 Query = SupportsFloat | Callable[[], SupportsFloat]

@@ -17,7 +17,7 @@ from dpflow.guard.charge import current_execution
 from dpflow.guard.iterations import SubStep, iterations
 from dpflow.mechanisms.drawn import claimed, is_replace_one
 from dpflow.mechanisms.rows import Floats, Gradient, NormClip
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise
 from dpflow.noise.sources import random_bytes
 from dpflow.people.costs import gaussian_costs, sampled_gaussian_costs
 from dpflow.people.state import PrivateMask, PrivateTally
@@ -133,7 +133,7 @@ def noisy_gradient(cost: Cost, rows: Gradient, *, clip: NormClip) -> Floats:
     Assumes: a privacy unit has one row. Under replace-one it can change the sum by
     twice the clip: declare `Gaussian(sensitivity=2 * norm)`.
 
-    Rounding: the sum is exact; noise as `draw`.
+    Rounding: the sum is exact; noise as `add_noise`.
 
     Checked by: tests/mechanisms/test_gradient_descent.py.
 
@@ -157,7 +157,7 @@ def noisy_gradient(cost: Cost, rows: Gradient, *, clip: NormClip) -> Floats:
             f"the clip, or a PoissonSampledGaussian, got {cost!r}"
         )
         raise PublicError(msg)
-    noisy: Floats = draw(noise, clipped.total(drawn))
+    noisy: Floats = add_noise(noise, clipped.total(drawn))
     return noisy
 
 
@@ -239,5 +239,5 @@ def individual_descent(
             tally, rows, clip=clip, sigma=spread, sampling_rate=sampling_rate
         )
         noise = Gaussian(sensitivity=clip.norm, sigma=spread)
-        model = model - rate * draw(noise, total)
+        model = model - rate * add_noise(noise, total)
     return model

@@ -24,7 +24,7 @@ from dpflow.exceptions import PublicError
 from dpflow.guard.charge import current_execution
 from dpflow.interrupts import without_interrupts
 from dpflow.mechanisms.drawn import Drawn, claimed, draws_for, is_replace_one
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise
 from dpflow.noise.exact import choose, pick, toss
 from dpflow.noise.sources import EXACT
 from dpflow.rounding import bound_above, bound_below, float_up, to_real
@@ -107,7 +107,7 @@ def private_groups(
     with execution.drawing():
         if isinstance(execution.cost, ApproxZCDP):
             noise = DiscreteGaussian(sensitivity=1, sigma=sigma)
-            noisy = draw(noise, numbers) if numbers else []
+            noisy = add_noise(noise, numbers) if numbers else []
             named = [count >= odds for count in noisy]
         else:
             rows = (likely[min(count, len(likely) - 1)] for count in numbers)

@@ -14,7 +14,7 @@ from dpflow.exceptions import LedgerError, PublicError
 from dpflow.guard.project import people_folder
 from dpflow.mechanisms.drawn import claimed
 from dpflow.mechanisms.rows import Floats, NormClip
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise
 from dpflow.people import PersonStore, gaussian_costs
 from dpflow.rounding import Number
 
@@ -39,7 +39,7 @@ def person_sum(
     Assumes: add-or-remove; the bound of the store is charged in the ledger, once;
     sigma is public.
 
-    Rounding: costs up; the sum is exact; noise as `draw`.
+    Rounding: costs up; the sum is exact; noise as `add_noise`.
 
     Checked by: tests/mechanisms/test_person_sums.py.
 
@@ -79,7 +79,7 @@ def person_sum(
         raise PublicError(msg) from None
     total = clipped.total(mask)
     with execution.drawing():
-        noisy = np.asarray(draw(Gaussian(sensitivity=clip.norm, sigma=sigma), total))
+        noisy = add_noise(Gaussian(sensitivity=clip.norm, sigma=sigma), total)
     return noisy[0] if rows.ndim == 1 else noisy
 
 

@@ -19,7 +19,7 @@ from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.exceptions import PublicError, ReleaseError
 from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.mechanisms.rows import Floats
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise
 from dpflow.people.costs import clip_rows
 from dpflow.rounding import Number, exact, exact_epsilon
 
@@ -165,7 +165,7 @@ def output_perturbation(
     rest = slice(recipe.train, None)
     error = mean_error(noisy, rows[rest], classes[rest])
     tests = len(rows) - recipe.train
-    noisy_error: float = draw(
+    noisy_error: float = add_noise(
         Laplace(sensitivity=recipe.test_sensitivity(tests), epsilon=test), error
     )
     if noisy_error > recipe.threshold:
@@ -228,8 +228,8 @@ def k_norm_noise(size: int, scale: Fraction) -> Floats:
     Its direction is that of a vector of normal draws; its length, Gamma distributed
     with shape `size`, is a sum of `size` exponential draws: absolute Laplace noise.
     """
-    direction = np.asarray(draw(_UNIT, np.zeros(size)), np.float64)
-    lengths = draw(Laplace(sensitivity=scale, epsilon=1), np.zeros(size))
+    direction = add_noise(_UNIT, np.zeros(size))
+    lengths = add_noise(Laplace(sensitivity=scale, epsilon=1), np.zeros(size))
     norm = float(np.linalg.norm(direction))
     return np.asarray(direction * (float(np.abs(lengths).sum()) / norm), np.float64)
 

@@ -21,7 +21,7 @@ from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.exceptions import PublicError
 from dpflow.mechanisms.drawn import Drawn, draws_for
 from dpflow.mechanisms.rows import Floats
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise
 from dpflow.rounding import bound_above, float_up, to_real
 
 FEWEST_PEOPLE = 8
@@ -176,7 +176,7 @@ def interquartile_range(
     for number, bins in enumerate(tries):
         # The answer's noise is drawn in any case: how long this takes says less.
         noise = Laplace(sensitivity=1, epsilon=cost.epsilon)
-        power: float = draw(noise, bins.logarithm(spread_of(ordered)))
+        power: float = add_noise(noise, bins.logarithm(spread_of(ordered)))
         if passes(cost, distance(ordered, bins)):
             limit = 700 / math.log(bins.base)
             answer = float(bins.base ** min(max(power, -limit), limit))
@@ -186,7 +186,7 @@ def interquartile_range(
 
 def passes(cost: ProposeTestRelease, far: int) -> bool:
     """Say whether a distance is far enough, with noise."""
-    room: float = draw(Laplace(sensitivity=1, epsilon=cost.epsilon), float(far))
+    room: float = add_noise(Laplace(sensitivity=1, epsilon=cost.epsilon), float(far))
     return room > passing(cost)
 
 

@@ -1,4 +1,4 @@
-"""Targets of accuracy, and the rule that stops at the first number that meets one."""
+"""Noise as it is drawn: its scale, half widths, estimates and targets of accuracy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,266 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import Self
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, Self
 
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.costs.noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+)
+from dpflow.accounting.costs.refined import GaussianDraws, LaplaceDraws
 from dpflow.exceptions import InvalidCost
-from dpflow.rounding import Number, exact, float_down, float_up
+from dpflow.noise.grid import ADDED, GRID
+from dpflow.rounding import Number, bound_above, exact, float_down, float_up, to_real
 
 _LARGEST = Fraction(10**15)
 _LEAST = Fraction(1, 10**6)
+#: Part of the sensitivity by which doubles may be farther apart than the numbers, and
+#: by which continuous noise is wider than declared.
+ADDED_SHARE = Fraction(1, 2**20)
+#: Relative rounding of doubles and of sums of some.
+ROUNDING = Fraction(1, 2**48)
+#: Up to it, a discrete Gaussian is summed up.
+_MOST_SCALE = 200
+_FEWEST_TERMS = 4000
 
 
-class Estimate(float):
+def widened(scale: Fraction) -> Fraction:
+    """Return the scale of continuous noise as it is drawn, above the declared one.
+
+    The nearest doubles of numbers are farther apart than the numbers by at most
+    `ADDED_SHARE` of the sensitivity, so that this noise has at most the declared price.
+    """
+    return scale * (1 + ADDED_SHARE)
+
+
+class Noise(NamedTuple):
+    """Law of the noise of one number, as it is drawn.
+
+    Attributes:
+        law: "gaussian", "laplace", "discrete gaussian" or "discrete laplace".
+        spread: Its sigma or scale.
+        slack: Most that rounding adds to it.
+        unit: Factor of both, for a number in another unit.
+    """
+
+    law: str
+    spread: Fraction
+    slack: Fraction = Fraction(0)
+    unit: Fraction = Fraction(1)
+
+    def half_width(self, confidence: Fraction) -> Fraction:
+        """Return half of the interval of that confidence, rounded up."""
+        width: Fraction = _WIDTHS[self.law](self.spread, 1 - confidence)
+        return self.unit * (width + self.slack)
+
+
+def noise_of(
+    cost: Cost, draws: Outcome | None = None, *, as_int: bool = False
+) -> Noise | None:
+    """Return the noise of a number that `release` draws for a cost.
+
+    Args:
+        cost: The declared cost.
+        draws: For refined noise: how many draws ran.
+        as_int: Whether the number was rounded after the draw.
+
+    Returns:
+        None if the cost does not say it, as for a step of several draws.
+    """
+    rounded = Fraction(1, 2) if as_int else Fraction(0)
+    if isinstance(cost, DiscreteGaussian):
+        return Noise("discrete gaussian", Fraction(float_up(cost.sigma)))
+    if isinstance(cost, DiscreteLaplace):
+        return Noise("discrete laplace", Fraction(float_up(cost.scale)))
+    if isinstance(cost, GaussianDraws) and draws is not None:
+        cost = cost.realised(draws)
+    if isinstance(cost, Gaussian | Laplace):
+        law = "gaussian" if isinstance(cost, Gaussian) else "laplace"
+        spread = cost.sigma if isinstance(cost, Gaussian) else cost.scale
+        drawn = Fraction(float_up(widened(spread)))
+        return Noise(law, drawn, drawn * ROUNDING + rounded)
+    if isinstance(cost, LaplaceDraws) and draws is not None:
+        # Drawn in steps of a grid, which its scale and slack cover.
+        steps = Fraction(2 * ADDED, GRID)
+        slack = cost.finest.sensitivity * steps + rounded
+        return Noise("laplace", cost.draw(draws) * (1 + steps), slack)
+    return None
+
+
+def half_width(
+    cost: Cost, outcome: Outcome | None = None, *, confidence: Number = "95%"
+) -> Fraction | None:
+    """Return half of an interval around each number of a release, rounded up.
+
+    Args:
+        cost: The declared cost; of a step of several draws it is that of each.
+        outcome: For refined noise: how many draws ran. Default: all.
+        confidence: Share of releases that are within it of the true number.
+
+    Returns:
+        None if the cost does not say its noise.
+
+    Raises:
+        InvalidCost: If the confidence is none.
+    """
+    share, noise = read_confidence(confidence), noise_of(cost, outcome)
+    if noise is not None:
+        return noise.half_width(share)
+    step = getattr(cost, "substeps", None)
+    return None if step is None else half_width(step[0], confidence=confidence)
+
+
+@lru_cache(maxsize=256)
+def quantile(outside: Fraction, *, is_normal: bool = True) -> Fraction:
+    """Return the size that a share of standard numbers exceeds, rounded up.
+
+    Args:
+        outside: The share.
+        is_normal: Of a Gaussian of sigma 1, or else of a Laplace of scale 1.
+    """
+    if is_normal:
+        return bound_above(lambda mp: mp.sqrt(2) * mp.erfinv(1 - to_real(mp, outside)))
+    return bound_above(lambda mp: -mp.log(to_real(mp, outside)))
+
+
+@cache
+def _discrete_normal(sigma: Fraction, outside: Fraction) -> Fraction:
+    """Return the least whole number that covers a share of a discrete Gaussian."""
+    scale = float(sigma)
+    if scale > _MOST_SCALE:
+        # Its sums are integrals between half numbers, to more digits than a float has.
+        return Fraction(math.ceil(sigma * quantile(outside) - Fraction(1, 2)))
+    terms = [math.exp(-((x / scale) ** 2) / 2) for x in range(_FEWEST_TERMS)]
+    total = 2 * math.fsum(terms) - terms[0]
+    covered, width = terms[0], 0
+    while covered < (1 - float(outside)) * total:
+        width += 1
+        covered += 2 * terms[width]
+    return Fraction(width)
+
+
+def _geometric(scale: Fraction, outside: Fraction) -> Fraction:
+    """Return the least whole number that covers a share of a discrete Laplace.
+
+    With q = exp(-1 / scale), 2 q^(k + 1) / (1 + q) lies beyond k.
+    """
+    step = 1 / float(scale)
+    beyond = math.log(float(outside) / 2) + math.log1p(math.exp(-step))
+    return Fraction(max(math.ceil(-beyond / step - 1), 0))
+
+
+_WIDTHS: dict[str, Any] = {
+    "gaussian": lambda spread, outside: spread * quantile(outside),
+    "laplace": lambda spread, outside: spread * quantile(outside, is_normal=False),
+    "discrete gaussian": _discrete_normal,
+    "discrete laplace": _geometric,
+}
+
+
+class _WithInterval:
+    """A noisy number that has the interval of the true one."""
+
+    interval: tuple[float, float]
+    confidence: float
+    noise: Noise | None
+
+    def __new__(
+        cls,
+        value: float,
+        *,
+        interval: tuple[float, float],
+        confidence: float,
+        noise: Noise | None = None,
+    ) -> Self:
+        """Check the interval and make the number."""
+        number: Any = super().__new__(cls, value)  # type: ignore[call-arg]
+        low, high = map(float, interval)
+        if not (math.isfinite(number) and low <= number <= high and 0 < confidence < 1):
+            msg = f"an estimate lies in its interval, got {number!r} in {interval}"
+            raise InvalidCost(msg, name="interval", value=str(interval))
+        number.interval, number.confidence = (low, high), float(confidence)
+        number.noise = noise
+        made: Self = number
+        return made
+
+    @classmethod
+    def drawn(cls, value: float, noise: Noise, confidence: Fraction) -> Self:
+        """Return a drawn number with the interval of its noise."""
+        half, number = noise.half_width(confidence), Fraction(value)
+        # The sum of number and noise is rounded once.
+        half += Fraction(math.ulp(float(value))) if noise.slack else 0
+        ends = _outward(number - half, number + half)
+        return cls(value, interval=ends, confidence=float(confidence), noise=noise)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[Any], dict[str, object]]:
+        """Return the arguments of a copy, for pickle."""
+        number: Any = self
+        plain = int(number) if isinstance(self, int) else float(number)
+        options = {"interval": self.interval, "confidence": self.confidence}
+        return (plain,), {**options, "noise": self.noise}
+
+    @property
+    def half_width(self) -> float:
+        """Largest distance of the true number from this one, within the interval."""
+        if self.noise is not None:
+            return float_up(self.noise.half_width(read_confidence(self.confidence)))
+        number: Any = self
+        low, high = map(Fraction, self.interval)
+        return float_up(max(high - Fraction(number), Fraction(number) - low))
+
+    def at(self, confidence: Number) -> Self:
+        """Return the number with the interval of another confidence, such as "99%".
+
+        Raises:
+            InvalidCost: If the noise was refined for one confidence, or this is none.
+        """
+        if self.noise is None:
+            msg = (
+                "an estimate whose noise was refined, or which was derived from other "
+                "numbers, has one confidence. Say it where the number is made."
+            )
+            raise InvalidCost(msg, name="confidence", value=str(confidence))
+        (plain,), _ = self.__getnewargs_ex__()
+        return self.drawn(plain, self.noise, read_confidence(confidence))
+
+    def scaled(self, factor: Number) -> Estimate:
+        """Return the number times a factor, interval too: "0.01" for cents to dollars.
+
+        Raises:
+            InvalidCost: If the factor is no finite number.
+        """
+        number: Any = self
+        times, noise = exact(factor, name="factor"), self.noise
+        value = float(Fraction(number) * times)
+        if noise is not None:
+            noise = noise._replace(unit=noise.unit * abs(times))
+        low, high = sorted(Fraction(end) * times for end in self.interval)
+        ends = _outward(min(low, Fraction(value)), max(high, Fraction(value)))
+        confidence = self.confidence
+        return Estimate(value, interval=ends, confidence=confidence, noise=noise)
+
+    def describe(self) -> str:
+        """Return the number and its interval in words."""
+        number: Any = self
+        return f"{number:.10g} ({described(self.interval, self.confidence)})"
+
+
+def described(interval: tuple[float, float], confidence: float) -> str:
+    """Return an interval in words."""
+    low, high = interval
+    return f"{low:.10g} to {high:.10g} at {100 * confidence:.4g} %"
+
+
+def _outward(low: Fraction, high: Fraction) -> tuple[float, float]:
+    """Return the ends of an interval as floats, rounded outward."""
+    return float_down(low), float_up(high)
+
+
+class Estimate(_WithInterval, float):
     """A number drawn with noise, and the interval that holds the true one.
 
     It is a float wherever a float is wanted. Sums and other results of arithmetic are
@@ -27,6 +276,7 @@ class Estimate(float):
         interval: Lowest and highest true number that it speaks for.
         confidence: Share of releases whose interval holds the true number, at least,
             whatever that is.
+        noise: The noise of the number, where it has intervals of any confidence.
 
     Raises:
         InvalidCost: If the interval does not hold the number.
@@ -36,37 +286,22 @@ class Estimate(float):
         (480.0, 576.0)
     """
 
-    __slots__ = ("confidence", "interval")
 
-    confidence: float
-    interval: tuple[float, float]
+class IntEstimate(_WithInterval, int):
+    """A whole number drawn with noise, and the interval that holds the true one.
 
-    def __new__(
-        cls, value: float, *, interval: tuple[float, float], confidence: float
-    ) -> Self:
-        """Check and make it."""
-        self = super().__new__(cls, value)
-        low, high = map(float, interval)
-        if not (math.isfinite(self) and low <= self <= high and 0 < confidence < 1):
-            msg = f"an estimate lies in its interval, got {float(self)} in {interval}"
-            raise InvalidCost(msg, name="interval", value=str(interval))
-        self.interval = (low, high)
-        self.confidence = float(confidence)
-        return self
+    It is an int wherever an int is wanted; otherwise as `Estimate`.
+    """
 
-    def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, object]]:
-        """Return the arguments of a copy, for pickle."""
-        options = {"interval": self.interval, "confidence": self.confidence}
-        return (float(self),), dict(options)
 
-    def __repr__(self) -> str:
-        """Write the number with its interval."""
-        low, high = self.interval
-        return f"{float(self):g} ({low:g} to {high:g} at {self.confidence:.4g})"
+def read_confidence(confidence: Number) -> Fraction:
+    """Read "95%" or 0.95.
 
-    def __str__(self) -> str:
-        """Write the number alone, as a float does."""
-        return float.__repr__(self)
+    Raises:
+        InvalidCost: If it is no confidence from 50 % up.
+    """
+    low, high = Fraction(1, 2), 1 - Fraction(1, 10**9)
+    return exact(_plain(confidence)[0], name="confidence", low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +328,7 @@ class Target:
         """
         distance, relative = _plain(within)
         size = exact(distance, name="within", low=_LEAST, high=_LARGEST)
-        low, high = Fraction(1, 2), 1 - Fraction(1, 10**9)
-        share = exact(_plain(confidence)[0], name="confidence", low=low, high=high)
-        return cls(size, relative, share)
+        return cls(size, relative, read_confidence(confidence))
 
 
 def _plain(number: Number) -> tuple[Number, bool]:

@@ -4,7 +4,8 @@
 No module uses numpy's generators: the floats they can produce depend on the value to
 which they are added, and one unlucky output distinguishes two datasets.
 
-Ints are noised as floats and then rounded, which is post-processing. A discrete
+Under continuous noise ints are noised as floats, and rounded afterwards where the step
+says `as_int=True`, which is post-processing. A discrete
 Gaussian on the integers would have the same zCDP, but the `gdp` filter prices a
 step at mu^2 = (sensitivity / sigma)^2, which is proved for the continuous Gaussian and
 not for a coarse discrete one. OpenDP samples floats exactly on a grid of 2^-1074,
@@ -30,13 +31,11 @@ from dpflow.accounting.costs.noise import (
 )
 from dpflow.exceptions import PublicError, how_to_install, public_name
 from dpflow.interrupts import without_interrupts
-from dpflow.noise.containers import (
-    MILLION,
-    Millionths,
-    check_number,
-    refused,
-    take_apart,
-)
+from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of, widened
+from dpflow.noise.columns import numpy_column
+from dpflow.noise.containers import take_apart
+from dpflow.noise.numbers import check_dtype, is_whole, name_of, numbers_for, refused
+from dpflow.noise.shape import Shape
 from dpflow.noise.sources import replaced_stream
 from dpflow.rounding import float_up
 
@@ -45,45 +44,102 @@ Sampler = Callable[[Sequence[int] | Sequence[float]], list[float]]
 
 #: Of integer noise, in steps: OpenDP's int64 then ends 2**14 scales away.
 LARGEST_STEPS = 2**48
+#: Confidence of an interval where a step says no other.
+CONFIDENCE = Fraction(95, 100)
+NO_SHAPE = Shape()
+_LARGEST_INT64 = 2**63 - 1
 
 
-def draw(cost: Cost, value: Any) -> Any:
+def draw(
+    cost: Cost,
+    value: Any,
+    shape: Shape = NO_SHAPE,
+    *,
+    as_int: bool = False,
+    confidence: Fraction = CONFIDENCE,
+) -> Any:
     """Return the value with the noise of the cost's mechanism added.
 
     Each number gets noise of its own; the sensitivity of the cost is that of the whole
     value (L1 norm for Laplace, L2 norm for Gaussian), all columns of a frame together.
-    Only the numbers are protected: the type, the length or shape, keys, index, names
-    and columns of labels are returned as they are and must not depend on private data.
-    (The sum of no floats is the int 0: start such sums at 0.0.)
 
     Args:
         cost: What the step declared: a `Gaussian` or a `Laplace`, or for whole
             numbers `DiscreteGaussian` or `DiscreteLaplace`.
-        value: An int, a float, a Decimal (of at most six places; it becomes a float),
-            a list, tuple or dict of them, rows, a numpy array (bools count as 0 and
-            1), a Series or frame of pandas or polars, or an Arrow array or table.
+        value: An int, a float or a Decimal, or numbers of the declared shape: a list,
+            a tuple, a dict, rows, a numpy array, a Series or frame of pandas or
+            polars, or an Arrow array or table.
+        shape: Length, or groups and columns, of several numbers.
+        as_int: Whether the numbers are rounded after the draw.
+        confidence: Of the interval of one number.
 
     Returns:
-        A noisy value of the same kind: ints come back as ints, a list as a list (of
-        floats if one of its numbers is a float), an array with its shape (ints as
-        int64), a Series with its index and name, a frame with its columns of labels.
+        One number as an `Estimate` or an `IntEstimate`; else a new container of the
+        same kind with the declared labels: of floats, or of ints.
 
     Raises:
-        ReleaseError: If the cost names no mechanism, the value cannot be noised, or
-            OpenDP is missing. The text never holds the value.
+        ReleaseError: If the cost names no mechanism, the value is not of the declared
+            shape or cannot be noised, or OpenDP is missing. The text never holds the
+            value.
 
     Examples:
-        >>> isinstance(draw(Laplace(sensitivity=1, epsilon=1), 120), int)
+        >>> isinstance(draw(Laplace(sensitivity=1, epsilon=1), 120), float)
         True
     """
     # The cost first: its own errors must not depend on private data.
     sampler = sampler_for(cost)
-    numbers, rebuild = take_apart(value)
-    if not numbers:
-        raise refused(value, "it is empty", "Release at least one number")
-    for number in numbers:
-        check_number(value, number)
-    return rebuild(sampler(numbers))
+    whole = is_whole(cost)
+    checks = replaced_stream() is not None
+    numbers, rebuild = take_apart(
+        cost, value, shape, as_int=as_int or whole, checks=checks
+    )
+    noisy = sampler(numbers)
+    if as_int and not whole:
+        noisy = list(map(rounded, noisy))
+    if shape != NO_SHAPE:
+        return rebuild(noisy)
+    noise = noise_of(cost, as_int=as_int)
+    if noise is None:
+        return rebuild(noisy)
+    kind = IntEstimate if as_int or whole else Estimate
+    return kind.drawn(rebuild(noisy), noise, confidence)
+
+
+def rounded(number: float) -> int:
+    """Return the nearest int that an int64 holds."""
+    return max(min(round(number), _LARGEST_INT64), -_LARGEST_INT64)
+
+
+def add_noise(cost: Cost, numbers: Any) -> Any:
+    """Return numbers of a mechanism's own with noise, as floats.
+
+    Args:
+        cost: The cost that names the noise.
+        numbers: A number, a list of numbers, or an array of any shape, such as a
+            gradient, whose size is public.
+
+    Returns:
+        A float, or a float64 array of the same shape.
+
+    Raises:
+        ReleaseError: If it is anything else, or cannot be noised.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    sampler, sizes, kind = sampler_for(cost), None, name_of(type(numbers))
+    entries = [numbers]
+    if kind == "numpy ndarray":
+        column, sizes = numpy_column(numbers), numbers.shape
+        check_dtype(cost, numbers, column.kind, column.dtype, labelled=False)
+        entries = column.entries
+    elif kind == "list":
+        entries, sizes = numbers, (len(numbers),)
+    if not entries:
+        raise refused(numbers, "it is empty", "Release at least one number")
+    noisy = sampler(numbers_for(cost, numbers, entries))
+    if sizes is None:
+        return float(noisy[0])
+    return np.array(noisy, np.float64).reshape(sizes)
 
 
 @singledispatch
@@ -163,43 +219,21 @@ def _whole(mechanism: str, scale: Fraction) -> Sampler:
 
     Its prices fall with the scale, so that rounding the scale up is safe.
     """
-    rounded = whole_scale(scale)
-
-    def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
-        if any(isinstance(number, float | Millionths) for number in numbers):
-            msg = (
-                "release() adds discrete noise to whole numbers only, got others. "
-                "Count in whole steps (cents, not dollars), or declare Laplace or "
-                "Gaussian."
-            )
-            raise PublicError(msg)
-        return _noisy(mechanism, rounded, list(numbers))
-
-    return sample
+    rounded_up = whole_scale(scale)
+    return lambda numbers: _noisy(mechanism, rounded_up, list(numbers))
 
 
 def _continuous(mechanism: str, scale: Fraction) -> Sampler:
-    """Return a sampler of real-valued noise, its scale rounded up to a float."""
-    rounded = float_up(scale)
+    """Return a sampler of real-valued noise, its scale a little above the declared."""
+    drawn_scale = float_up(widened(scale))
     # At scale 0 OpenDP returns the true value.
-    if not 0 < rounded < math.inf:
+    if not 0 < drawn_scale < math.inf:
         msg = (
-            f"{mechanism} noise of scale {rounded} cannot be drawn; "
+            f"{mechanism} noise of scale {drawn_scale} cannot be drawn; "
             "declare a cost whose scale is a positive finite float."
         )
         raise PublicError(msg, mechanism=mechanism)
-
-    def sample(numbers: Sequence[int] | Sequence[float]) -> list[float]:
-        if not any(isinstance(number, Millionths) for number in numbers):
-            return _noisy(mechanism, rounded, [float(number) for number in numbers])
-        # Each number has noise of its own, so that each is drawn in its own unit.
-        units = [MILLION if isinstance(n, Millionths) else 1 for n in numbers]
-        return [
-            _noisy(mechanism, float_up(scale * unit), [float(number)])[0] / unit
-            for number, unit in zip(numbers, units, strict=True)
-        ]
-
-    return sample
+    return lambda numbers: _noisy(mechanism, drawn_scale, list(numbers))
 
 
 def _noisy(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:

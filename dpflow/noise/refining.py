@@ -22,13 +22,29 @@ from typing import Any
 from mpmath.ctx_mp import MPContext
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.noise import Gaussian
+from dpflow.accounting.costs.noise import DiscreteLaplace, Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.exceptions import PublicError
-from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule
-from dpflow.noise.containers import MILLION, Millionths, check_number, one_number
-from dpflow.noise.draws import Sampler, sampler_for, whole_laplace, whole_scale
+from dpflow.noise.accuracy import (
+    Estimate,
+    IntEstimate,
+    StoppingRule,
+    Target,
+    stopping_rule,
+    widened,
+)
+from dpflow.noise.containers import take_apart
+from dpflow.noise.draws import (
+    NO_SHAPE,
+    Sampler,
+    rounded,
+    sampler_for,
+    whole_laplace,
+    whole_scale,
+)
 from dpflow.noise.grid import ADDED, GRID, in_steps
+from dpflow.noise.numbers import numbers_for
+from dpflow.noise.shape import Shape
 from dpflow.noise.sources import random_bytes
 from dpflow.rounding import Number, to_fraction, to_real
 
@@ -56,15 +72,19 @@ def refinement(
     within: Number | None,
     until: Until | None,
     confidence: Number,
+    shape: Shape = NO_SHAPE,
+    as_int: bool = False,
 ) -> Callable[[], tuple[int, Any]]:
     """Check the options of refined noise, and return the function that draws it.
 
     Args:
         cost: What the step declared: `Refined`.
-        value: An int or a float; with `until` a list of ints.
+        value: A number; with `until` ints without labels.
         within: How far the number may be from the true one.
         until: Ends the refining, by the answers so far.
         confidence: For `within`: in how many of all releases it is.
+        shape: With `until` the declared length.
+        as_int: Whether the number is rounded after the draw.
 
     Returns:
         A function that returns how many draws were taken, which settles the cost, and
@@ -82,18 +102,36 @@ def refinement(
                 "fine enough. Give one of them."
             )
             raise PublicError(msg)
-        return partial(_taken, answers(cost, value), until)
+        return partial(draw_until, answers(cost, value, shape), until)
     assert within is not None
     rule = rule_for(cost, Target.read(within, confidence))
-    number = one_number(value)
+    if shape != NO_SHAPE or isinstance(value, list | tuple | dict):
+        msg = (
+            "release(within=...) refines one number, of a step without length=, "
+            "groups= and columns=. Release each number in its own step."
+        )
+        raise PublicError(msg)
+    (number,) = numbers_for(cost, value, [value])
+    numbers = laplace_numbers(_refined(cost), number, whole_laplace)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, [number], _by_opendp)
-        return partial(rule.refine, (numbers[0] for numbers in drawn))
-    exact = Fraction(number) / (MILLION if isinstance(number, Millionths) else 1)
-    return partial(rule.refine, laplace_numbers(_refined(cost), exact, whole_laplace))
+        numbers = (numbers[0] for numbers in drawn)
+    return partial(_refine, rule, numbers, as_int=as_int)
 
 
-def _taken(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:
+def _refine(
+    rule: StoppingRule, numbers: Iterator[float], *, as_int: bool
+) -> tuple[int, Estimate | IntEstimate]:
+    draws, estimate = rule.refine(numbers)
+    if not as_int:
+        return draws, estimate
+    low, high = estimate.interval
+    ends, confidence = (low - 0.5, high + 0.5), estimate.confidence
+    return draws, IntEstimate(rounded(estimate), interval=ends, confidence=confidence)
+
+
+def draw_until(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:
+    """Return how many answers were drawn until the last was good enough, and all."""
     released: tuple[Answer, ...] = ()
     for answer in drawn:
         released = (*released, answer)
@@ -103,7 +141,7 @@ def _taken(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ..
     return len(released), released
 
 
-def answers(cost: Cost, values: Any) -> Iterator[Answer]:
+def answers(cost: Cost, values: Any, shape: Shape) -> Iterator[Answer]:
     """Return whole numbers with the declared noise, the coarsest first.
 
     Everything is checked here, and nothing is drawn before the first is taken.
@@ -120,26 +158,19 @@ def answers(cost: Cost, values: Any) -> Iterator[Answer]:
         ReleaseError: If the cost cannot be refined, or the values are no whole numbers.
     """
     cost = _refined(cost)
-    if not isinstance(values, Sequence) or not values:
-        values = [None]
-    if not all(type(value) is int for value in values):
-        msg = (
-            "release(values, until=...) refines a list of one or more whole numbers. "
-            "Convert each with int(), and release other numbers with within=."
-        )
-        raise PublicError(msg)
-    for value in values:
-        check_number(values, value)
     if cost.finest.sensitivity < 1:
         msg = (
             f"{cost!r} has a sensitivity below 1, and a privacy unit that moves whole "
             "numbers moves them by 1 or more. Declare that sensitivity."
         )
         raise PublicError(msg)
+    # Its ints are those of integer noise, by type.
+    whole = DiscreteLaplace(sensitivity=1, scale=1)
+    numbers, _ = take_apart(whole, values, shape, as_int=True)
     if isinstance(cost, GaussianDraws):
-        drawn = gaussian_numbers(cost, [float(value) for value in values], _by_opendp)
-        return (tuple(map(round, numbers)) for numbers in drawn)
-    return whole_answers(cost, values, whole_laplace)
+        drawn = gaussian_numbers(cost, list(map(float, numbers)), _by_opendp)
+        return (tuple(map(rounded, each)) for each in drawn)
+    return whole_answers(cost, numbers, whole_laplace)
 
 
 def _refined(cost: Cost) -> Refined:
@@ -160,7 +191,7 @@ def rule_for(cost: Cost, target: Target) -> StoppingRule:
     """
     cost = _refined(cost)
     if isinstance(cost, GaussianDraws):
-        return stopping_rule(target, cost.spreads)
+        return stopping_rule(target, tuple(map(widened, cost.spreads)))
     # The noise that is drawn, which is a little more than the declared one.
     step = cost.finest.sensitivity / GRID
     return stopping_rule(target, tuple(s * step for s in _steps_of(cost)), step)
@@ -183,9 +214,7 @@ def _by_opendp(part: Gaussian, numbers: Sequence[float]) -> list[float]:
     return sampler_for(part)(numbers)
 
 
-def laplace_numbers(
-    cost: Refined, number: float | Fraction, noise: Whole
-) -> Iterator[float]:
+def laplace_numbers(cost: Refined, number: float, noise: Whole) -> Iterator[float]:
     """Yield the number after each draw, the coarsest first."""
     sensitivity = cost.finest.sensitivity
     steps = in_steps(number, sensitivity)

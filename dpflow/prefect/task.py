@@ -28,6 +28,7 @@ from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging
 from dpflow.guard.project import bind_step
+from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
     CellLike,
     CostLike,
@@ -190,6 +191,9 @@ def dp_task(
     dataset: str | tuple[str, ...],
     cost: CostLike,
     private: tuple[str, ...] = (),
+    length: LengthLike | None = None,
+    groups: GroupsLike | None = None,
+    columns: ColumnsLike | None = None,
     release_key: str | None = None,
     ignore: tuple[str, ...] = (),
     moved_from: str | tuple[str, ...] = (),
@@ -213,6 +217,12 @@ def dp_task(
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
         private: Names of parameters that hold private data.
+        length: How many numbers without labels `release` gets, a tuple for an array of
+            several dimensions; or a function of the public arguments, as `cost`.
+        groups: Labels of the rows that are released, in their order, as a list, a tuple
+            or a range, or of several label columns by their names; or a function.
+            Other labels are dropped, and absent ones count 0 before the noise.
+        columns: Names of the columns of numbers, in their order; or a function.
         release_key: Template over public parameters, such as "revenue/{week}", the
             instance ("{self.region}") and captured variables. The output is stored
             under it and replayed at no cost, however often it is run.

@@ -127,7 +127,7 @@ def test_a_key_of_two_periods_and_a_list_are_no_part(ledger):
     def two(day: str, week: str) -> float:
         return release(VISITS[week])
 
-    @guarded(**given, release_key="list/{week}")
+    @guarded(**given, release_key="list/{week}", length=2)
     def listed(week: str) -> list[float]:
         return release([VISITS[week], 1.5])
 
@@ -174,7 +174,9 @@ def test_releases_without_the_declared_noise_are_not_used(ledger, way):
         return
     given = {"release_key": "other/{week}", "measures": "other", "ignore": ("way",)}
 
-    @guarded(dataset="shop", cost=NOISE, **given)
+    size = {"changed": None, "mutated": 1, "abridged": 1500}[way]
+
+    @guarded(dataset="shop", cost=NOISE, **given, length=size)
     def other(week: str) -> Any:
         if way == "changed":
             return release(VISITS[week]) * 2
@@ -315,26 +317,33 @@ def test_refined_and_laplace_noise_have_their_intervals(ledger):
     assert cost.startswith("Laplace(sensitivity=2, scale=13.7")
 
 
-def released(name: str, value: Any) -> None:
+def released(name: str, value: Any, **options: Any) -> None:
     """Release a value for the first week, under a measure of its own."""
-    given = {"release_key": name + "/{week}", "measures": name}
+    given: dict[str, Any] = {"release_key": name + "/{week}", "measures": name}
 
-    @guarded(dataset="shop", cost=NOISE, **given, name=name, ignore=("value",))
+    given["length"] = len(value) if isinstance(value, list) else None
+
+    @guarded(
+        dataset="shop", cost=NOISE, **given, name=name, ignore=("value", "options")
+    )
     def step(week: str, value: Any) -> Any:
-        return release(value)
+        return release(value, **options)
 
     step("2026-W01", value)
 
 
-def test_numbers_were_rounded_to_their_type(ledger):
-    """The interval is wider by half a unit, or by the digits of a float."""
-    single, half = np.array([123456789.3], dtype=np.float32), {}
-    for name, value in (("e", 1.1), ("w", 100), ("s", single), ("l", 2.0**60 + 512)):
-        released(name, value)
+def test_numbers_were_rounded_where_the_step_says_so(ledger):
+    """The interval is wider by half a unit, or by the digits of a float.
+
+    A number that happens to be whole was not rounded.
+    """
+    half = {}
+    for name, value in (("e", 1.1), ("f", 100.0), ("w", 100), ("l", 2.0**60 + 512)):
+        released(name, value, as_int=name == "w")
         answer = dpflow.answer(name, start="2026-W01")
         half[name] = answer.interval[1] - answer.value
+    assert half["f"] - half["e"] == pytest.approx(0)
     assert half["w"] - half["e"] == pytest.approx(0.5)
-    assert half["s"] - half["e"] > 123456792 - 123456789.3
     assert half["l"] - half["e"] > 2**60 / 2**53
 
 

@@ -22,7 +22,8 @@ from dpflow.accounting.costs.notions import PureDP, RenyiCurve
 from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.noise import half_width, scaled
+from dpflow.forecast.noise import scaled
+from dpflow.noise.accuracy import half_width
 
 pytestmark = pytest.mark.quick
 

@@ -37,7 +37,7 @@ def test_threads_of_one_step_share_its_one_draw(shop, monkeypatch):
     """A thread that asks while another one draws gets no second noisy value."""
     drawing, go_on = threading.Event(), threading.Event()
 
-    def draw_slowly(cost, value):
+    def draw_slowly(cost, value, *_, **__):
         drawing.set()
         assert go_on.wait(30)
         return value

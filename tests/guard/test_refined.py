@@ -32,7 +32,11 @@ def customers(cost: Cost, number: Any, **options: Any) -> Any:
     """Run a step that releases a number, kept under its key."""
 
     @guarded(
-        dataset="shop", cost=cost, release_key="customers", ignore=("options", "number")
+        dataset="shop",
+        cost=cost,
+        release_key="customers",
+        ignore=("options", "number"),
+        length=len(number) if isinstance(number, list) else None,
     )
     def step() -> Any:
         return release(number, **options)

@@ -107,8 +107,12 @@ print(json.dumps([ask(1), ask(2), ran, own(), guarantee()]))
 
 def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> None:
     """What was released before is still replayed, and other bodies run."""
-    words = {"release_key": "{value}", "ignore": ("within", "confidence", "until")}
-    guarded(dataset="shop", cost=NOISY, name="count", **words)(release)(1)
+
+    @guarded(dataset="shop", cost=NOISY, release_key="{value}")
+    def count(value: int) -> int:
+        return release(value, as_int=True)
+
+    count(1)
     kept, refused, ran, own, guarantee = run_python(WITHOUT, folder=shop)
     assert isinstance(kept, int)
     assert refused.startswith("PublicError: ")

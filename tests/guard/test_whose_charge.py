@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Laplace, guarded, release, spend
+from dpflow import Estimate, Laplace, guarded, release, spend
 from dpflow.exceptions import DPStepFailed, ReleaseError
 from dpflow.guard.charge import Execution
 from tests.projects import NOISY, chain, outcome, spent
@@ -120,7 +120,7 @@ async def test_another_task_has_no_charge(shop: Path) -> None:
         with pytest.raises(ReleaseError, match="in the same thread"):
             await step()
     results = await asyncio.gather(awaited(), awaited(), awaited())
-    assert [type(each) for each in results] == [float] * 3
+    assert [type(each) for each in results] == [Estimate] * 3
 
 
 def test_a_block_that_others_entered_is_drawn_by_its_handle(shop: Path) -> None:

@@ -198,7 +198,7 @@ def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     # The noisy error decides, not the true one, which is at most 2.
     for name, result in (
         ("k_norm_noise", lambda size, _: np.ones(size)),
-        ("draw", lambda *_: 50.5),
+        ("add_noise", lambda *_: 50.5),
         ("minimum", minimum),
     ):
         monkeypatch.setattr(mechanism, name, record(name, result))
@@ -207,7 +207,7 @@ def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     assert (seen["minimum"][0] == rows[:300]).all()
     assert (seen["minimum"][1] == classes[:300]).all()
     assert seen["k_norm_noise"] == (3, recipe.sensitivity / 5)
-    cost, error = seen["draw"]
+    cost, error = seen["add_noise"]
     assert cost == Laplace(sensitivity=recipe.test_sensitivity(100), epsilon=1)
     noisy = minimum(rows[:300], classes[:300], recipe) + 1
     assert error == pytest.approx(mean_error(noisy, rows[300:], classes[300:]))

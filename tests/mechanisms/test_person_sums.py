@@ -36,7 +36,7 @@ SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
 
 def no_noise():
     """Add none within a block, to see who takes part."""
-    return mock.patch.object(person_sums, "draw", lambda _, value: value)
+    return mock.patch.object(person_sums, "add_noise", lambda _, value: value)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_kill_behind_the_charge_keeps_it(folder):
             child = os.fork()
             if child == 0:
                 forget_projects()
-                person_sums.draw = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+                person_sums.add_noise = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
                 customers(1, ["a"])
                 os._exit(1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

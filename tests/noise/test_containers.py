@@ -1,9 +1,11 @@
-"""Noise for lists, arrays and tables: each number its own, and each kind comes back."""
+"""What `release` takes and returns: numbers of one kind, in a new container."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter, OrderedDict
+import datetime as dt
+import enum
+import pickle
+from collections import OrderedDict
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -14,199 +16,363 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dpflow import Gaussian, Laplace, Refined
+from dpflow import DiscreteGaussian, Gaussian, IntEstimate, Laplace, Refined
+from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.noise import draws as noise
 from dpflow.noise import refining
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise, draw
+from dpflow.noise.returned import numbers_in
+from dpflow.noise.shape import read_shape
+from dpflow.noise.sources import Stream, drawing
+from dpflow.rounding import float_up
 
-QUIET = Laplace(sensitivity=1, scale="1e-6")
-SECRET = 731_954_286
+pytestmark = pytest.mark.quick
+
+CONTINUOUS = Gaussian(sensitivity=1, sigma=3)
+WHOLE = DiscreteGaussian(sensitivity=1, sigma=3)
+DAYS = [dt.date(2026, 3, day) for day in (1, 2, 3)]
 
 
 class Row(NamedTuple):
     """A row as a driver names its columns."""
 
+    week: str
     n: int
-    total: Decimal
 
 
-@pytest.mark.parametrize("dtype", ["i1", "u8", ">i4", "f2", ">f8"])
-def test_arrays(dtype):
-    """Arrays keep shape and order; ints become int64, floats keep their width."""
-    for shape in ((), (6,), (1, 2, 3)):
-        array = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
-        noisy = draw(QUIET, array)
-        kind = array.dtype.newbyteorder("=") if "f" in dtype else np.dtype("int64")
-        assert (type(noisy), noisy.dtype, noisy.shape) == (np.ndarray, kind, shape)
-        assert np.allclose(array, noisy, atol=1e-3)
+class Region(enum.Enum):
+    """Labels of a schema."""
+
+    NORTH = "north"
+
+
+@pytest.fixture
+def silent():
+    """Add no noise, so that the numbers say where they stand."""
+    with drawing(Stream("", silent=True)):
+        yield
+
+
+def table(columns: Any = None, **shape: Any) -> pd.DataFrame:
+    """Return an expected frame."""
+    return pd.DataFrame(columns, **shape)
+
+
+FRAME = pd.DataFrame({"week": ["a", "b", "z"], "m": [1, 2, 9], "v": [0.5, None, 9]})
+SALES = pd.Series([5, 7], index=pd.Index(["b", "z"], name="week"), name="n")
+TWO = FRAME.assign(day=DAYS).set_index(["week", "day"])
+WEEKS: dict[str, Any] = {"groups": ["b", "a"]}
+NAMED: dict[str, Any] = {"groups": {"week": ["b", "a"]}}
+#: A value, its declaration, and what comes back without noise.
+TAKEN: list[tuple[Any, dict[str, Any], Any]] = [
+    ([1, 2.5, np.int8(3), Decimal(4)], {"length": 4}, [1.0, 2.5, 3.0, 4.0]),
+    ((1, 2), {"length": 2}, (1.0, 2.0)),
+    (np.array([[1, 2]], "u1"), {"length": (1, 2)}, np.array([[1.0, 2.0]])),
+    (np.array([1, 2], "f2"), {"length": 2}, np.array([1.0, 2.0])),
+    (np.array([Decimal(3)], object), {"length": 1}, np.array([3.0])),
+    (pd.Series([1, 2], name="n"), {"length": 2}, pd.Series([1.0, 2.0])),
+    (pl.Series("n", [Decimal("1.5")]), {"length": 1}, pl.Series([1.5])),
+    (pa.array([Decimal("1.5")]), {"length": 1}, pa.array([1.5])),
+    ({"a": 1, "z": 5}, WEEKS, {"b": 0.0, "a": 1.0}),
+    (OrderedDict(a=None), NAMED, {"b": 0.0, "a": 0.0}),
+    (
+        {("a", 2): 3},
+        {"groups": {"week": ["a", "b"], "n": (1, 2)}},
+        {("a", 1): 0.0, ("a", 2): 3.0, ("b", 1): 0.0, ("b", 2): 0.0},
+    ),
+    ({None: 3, "a": 1}, {"groups": [None, "a"]}, {None: 3.0, "a": 1.0}),
+    ({float("nan"): 3}, {"groups": [None]}, {None: 3.0}),
+    ({3: 1}, {"groups": range(2, 4)}, {2: 0.0, 3: 1.0}),
+    ({Region.NORTH: 1}, {"groups": [Region.NORTH]}, {Region.NORTH: 1.0}),
+    ([Row("a", 3), ("z", 5)], WEEKS, [("b", 0.0), ("a", 3.0)]),
+    ((("a", 3),), NAMED, (("b", 0.0), ("a", 3.0))),
+    (
+        [{"week": "a", "n": 3, "raw": 7}],
+        {**NAMED, "columns": ["n", "m"]},
+        [{"week": "b", "n": 0.0, "m": 0.0}, {"week": "a", "n": 3.0, "m": 0.0}],
+    ),
+    (SALES, WEEKS, pd.Series([5.0, 0.0], ["b", "a"], name="n").rename_axis("week")),
+    (SALES, NAMED, pd.Series([5.0, 0.0], ["b", "a"], name="n").rename_axis("week")),
+    (
+        FRAME,
+        {**NAMED, "columns": ["v", "m"]},
+        table({"week": ["b", "a"], "v": [0.0, 0.5], "m": [2.0, 1.0]}),
+    ),
+    (
+        FRAME[FRAME.m > 1],
+        {**WEEKS, "columns": ["m"]},
+        table({"week": ["b", "a"], "m": [2.0, 0.0]}),
+    ),
+    (
+        FRAME.set_index("week"),
+        {**WEEKS, "columns": ["m", "new"]},
+        table(
+            {"m": [2.0, 1.0], "new": [0.0, 0.0]},
+            index=pd.Index(["b", "a"], name="week"),
+        ),
+    ),
+    (
+        TWO,
+        {"groups": {"day": DAYS[1:2], "week": ["a", "b"]}, "columns": ["m"]},
+        table(
+            {"m": [0.0, 2.0]},
+            index=pd.MultiIndex.from_product(
+                [DAYS[1:2], ["a", "b"]], names=["day", "week"]
+            ),
+        ),
+    ),
+    (
+        pl.from_pandas(FRAME),
+        {**NAMED, "columns": ["m"]},
+        pl.DataFrame({"week": ["b", "a"], "m": [2.0, 1.0]}),
+    ),
+    (
+        pa.table({"week": ["a", "z"], "m": [1, None], "n": [True, False]}),
+        {**WEEKS, "columns": ["m"]},
+        pa.table({"week": ["b", "a"], "m": [0.0, 1.0]}),
+    ),
+]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, dtypes and names included."""
+    if isinstance(other, pd.DataFrame):
+        pd.testing.assert_frame_equal(one, other)
+    elif isinstance(other, pd.Series):
+        pd.testing.assert_series_equal(one, other)
+    elif isinstance(other, np.ndarray):
+        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+    elif isinstance(other, pl.Series | pl.DataFrame | pa.Array | pa.Table):
+        return bool(one.equals(other)) and str(one) == str(other)
+    else:
+        return type(one) is type(other) and repr(one) == repr(other)
+    return True
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize(
+    ("value", "declared", "expected"),
+    TAKEN,
+    ids=[f"{type(v).__module__[:6]}-{n}" for n, (v, *_) in enumerate(TAKEN)],
+)
+def test_a_value_comes_back_as_declared(value, declared, expected):
+    """Its groups, columns and length; floats, or ints by `as_int` and integer noise."""
+    before = pickle.dumps(value)
+    noisy = draw(CONTINUOUS, value, read_shape(**declared))
+    assert same(noisy, expected)
+    assert pickle.dumps(value) == before
+    ints = draw(CONTINUOUS, value, read_shape(**declared), as_int=True)
+    assert {type(n) for n in numbers_in(ints)} == {int}
 
 
 def test_ints_that_leave_int64():
     """Noise beyond int64 is held at its ends and never wraps around."""
     cost = Gaussian(sensitivity="1e15", noise_multiplier="1e9")
-    noisy = draw(cost, np.zeros(50, dtype=np.int64))
-    assert noisy.min() == -(2**63) + 1024
-    assert noisy.max() == 2**63 - 1024
-    assert any(abs(number) > 2**63 for number in draw(cost, [0] * 50))
+    noisy = draw(cost, np.zeros(50, int), read_shape(50), as_int=True)
+    assert (noisy.min(), noisy.max()) == (-(2**63) + 1, 2**63 - 1)
 
 
-WEEKS = pd.date_range("2026-03-01", periods=3)
-TABLES: list[Any] = [
-    pd.DataFrame({"k": ["a", "b", "a"], "n": [1, 2, 3], "v": [0.5, 1, 2]}, index=WEEKS),
-    pd.DataFrame([[1, 2.5], [3, 4]], columns=["n", "n"]),
-    pd.DataFrame(
-        {"k": pd.Series(["a", "b"], dtype="category"), "at": WEEKS[:2], "n": 1}
-    ),
-    pl.DataFrame({"k": ["a", "b"], "n": [1, 2], "v": [0.5, 1.5], "at": [WEEKS[0]] * 2}),
+#: Values without their declaration, and what the error says to write.
+UNDECLARED: list[tuple[Any, str]] = [
+    *((v, "length=") for v in ([1], (1,), np.ones(2), pl.Series([1]), pa.array([1]))),
+    (pd.Series([1]), "length="),
+    *((v, "groups=") for v in ({"a": 1}, [("a", 1)], SALES, FRAME)),
+    *((v, "columns=") for v in (FRAME, pl.from_pandas(FRAME), [{"a": 1}])),
+    (pa.table({"a": [1]}), "columns="),
 ]
 
 
-def rows(table):
-    """Return the rows of a table."""
-    is_pandas = isinstance(table, pd.DataFrame)
-    return list(table.itertuples()) if is_pandas else table.rows()
+@pytest.mark.parametrize(("value", "text"), UNDECLARED, ids=str)
+def test_an_undeclared_value_is_refused_with_the_line_to_write(value, text):
+    """Before the draw, and without the labels or the length that it has."""
+    with pytest.raises(ReleaseError, match=text):
+        draw(CONTINUOUS, value)
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda t: type(t).__module__[:6])
-def test_a_frame_keeps_its_labels(table, monkeypatch):
-    """One draw, over the numeric columns one after the other."""
-    drawn: list[list[Any]] = []
-
-    def one_more(_, __, numbers):
-        drawn.append(numbers)
-        return [number + 1.25 for number in numbers]
-
-    monkeypatch.setattr(noise, "_noisy", one_more)
-    before = table.copy() if isinstance(table, pd.DataFrame) else table.clone()
-    noisy = draw(Gaussian(sensitivity=1, sigma=3), table)
-    assert len(drawn) == 1
-    assert type(noisy) is type(table)
-    assert [*noisy.columns] == [*table.columns]
-    assert [*map(str, noisy.dtypes)] == [*map(str, table.dtypes)]
-    assert table.equals(before)
-    moved = 0
-    for new, old in zip(rows(noisy), rows(table), strict=True):
-        for after, number in zip(new, old, strict=True):
-            if after != number:
-                assert after - number in (1, 1.25)
-                moved += 1
-    assert moved == len(drawn[0]) > 0
-
-
-SERIES = pd.Series([3, 4], index=pd.Index(["a", "b"], name="key"), name="n")
-#: Types of pandas columns, and what they become.
-WIDTHS = {
-    **{kind: kind for kind in ("int64", "float64", "float32", "Int64", "Float32")},
-    "UInt8": "Int64",
-    "int8[pyarrow]": "int64[pyarrow]",
-    "double[pyarrow]": "double[pyarrow]",
-}
-
-
-@pytest.mark.parametrize(
-    ("value", "kept"),
-    [
-        *((kind(5), 5) for kind in (int, np.int8, np.int64, np.uint16)),
-        *((kind(5.5), 5.5) for kind in (float, np.float64, np.float32, np.float16)),
-        ([1, 2, np.int16(3)], [1, 2, 3]),
-        ({"a": 1, "b": 2.5}, {"a": 1.0, "b": 2.5}),
-        *((SERIES.astype(a), SERIES.astype(b)) for a, b in WIDTHS.items()),
-        *(
-            (SERIES.astype(a).to_frame(), SERIES.astype(b).to_frame())
-            for a, b in WIDTHS.items()
-        ),
-        (pl.Series("n", [1, 2], dtype=pl.UInt8), pl.Series("n", [1, 2])),
-        (pl.Series("v", [0.5], dtype=pl.Float32),) * 2,
-        (Decimal(1234), 1234),
-        # By its places: which sums happen to be whole says something of the data.
-        (Decimal("12.00"), 12.0),
-        ((Decimal(5), 7), (5, 7)),
-        ([(1, 2), (3, 4.5)], [(1.0, 2.0), (3.0, 4.5)]),
-        (Row(3, Decimal(4)), (3, 4)),
-        (Counter("aab"), {"a": 2, "b": 1}),
-        (OrderedDict(b=1, a=Decimal(2)), {"b": 1, "a": 2}),
-        (np.array([True, False]), np.array([1, 0])),
-        (pd.Series([True, False], dtype="boolean"), pd.Series([1, 0], dtype="Int64")),
-        (pl.Series("n", [True, False]), pl.Series("n", [1, 0])),
-        (pl.DataFrame({"n": [True, False]}), pl.DataFrame({"n": [1, 0]})),
-        (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 0)), pl.Series([3])),
-        (pl.Series([Decimal(3)], dtype=pl.Decimal(9, 2)), pl.Series([3.0])),
-        (pa.table({"n": [True, False]}), pa.table({"n": [1, 0]})),
-        (pa.array([3, 4], pa.int8()), pa.array([3, 4])),
-        (pa.table({"n": [3], "week": ["a"], "m": [0.5]}),) * 2,
-    ],
-    ids=lambda value: repr(value)[:30].replace("\n", " "),
-)
-def test_what_databases_return_has_one_meaning(value, kept, monkeypatch):
-    """Each comes back as numbers of one kind, with its places and names."""
-    monkeypatch.setattr(noise, "_noisy", lambda *parts: parts[-1])
-    noisy = draw(Gaussian(sensitivity=1, noise_multiplier=1), value)
-    assert type(noisy) is type(kept)
-    texts = [re.sub(r"0x\w+", "", repr(value)) for value in (noisy, kept)]
-    assert texts[0] == texts[1]
-    assert str(getattr(noisy, "dtypes", "")) == str(getattr(kept, "dtypes", ""))
-
-
-NEAR, FAR = Decimal("0.7"), Decimal("0.8")
-SMALL = [
-    Laplace(sensitivity="0.1", scale="0.1"),
-    Gaussian(sensitivity="0.1", sigma="0.1"),
+#: Declarations that do not fit the value.
+WRONG: list[tuple[Any, dict[str, Any]]] = [
+    (5, {"length": 1}),
+    (5, {"groups": ["a"]}),
+    ([1, 2], {"groups": ["a", "b"]}),
+    (np.ones(2), {"groups": ["a", "b"]}),
+    (pd.Series([1, 2]), {"groups": [0, 1]}),
+    ({"a": 1}, {"length": 1}),
+    ({"a": 1}, {"groups": ["a"], "columns": ["n"]}),
+    (SALES, {"groups": ["a"], "columns": ["n"]}),
+    (FRAME, {"groups": {"month": ["a"]}, "columns": ["m"]}),
+    (FRAME[["m"]], {"groups": ["a"], "columns": ["m"]}),
+    (FRAME, {"groups": ["a"]}),
+    ([{"week": "a", "n": 1}], {"groups": ["a"], "columns": ["n"]}),
+    ([("a", 1, 2)], {"groups": ["a"]}),
+    (pd.concat([FRAME, FRAME], axis=1), {**NAMED, "columns": ["m"]}),
+    (pl.DataFrame({"week": ["a"], "m": ["x"]}), {**NAMED, "columns": ["m"]}),
+    (pd.DataFrame({"week": ["a"], "m": [True]}), {**NAMED, "columns": ["m"]}),
+    (pl.Series([1], dtype=pl.Int128), {"length": 1}),
+    (pl.Series([1], dtype=pl.UInt128), {"length": 1}),
+    (np.array([True]), {"length": 1}),
+    (np.ma.array([1], mask=[True]), {"length": 1}),
+    ([[1, 2]], {"length": 1}),
+    ([None], {"length": 1}),
+    ([float("nan")], {"length": 1}),
 ]
 
 
-@pytest.mark.parametrize("cost", SMALL)
-def test_decimals_are_as_far_apart_as_declared(cost, monkeypatch):
-    """Neighbours differ by at most the sensitivity as drawn; floats are the control."""
+@pytest.mark.parametrize(("value", "declared"), WRONG, ids=lambda v: type(v).__name__)
+def test_a_declaration_that_does_not_fit_is_refused_before_the_draw(
+    value, declared, monkeypatch
+):
+    """The text names no label and no number of the value."""
+    monkeypatch.setattr(noise, "_noisy", lambda *_: pytest.fail("it was drawn"))
+    with pytest.raises(ReleaseError) as caught:
+        draw(CONTINUOUS, value, read_shape(**declared))
+    assert caught.value.__context__ is None
+
+
+#: What is no declaration.
+NO_LABELS: list[Any] = [
+    *({"a"}, frozenset("a"), pd.Series(["a"]), pd.Index(["a"]), np.array(["a"])),
+    *({"a": 1}.keys(), {"a": 1}.values(), pl.Series(["a"]), iter("a"), "ab", 3),
+    *([], ["a", "a"], [1, True], [float("nan")], [pd.NaT], [["a"]], [object()]),
+    *([np.datetime64("2026-01-01")], {}, {"week": {"a"}}, {"week": []}),
+]
+
+
+@pytest.mark.parametrize("labels", NO_LABELS, ids=lambda v: type(v).__name__)
+def test_labels_do_not_come_from_private_rows(labels):
+    """A set, Series, Index, array or view is no declaration; a list of labels is."""
+    with pytest.raises(ConfigurationError, match="groups="):
+        read_shape(groups=labels)
+    if not isinstance(labels, dict):
+        with pytest.raises(ConfigurationError, match="columns="):
+            read_shape(groups=["a"], columns=labels)
+
+
+@pytest.mark.parametrize("length", [0, -1, True, 2.0, "2", (), (2, 0), [2], (2.0,)])
+def test_a_length_is_a_whole_number(length):
+    """Or a tuple of them; not beside groups, and columns only beside groups."""
+    for declared in ({}, {"groups": ["a"]}):
+        with pytest.raises(ConfigurationError, match="length="):
+            read_shape(length, **declared)
+    with pytest.raises(ConfigurationError, match="columns="):
+        read_shape(columns=["a"])
+    with pytest.raises(ConfigurationError, match="labels get no noise"):
+        read_shape(groups={"a": ["x"]}, columns=["a"])
+
+
+#: Under integer noise: what is taken, and as which ints; None is refused.
+INTS: list[tuple[Any, dict[str, Any], Any]] = [
+    *((v, {}, int(v)) for v in (5, np.int8(5), np.uint64(5), True, np.True_)),
+    *((v, {}, None) for v in (5.0, np.float64(5), Decimal(5), 2**53 + 1, None)),
+    (np.array([True, False]), {"length": 2}, [1, 0]),
+    (pl.Series([True]), {"length": 1}, [1]),
+    (pd.Series([1, None], dtype="boolean"), {"length": 2}, None),
+    ([1.0], {"length": 1}, None),
+    (np.array([1.0]), {"length": 1}, None),
+    (pd.Series([3.0], ["a"]), {"groups": ["a", "b"]}, [3, 0]),
+    ({"a": np.float32(3)}, {"groups": ["a"]}, {"a": 3}),
+    ({"a": 3.5}, {"groups": ["a"]}, None),
+    ({"a": Decimal(3)}, {"groups": ["a"]}, None),
+    (pl.DataFrame({"k": ["a"], "n": [2.0]}), {"groups": ["a"], "columns": ["n"]}, [2]),
+]
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize(("value", "declared", "expected"), INTS)
+def test_integer_noise_takes_ints_by_their_type(value, declared, expected):
+    """Of labels also whole floats: an absent group makes a column of counts float."""
+    shape = read_shape(**declared)
+    if expected is None:
+        with pytest.raises(ReleaseError):
+            draw(WHOLE, value, shape)
+        return
+    noisy = draw(WHOLE, value, shape)
+    numbers = [*numbers_in(noisy)]
+    assert numbers == [*numbers_in(expected)]
+    assert {type(number) for number in numbers} <= {int, IntEstimate}
+
+
+SENSITIVITIES = (1, 10**6, "1e-6")
+
+
+@pytest.mark.parametrize("sensitivity", SENSITIVITIES)
+@pytest.mark.parametrize("kind", [Laplace, Gaussian])
+def test_decimals_reach_the_doubles_of_floats(sensitivity, kind, monkeypatch):
+    """Both go to the sampler as one double, with one scale above the declared one.
+
+    So that 10^5 draws of `Decimal("0.00")` and of 0.0 have one law.
+    """
     seen = []
 
     def keep(_, scale, numbers):
-        seen.extend((Fraction(number), Fraction(scale)) for number in numbers)
+        seen.append((scale, [*map(repr, numbers)]))
         return numbers
 
     monkeypatch.setattr(noise, "_noisy", keep)
-    for container, exact in (
-        (lambda number: number, True),
-        (lambda number: [number, Decimal(0)], True),
-        (lambda number: (0, number), True),
-        (lambda number: {"a": number}, True),
-        (lambda number: pl.Series([number], dtype=pl.Decimal(9, 2)), True),
-        (float, False),
-    ):
-        drawn = []
-        for number in (NEAR, FAR):
-            seen.clear()
-            draw(cost, container(number))
-            drawn.append(sum(value / scale for value, scale in seen))
-        assert (drawn[1] - drawn[0] <= 1) == exact
+    cost = (
+        kind(sensitivity=sensitivity, noise_multiplier=3)
+        if kind is Gaussian
+        else (kind(sensitivity=sensitivity, epsilon=3))
+    )
+    for number in (Decimal("0.00"), Decimal(0), 0, 0.0, np.float32(0), np.int64(0)):
+        draw(cost, number)
+        add_noise(cost, np.array([number], object))
+    declared = cost.sigma if kind is Gaussian else cost.scale
+    assert {repr(each) for each in seen} == {
+        repr((float_up(declared * (1 + Fraction(1, 2**20))), ["0.0"]))
+    }
 
 
-@pytest.mark.parametrize("cost", SMALL)
-def test_refining_begins_at_the_exact_decimal(cost, monkeypatch):
-    """Both kinds of refined noise are added to 0.7, not to the nearest float."""
-    seen = []
+@pytest.mark.parametrize(
+    ("largest", "many", "taken"),
+    [
+        (Decimal(2**12), 10**6, True),
+        (Decimal(2**13), 10**6, False),
+        (Decimal(2**32), 1, True),
+        (Decimal(2**33), 1, False),
+        (Decimal("0.1"), 1, True),
+        (2**53, 10**6, True),
+        (2**53 + 1, 1, False),
+        (float(2**60), 10**6, True),
+    ],
+)
+def test_a_number_whose_rounding_could_show_is_refused(largest, many, taken):
+    """N times the last place of the largest is at most 2^-20 of the sensitivity."""
+    cost, text = Gaussian(sensitivity=1, sigma=3), None
+    numbers = [largest] + [0] * (many - 1)
+    try:
+        noise.numbers_for(cost, numbers, numbers)
+    except ReleaseError as error:
+        text = str(error)
+    assert (text is None) == taken
+    assert taken or "too large" in text
+    apart = many * Fraction(np.spacing(float(largest)))
+    exact = isinstance(largest, float) or (type(largest) is int and largest <= 2**53)
+    assert taken == (exact or apart <= Fraction(1, 2**20))
+
+
+@pytest.mark.parametrize("cost", [Laplace, Gaussian])
+def test_refining_begins_at_the_nearest_double(cost, monkeypatch):
+    """Both kinds of refined noise, of whichever kind the number is."""
+    seen: list[Any] = []
     for name in ("laplace_numbers", "gaussian_numbers"):
         monkeypatch.setattr(
             refining, name, lambda _, number, __: seen.append(number) or iter(())
         )
-    refined = Refined(cost, coarsest=4)
-    refining.refinement(refined, NEAR, within=1, until=None, confidence="95%")
-    assert seen in ([Fraction(7, 10)], [[700_000]])
+    finest = cost(sensitivity=1, **{"scale" if cost is Laplace else "sigma": 1})
+    refined = Refined(finest, coarsest=4)
+    for number in (Decimal("0.7"), 0.7):
+        refining.refinement(refined, number, within=1, until=None, confidence="95%")
+    assert {str(each).strip("[]") for each in seen} == {"0.7"}
 
 
-def test_metadata_does_not_pass():
-    """What rides along with the numbers is neither noised nor public."""
-    cost = Gaussian(sensitivity=1, noise_multiplier=1)
-    frame = pd.DataFrame({"n": [1], "week": ["a"]})
-    frame.attrs = {"raw": [SECRET]}
-    assert draw(cost, frame).attrs == draw(cost, frame["n"]).attrs == {}
-    assert frame.attrs == {"raw": [SECRET]}
-    fields = [
-        pa.field(name, kind, metadata={"raw": str(SECRET)})
-        for name, kind in (("n", pa.int64()), ("week", pa.string()))
-    ]
-    schema = pa.schema(fields, metadata={"raw": str(SECRET)})
-    assert str(SECRET) in str(schema)
-    table = pa.table({"n": [1], "week": ["a"]}, schema=schema)
-    assert str(SECRET) not in str(draw(cost, table).schema)
-    array = np.zeros(1, np.dtype("f8", metadata={"raw": SECRET}))
-    assert draw(cost, array).dtype.metadata is None
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, (1, 2), SALES, FRAME, pl.Series([1]), pa.array([1]), [], "a"]
+)
+def test_a_mechanism_adds_noise_to_floats_only(value):
+    """A number, a list or an array of any shape; nothing with labels."""
+    with pytest.raises(ReleaseError):
+        add_noise(CONTINUOUS, value)
+    assert type(add_noise(CONTINUOUS, 3)) is float
+    for array in ([1, 2.5], np.zeros((2, 3)), np.zeros(())):
+        noisy = add_noise(CONTINUOUS, array)
+        assert (noisy.dtype, noisy.shape) == (np.float64, np.shape(array))

@@ -24,8 +24,9 @@ from scipy import stats
 from dpflow import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
-from dpflow.noise.containers import LARGEST_INT
-from dpflow.noise.draws import draw
+from dpflow.noise.draws import add_noise, draw
+from dpflow.noise.numbers import LARGEST_INT
+from dpflow.noise.shape import read_shape
 from dpflow.rounding import float_up
 from tests.sizes import scaled
 
@@ -63,7 +64,7 @@ def below(sample, points):
 @cache
 def floats_near_half(cost):
     """Return draws around one half."""
-    return draw(cost, np.full(DRAWS, 0.5))
+    return add_noise(cost, np.full(DRAWS, 0.5))
 
 
 class TestLaw:
@@ -71,14 +72,15 @@ class TestLaw:
 
     @pytest.mark.parametrize("cost", MECHANISMS, ids=NAMES)
     def test_continuous(self, cost):
-        """Floats get the continuous noise, ints that noise rounded to the nearest int.
+        """Numbers get the continuous noise, and by `as_int` that noise rounded.
 
         The control: a scale that is a fifth too small is noticed.
         """
         law = true_law(cost).cdf
         sample = floats_near_half(cost) - 0.5
         assert distance(sample, law) < KS_LIMIT < distance(sample * 0.8, law)
-        whole, points = draw(cost, np.full(DRAWS, 7)) - 7, np.arange(-40, 41)
+        sevens = draw(cost, np.full(DRAWS, 7), read_shape(DRAWS), as_int=True)
+        whole, points = sevens - 7, np.arange(-40, 41)
         assert np.max(np.abs(below(whole, points) - law(points + 0.5))) < KS_LIMIT
 
     @pytest.mark.parametrize(
@@ -91,12 +93,12 @@ class TestLaw:
     )
     def test_whole_numbers(self, cost, weight):
         """Discrete noise has the weights that its cost says; a fifth less is seen."""
-        sample, points = np.array(draw(cost, [7] * DRAWS)) - 7, np.arange(-200, 201)
+        sample, points = add_noise(cost, [7] * DRAWS) - 7, np.arange(-200, 201)
         for factor, fits in ((1, True), (0.8, False)):
             law = np.cumsum(np.exp(weight(points / factor)))
             difference = np.max(np.abs(below(sample, points) - law / law[-1]))
             assert (difference < KS_LIMIT) == fits
-        with pytest.raises(ReleaseError, match="whole numbers only"):
+        with pytest.raises(ReleaseError, match=r"int\(\.\.\.\)"):
             draw(cost, 7.0)
 
     def test_entries_are_independent(self):
@@ -127,14 +129,15 @@ class TestPrice:
         assert laplace.map(float(sensitivity)) <= float(1 / ratio) * slack
 
     def test_scale_is_rounded_up(self):
-        """A scale of one third is drawn with the float above it, never below."""
+        """A scale of one third is drawn a little wider, with the float above it."""
         cost = Laplace(sensitivity=1, epsilon=3)
         noise._measurement.cache_clear()
         draw(cost, 0.0)
-        scale, thread = float_up(Fraction(1, 3)), threading.get_ident()
+        scale = float_up(Fraction(1, 3) * (1 + Fraction(1, 2**20)))
+        thread = threading.get_ident()
         measurement = noise._measurement("laplace", scale, thread)
         assert noise._measurement.cache_info().hits == 1
-        assert measurement.map(1.0) <= 3.0000000000000005
+        assert measurement.map(1 + 2.0**-20) <= 3.0000000000000005
         assert Fraction(float_up(Fraction(1, 3))) >= Fraction(1, 3)
 
     @pytest.mark.parametrize("scale", [Fraction(0), Fraction(10) ** 400])
@@ -157,11 +160,10 @@ SECRETS: list[Any] = [
     [(SECRET, f"{SECRET}")],
     Decimal(SECRET * LARGEST_INT),
     Decimal(f"1.5E{SECRET}"),
-    Decimal(f"1E-{SECRET}"),
     Decimal(f"{SECRET}0.00") * 2**33,
     {"a": [SECRET]},
     {SECRET},
-    np.array([SECRET], dtype=object),
+    np.array([SECRET, {SECRET}], dtype=object),
     np.array([SECRET * 2**33], dtype="u8"),
     np.array([SECRET, np.nan]),
     np.ma.array([SECRET], mask=[True]),
@@ -188,16 +190,18 @@ class TestRefusals:
         with pytest.raises(ReleaseError) as caught:
             draw(MECHANISMS[0], value)
         error = caught.value
-        assert type(value).__name__ in str(error)
+        is_large = "too large" in str(error)
+        assert is_large or type(value).__name__ in str(error)
         assert str(SECRET)[:5] not in f"{error} {error.details}"
         assert error.__cause__ is None
         assert error.__context__ is None
 
     def test_an_empty_sum_names_its_cure(self):
         """SQL's NULL is no number; the statement can say which it stands for."""
-        for value in (None, (None,), [(1, None)]):
+        for value in (None, (None,), [1, None]):
+            shape = read_shape(len(value)) if value else read_shape()
             with pytest.raises(ReleaseError, match=r"COALESCE\(SUM\(x\), 0\)"):
-                draw(MECHANISMS[0], value)
+                draw(MECHANISMS[0], value, shape)
 
     def test_opendp_fails(self, monkeypatch):
         """An error inside OpenDP keeps its text to itself."""
@@ -214,7 +218,7 @@ class TestRefusals:
 
 def fork_draw(_):
     """Draw in a child process."""
-    return list(draw(Laplace(sensitivity=1, scale=1), [0.0] * 20))
+    return list(add_noise(Laplace(sensitivity=1, scale=1), [0.0] * 20))
 
 
 class TestConcurrency:
@@ -224,7 +228,7 @@ class TestConcurrency:
         """Concurrent draws of many threads do not repeat, and the law holds."""
         cost = Laplace(sensitivity=1, scale=1)
         with ThreadPoolExecutor(8) as pool:
-            parts = pool.map(lambda _: draw(cost, [0.0] * 25), range(DRAWS // 25))
+            parts = pool.map(lambda _: add_noise(cost, [0.0] * 25), range(DRAWS // 25))
             drawn = [*chain.from_iterable(parts)]
         assert len(set(drawn)) > DRAWS - 3
         assert distance(np.array(drawn), true_law(cost).cdf) < KS_LIMIT
@@ -263,7 +267,7 @@ class TestFloatingPoint:
         low, share, wanted = 2.0**-6, 2.0**-5, 1e-9
         cost = Laplace(sensitivity=1, scale=1)
         for value, count in ((0.0, DRAWS), (1.0, 2 * DRAWS)):
-            total, on_grid = coarse(draw(cost, np.full(count, value)), low)
+            total, on_grid = coarse(add_noise(cost, np.full(count, value)), low)
             assert on_grid <= stats.binom.isf(wanted, total, share)
             # The same limit would catch the fault, which puts all of them there.
             assert total > 2 * stats.binom.isf(wanted, total, share)

@@ -83,7 +83,7 @@ def test_seeded_noise_has_the_declared_scale(ledger, cost, scale):
     if isinstance(cost, Gaussian):
         ledger.use(VISITS)
     with spend(dataset="visits", cost=cost, step="many") as charge:
-        noisy = charge.release([0.0] * 4000)
+        noisy = charge.release([0.0] * 4000, length=4000)
     assert abs(statistics.fmean(noisy)) < 0.1 * scale
     assert abs(statistics.stdev(noisy) - scale) < 0.1 * scale
 

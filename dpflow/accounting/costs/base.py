@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
 from dpflow.interrupts import without_interrupts
-from dpflow.rounding import exact, number_text, short_down, short_up
+from dpflow.rounding import Number, exact, float_up, number_text, short_down, short_up
 
 #: The neighbouring relations of policies.
 RELATIONS = ("add-or-remove", "replace-one")
@@ -42,6 +42,9 @@ _MORE_KINDS = (
     "dpflow.accounting.costs.top_k",
     "dpflow.accounting.rules.individual",
 )
+
+#: Module that knows the noise as it is drawn; it loads when a half width is asked for.
+_ACCURACY = "dpflow.noise.accuracy"
 
 _Noisier = Callable[[Any, Any], "Cost"]
 
@@ -124,6 +127,25 @@ class Cost(metaclass=_CostType):
     def mechanism(self) -> str:
         """Name of the mechanism, as journals record it."""
         return type(self).__name__
+
+    def half_width(self, confidence: Number = "95%") -> float:
+        """Return half of an interval around each number that `release` draws.
+
+        Args:
+            confidence: Share of releases that are within it of the true number.
+
+        Returns:
+            The half width, rounded up; of a step of several draws that of each.
+
+        Raises:
+            InvalidCost: If the confidence is none, or the cost does not say its noise.
+        """
+        accuracy: Any = import_module(_ACCURACY)
+        width = accuracy.half_width(self, confidence=confidence)
+        if width is None:
+            msg = f"{self!r} declares no noise of each number, so that it has no error."
+            raise InvalidCost(msg, name="cost", value=self.mechanism)
+        return float_up(width)
 
     def describe(self) -> dict[str, Any]:
         """Return the cost as JSON-able data; `cost_from_description` reads it."""

@@ -9,7 +9,8 @@ The kinds of the standard library are in `plain`. Those of numpy, pandas, polars
 pyarrow, and of declared classes, are in modules that load when a value needs them.
 
 Canonical means: one value, one text, whatever the order in which a set or a dict was
-filled. So dicts come back with their keys sorted.
+filled. So dicts come back with their keys sorted, but for those of a release
+(`ordered`), whose order is that of its groups.
 """
 
 from dpflow.ledger.codec.kinds import MAX_DEPTH, MAX_TEXT, TYPE_KEY

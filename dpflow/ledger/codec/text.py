@@ -19,7 +19,7 @@ from dpflow.interrupts import without_interrupts
 from dpflow.ledger.codec import kinds
 from dpflow.ledger.codec.kinds import register, unstorable
 from dpflow.ledger.entry import canonical
-from dpflow.noise.accuracy import Estimate
+from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
 
 # Python refuses to write or read decimal ints of more than 4300 digits.
 _INT_BITS = 1024
@@ -68,13 +68,18 @@ def _zone_parts(zone: ZoneInfo) -> list[str]:
     return [zone.key]
 
 
+def _make_estimate(cls: Any, args: tuple[Any], known: dict[str, Any]) -> Any:
+    return cls(*args, **known)
+
+
 _KINDS: dict[type, Any] = {
+    Noise: (list, Noise),
     int: (lambda value: [format(value, "x")], lambda text: int(text, 16)),
     float: (lambda value: [repr(value)], float),
-    Estimate: (
-        Estimate.__getnewargs_ex__,
-        lambda args, known: Estimate(*args, **known),
-    ),
+    **{
+        cls: (cls.__getnewargs_ex__, partial(_make_estimate, cls))
+        for cls in (Estimate, IntEstimate)
+    },
     str: (
         lambda text: [text.encode("utf-8", "surrogatepass")],
         lambda data: data.decode("utf-8", "surrogatepass"),
@@ -111,7 +116,7 @@ _HINT = (
 )
 
 
-def encode(value: object) -> str:
+def encode(value: object, *, ordered: bool = False) -> str:
     """Write a value as canonical JSON.
 
     Args:
@@ -119,6 +124,8 @@ def encode(value: object) -> str:
             Decimal, Fraction, UUID, numpy scalar or array, pandas Series, DataFrame,
             Index, Timestamp, Interval or Period, polars Series or DataFrame, Arrow
             array or Table; or a list, tuple, dict, set or frozenset of such values.
+        ordered: Whether dicts keep their order, as a release's groups; else equal
+            values have one text.
 
     Returns:
         ASCII text of at most `MAX_TEXT` characters.
@@ -131,7 +138,7 @@ def encode(value: object) -> str:
         >>> encode((1, 2.5))
         '{"$type":"tuple","parts":[1,2.5]}'
     """
-    text = canonical(_Packer().pack(value, 0))
+    text = canonical(_Packer(ordered=ordered).pack(value, 0))
     kinds.check_limits(len(text))
     return text
 
@@ -167,8 +174,9 @@ def decode(text: str) -> Any:
 class _Packer:
     """Turns one value into a tree of plain JSON values, within the limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ordered: bool) -> None:
         self._characters = -1
+        self._ordered = ordered
 
     def pack(self, value: Any, depth: int) -> Any:
         # A value and its comma; of a list's two brackets one stands for a comma.
@@ -179,14 +187,15 @@ class _Packer:
             return value
         if type(value) is list:
             return [self.pack(item, depth + 1) for item in value]
-        if type(value) is dict and all(map(_is_member, value)):
+        in_json = type(value) is dict and all(map(_is_member, value))
+        if in_json and (not self._ordered or list(value) == sorted(value)):
             self._characters += sum(map(len, value))
             return {key: self.pack(item, depth + 1) for key, item in value.items()}
         kind = kinds.kind_of(value)
         if kind is None:
             raise kinds.unstorable(value, _HINT)
         parts = [self.pack(part, depth + 1) for part in kind.parts(value)]
-        if kind.name in _UNORDERED:
+        if kind.name in _UNORDERED and not (self._ordered and kind.name == "dict"):
             parts.sort(key=canonical)
         return {kinds.TYPE_KEY: kind.name, "parts": parts}
 

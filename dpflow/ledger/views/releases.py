@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import chain, islice
 from typing import Any
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
 from dpflow.ledger import rows
-from dpflow.ledger.codec import decode
 from dpflow.ledger.entry import Entry, canonical
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import RefusalView
@@ -22,18 +22,18 @@ from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.tables import Reading
 from dpflow.ledger.views.accounts import governing
 from dpflow.ledger.views.runs import joined, root_keys
-from dpflow.noise.accuracy import Estimate
+from dpflow.rounding import short_up
 
 _PREFIX = "release/"
 #: Number of releases whose charges and values are read together.
 _PAGE = 100
 #: What the id of a release may begin with.
 _ID = re.compile(r"[0-9a-f]*")
-#: The mechanism whose releases may be estimates.
-_REFINED = "Refined"
+#: Confidence of an interval that no text names.
+_CONFIDENCE = 0.95
 _FACTS = (
     *("cost", "flow", "who", "noise", "reported"),
-    *("measures", "as_drawn", "versions", "partitions"),
+    *("measures", "as_drawn", "as_int", "versions", "partitions"),
 )
 
 
@@ -49,9 +49,10 @@ class KeptRelease:
         digest: HMAC of the encoded value.
         size: Characters of the encoded value.
         facts: Facts of its charge: cost, flow, who, noise, and reported outcome; its
-            measure, whether its value is the drawn one, data versions and partitions.
-        known: Half width and confidence of the interval that was released with it;
-            None for a value without one.
+            measure, whether its numbers are the drawn ones and were rounded to ints
+            then, data versions and partitions.
+        known: Half width and confidence of the interval of each of its numbers; None
+            where they are not those of the draw, or the draw has no interval.
     """
 
     id: str
@@ -65,6 +66,15 @@ class KeptRelease:
     facts: Mapping[str, Any]
     known: tuple[float, float] | None
     row: rows.Release = field(repr=False)
+
+    @property
+    def error(self) -> str:
+        """Half of the interval of each number, for people; "-" where it has none."""
+        if self.known is None:
+            return "-"
+        half, share = self.known
+        at = "" if share == _CONFIDENCE else f" at {100 * share:.4g} %"
+        return f"{short_up(Fraction(half), 3)}{at}"
 
 
 def releases(
@@ -197,7 +207,7 @@ def _kept(
 ) -> KeptRelease:
     made = state.made[row.charge]
     body = joined(state.ends.get(row.charge, made), made)
-    refined, now = body["cost"].get("mechanism") == _REFINED, row.state
+    now = row.state
     if now == "settled" and row.key not in sizes:
         now = "unreplayable" if row.digest is None else "withdrawn"
     return KeptRelease(
@@ -210,18 +220,9 @@ def _kept(
         size=sizes.get(row.key),
         at=made.at,
         facts={name: body.get(name) for name in _FACTS},
-        known=_known(state.values.get(row.key) if refined else None),
+        known=body.get("known") and tuple(body["known"]),
         row=row,
     )
-
-
-def _known(text: str | None) -> tuple[float, float] | None:
-    """Return half the width of an estimate's interval, and its confidence."""
-    found = decode(text) if text else None
-    if not isinstance(found, Estimate):
-        return None
-    low, high = found.interval
-    return max(high - found, found - low), found.confidence
 
 
 # Refused steps

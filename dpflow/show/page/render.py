@@ -50,7 +50,7 @@ def render(report: Report, *, live: Live | None = None) -> str:
         live: What it can do if it is served; None for a file.
     """
     releases = [
-        (shown_key(e.key) or e.id, e.dataset, e.step, e.state, _moment(e.at))
+        (shown_key(e.key) or e.id, e.dataset, e.step, e.error, e.state, _moment(e.at))
         for e in report.releases
     ]
     page = _environment().get_template("report.html")
@@ -59,7 +59,7 @@ def render(report: Report, *, live: Live | None = None) -> str:
         sections=[_section(section) for section in report.sections],
         drawn=find_spec("matplotlib") is not None,
         held=reservations_sheet(report.reservations),
-        kept=Sheet(("release key", "dataset", "step", "state", "at"), releases),
+        kept=Sheet(("release key", "dataset", "step", "+-", "state", "at"), releases),
         install_plots=how_to_install("plots"),
         **_frame(live),
     )

@@ -10,12 +10,22 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
 
+import numpy as np
+from numpy.typing import NDArray
 from prefect import Flow
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture, PrefectFutureList
 
-from dpflow import Estimate, Gaussian, dp_flow, dp_task, private_task, release
+from dpflow import (
+    Estimate,
+    Gaussian,
+    IntEstimate,
+    dp_flow,
+    dp_task,
+    private_task,
+    release,
+)
 from dpflow.prefect import DPTask, PrivateTask
 
 COST = Gaussian(sensitivity=1, sigma=20)
@@ -24,11 +34,17 @@ COST = Gaussian(sensitivity=1, sigma=20)
 @dp_task(dataset="shop", cost=COST)
 def count(week: str, scale: float = 1.0) -> int:
     """Stand for a sync step."""
-    assert_type(release(len(week) * scale), float)
+    assert_type(release(len(week) * scale), Estimate)
+    assert_type(release(len(week), as_int=True), IntEstimate)
+    assert_type(release([1, 2]), list[float])
+    assert_type(release((1, 2.5), as_int=True), tuple[int, ...])
+    assert_type(release({"a": 1}), dict[str, float])
+    assert_type(release(np.zeros(2)), NDArray[np.float64])
+    assert_type(release(np.zeros(2), as_int=True), NDArray[np.int64])
     assert_type(release([1, 2], until=bool), tuple[tuple[int, ...], ...])
     assert_type(release(1.5, within="10%"), Estimate)
     release("text", within="10%")  # type: ignore[call-overload]
-    return release(len(week))
+    return release(len(week), as_int=True)
 
 
 @dp_task(dataset=("shop", "web"), cost=COST, private=("frame",), data_version="1")

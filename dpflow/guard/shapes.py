@@ -1,0 +1,140 @@
+"""Declarations of several numbers on a step, and what its annotation says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import ConfigurationError, ReleaseError, require
+from dpflow.interrupts import without_interrupts
+from dpflow.ledger.codec import encode
+from dpflow.ledger.codec.kinds import check_limits, unstorable_type
+from dpflow.noise import shape as shapes
+from dpflow.noise.draws import has_sampler
+from dpflow.noise.shape import Shape, read_shape
+
+#: Labels of a release, names of its columns and its length; or functions of the public
+#: arguments that return them.
+GroupsLike = shapes.GroupsLike | Callable[..., shapes.GroupsLike]
+ColumnsLike = shapes.Labels | Callable[..., shapes.Labels]
+LengthLike = shapes.LengthLike | Callable[..., shapes.LengthLike]
+
+
+def declared_shape(name: str, declared: Mapping[str, Any]) -> Shape:
+    """Return the shape that the keywords of a step declare.
+
+    Raises:
+        ConfigurationError: If they declare none; it names the step.
+    """
+    return read_shape(
+        **declared,
+        kind=lambda problem: ConfigurationError(
+            f"step {name!r}: {problem}. The step did not run."
+        ),
+    )
+
+
+def check_shape(
+    name: str,
+    declared: Mapping[str, Any],
+    body: Callable[..., Any],
+    cost: Cost | None,
+) -> None:
+    """Check what a step declares of several numbers, as far as it is constant.
+
+    Args:
+        name: Name of the step.
+        declared: Its keywords of several numbers.
+        body: Its function.
+        cost: The cost, if it is constant and `release` draws it.
+
+    Raises:
+        ConfigurationError: If it is wrong, or missing where the body's annotation says
+            that `release` gets several numbers.
+    """
+    if not any(map(callable, declared.values())):
+        declared_shape(name, declared)
+    is_declared = any(value is not None for value in declared.values())
+    if is_declared or cost is None or not has_sampler(cost):
+        return
+    kind = _several_numbers(body)
+    line = 'groups=["north", "south"] for labels, length=12 for numbers without labels'
+    if kind in ("DataFrame", "Table"):
+        line = 'groups={"region": ["north", "south"]}, columns=["amount"]'
+    require(
+        kind is None,
+        f"step {name!r} returns a {kind}, whose labels or length may depend on "
+        "private data. Declare on the step what is known before the data is read, as "
+        f"in {line}; or annotate the one number that it releases",
+    )
+
+
+#: Types of several numbers.
+_SEVERAL = (
+    *("builtins.list", "numpy.ndarray", "pandas.Series", "pandas.DataFrame"),
+    *("polars.Series", "polars.DataFrame", "pyarrow.Array", "pyarrow.ChunkedArray"),
+    "pyarrow.Table",
+)
+
+
+def _several_numbers(body: Callable[..., Any]) -> str | None:
+    """Return the name of a container that a body returns, if annotated."""
+    kinds = [_returned(body)]
+    for kind in kinds:
+        kinds += get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+        cls = get_origin(kind) or kind
+        package, name = (
+            str(getattr(cls, "__module__", "")),
+            getattr(cls, "__name__", ""),
+        )
+        # Texts are none of the numbers.
+        if f"{package.partition('.')[0]}.{name}" in _SEVERAL and get_args(kind) != (
+            str,
+        ):
+            return str(name)
+    return None
+
+
+#: Characters of a number in a stored release, at most.
+_NUMBER_SIZE = 25
+
+
+def check_size(name: str, shape: Shape) -> None:
+    """Refuse a shape whose release could not be stored, or whose labels could not.
+
+    Raises:
+        ConfigurationError: If so.
+    """
+    characters = _NUMBER_SIZE * shape.count
+    try:
+        if shape.groups is not None:
+            for labels in shape.groups.labels:
+                times = shape.groups.count // len(labels)
+                characters += times * len(encode(list(labels)))
+        encode(list(shape.columns or ()))
+        check_limits(characters)
+    except ReleaseError as error:
+        msg = (
+            f"step {name!r} has a release_key, and a release of its groups=, columns= "
+            f"or length= could not be stored: {error.message} The step did not run."
+        )
+        raise ConfigurationError(msg) from None
+
+
+@lru_cache(maxsize=1024)
+def unstorable(body: Callable[..., Any]) -> str | None:
+    """Return the name of a returned type that no release can hold, if annotated."""
+    kind = unstorable_type(_returned(body))
+    return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _returned(body: Callable[..., Any]) -> Any:
+    """Return the annotation of a body's output; Any where it cannot be read."""
+    try:
+        return get_type_hints(body).get("return", object)
+    # A name may be known to type checkers only.
+    except without_interrupts(Exception):
+        return Any

@@ -1,0 +1,211 @@
+"""One kind of number by the cost: doubles under continuous noise, ints under integer.
+
+Neither the kind of a private number nor its size may show in a noisy one. So every
+number becomes the nearest double, and the noise is that much wider (`widened`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.noise import DiscreteGaussian, DiscreteLaplace
+from dpflow.exceptions import PublicError, ReleaseError, public_kind
+from dpflow.interrupts import without_interrupts
+from dpflow.libraries import comes_from
+from dpflow.noise.accuracy import ADDED_SHARE
+
+#: Every int up to here is a double.
+LARGEST_INT = 2**53
+
+#: The refusals that depend on private numbers: one text each, without a value.
+TOO_LARGE = (
+    "release() refuses a number that is too large: an infinite one, an int beyond "
+    "2**53 under integer noise, or a Decimal or such an int whose nearest float is too "
+    "far away for this sensitivity. Bound the numbers, or release a larger unit."
+)
+FRACTION = (
+    "release() refuses a number with a fraction under integer noise. Count in whole "
+    "steps (cents, not dollars), or declare Laplace or Gaussian."
+)
+_WHOLE_ONLY = (
+    'Integer noise takes ints: convert with int(...), .astype("int64") or '
+    "reindex(..., fill_value=0), or declare Laplace or Gaussian"
+)
+
+
+def is_whole(cost: Cost) -> bool:
+    """Return whether a cost's noise is integer noise."""
+    return isinstance(cost, DiscreteGaussian | DiscreteLaplace)
+
+
+def numbers_for(
+    cost: Cost, value: object, entries: Sequence[Any], *, labelled: bool = False
+) -> list[Any]:
+    """Return private entries as the numbers that a cost's noise is added to.
+
+    Args:
+        cost: A cost with noise of its own.
+        value: The whole value, for messages, which name its type.
+        entries: All its entries, of any type.
+        labelled: Whether whole floats are ints: an absent group makes floats of counts.
+
+    Raises:
+        ReleaseError: If an entry is no number of the cost's kind, or is too large.
+    """
+    if is_whole(cost):
+        return whole_numbers(value, entries, labelled=labelled)
+    mechanism: Any = getattr(cost, "finest", cost)
+    return doubles(value, entries, mechanism.sensitivity)
+
+
+def doubles(
+    value: object, entries: Sequence[Any], sensitivity: Fraction
+) -> list[float]:
+    """Return the nearest double of each entry.
+
+    Doubles of ints beyond 2**53 and of Decimals move apart by less than the part of
+    the sensitivity by which the noise is wider.
+    """
+    numbers = list(map(_plain, entries))
+    for entry, number in zip(entries, numbers, strict=True):
+        if number is None or type(number) is bool:
+            raise refused(value, *_problem(value, entry))
+    result = list(map(_double, numbers))
+    if any(map(math.isnan, result)):
+        todo = "Replace such numbers before the release"
+        raise refused(value, "it holds NaN", todo)
+    largest = max(map(abs, result), default=0.0)
+    rounded = any(
+        type(n) is Decimal or (type(n) is int and abs(n) > LARGEST_INT) for n in numbers
+    )
+    apart = len(result) * Fraction(math.ulp(largest)) if math.isfinite(largest) else 0
+    if largest == math.inf or (rounded and apart > sensitivity * ADDED_SHARE):
+        raise PublicError(TOO_LARGE)
+    return result
+
+
+def whole_numbers(
+    value: object, entries: Sequence[Any], *, labelled: bool = False
+) -> list[int]:
+    """Return each entry as an int, by its type; with labels also whole floats."""
+    result = list[int]()
+    for entry in entries:
+        number = _plain(entry)
+        if type(number) is float and labelled:
+            if math.isinf(number):
+                raise PublicError(TOO_LARGE)
+            if not number.is_integer():
+                raise PublicError(FRACTION)
+        elif not isinstance(number, int):
+            what = f"it holds an entry of type {name_of(public_kind(type(entry)))}"
+            raise refused(value, what, _WHOLE_ONLY)
+        result.append(int(number))
+    if any(abs(number) > LARGEST_INT for number in result):
+        raise PublicError(TOO_LARGE)
+    return result
+
+
+def check_dtype(
+    cost: Cost, value: object, kind: str, dtype: str, *, labelled: bool
+) -> None:
+    """Refuse a column of numbers by its dtype, which is public.
+
+    Args:
+        cost: The declared cost.
+        value: The whole value, for messages.
+        kind: What the dtype holds; "object" is read by its entries.
+        dtype: Name of the dtype, for messages.
+        labelled: Whether the numbers have labels.
+    """
+    floats = ("float",) if labelled else ()
+    whole = ("int", "bool", "object", *floats)
+    taken = whole if is_whole(cost) else ("int", "float", "decimal", "object")
+    if kind in taken:
+        return
+    todo = "Cast it to int64 or float64"
+    if is_whole(cost):
+        todo = _WHOLE_ONLY
+    elif kind == "bool":
+        todo = _NO_BOOL
+    raise refused(value, f"it holds numbers of dtype {dtype}", todo)
+
+
+def plain_number(value: object) -> int | float | None:
+    """Return a plain int or float for any scalar that is one, else None."""
+    number = _plain(value)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return number if is_number else None  # type: ignore[return-value]
+
+
+def _plain(value: object) -> int | float | Decimal | None:
+    """Return a scalar as a plain bool, int, float or Decimal; None if it is none."""
+    if isinstance(value, bool | Decimal):
+        return value
+    # numpy.float64 is a subclass of float, numpy.bool is not one of bool.
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if not comes_from(value, "numpy"):
+        return None
+    import numpy as np  # noqa: PLC0415
+
+    scalar: Any = value
+    is_number = isinstance(scalar, np.number | np.bool_)
+    if not is_number or not fits_float(scalar.dtype):
+        return None
+    plain: int | float = scalar.item()
+    return plain
+
+
+def fits_float(dtype: Any) -> bool:
+    """Return whether a numpy dtype is a bool, int or float that is a double."""
+    return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)  # noqa: PLR2004
+
+
+def _double(number: Any) -> float:
+    """Return the nearest double; infinity for what is beyond the largest."""
+    if isinstance(number, Decimal) and number.is_nan():
+        return math.nan
+    try:
+        return float(number)
+    except without_interrupts(OverflowError):
+        return math.inf
+
+
+def refused(value: object, what: str, todo: str) -> ReleaseError:
+    """Build the error for a value; it names types only, for the value is private."""
+    name = name_of(public_kind(type(value)))
+    msg = f"release() cannot noise a value of type {name}: {what}. {todo}."
+    return PublicError(msg, type_name=name)
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a type with its package."""
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
+
+
+_NO_BOOL = "Count with ints 0 and 1, or use randomised response"
+
+
+def _problem(value: object, entry: object) -> tuple[str, str]:
+    """Return what is wrong with an entry that is no number, and what to do."""
+    kind = name_of(public_kind(type(entry)))
+    what = f"it holds an entry of type {kind}"
+    if value is entry:
+        what = "it is not a number, and not a container of numbers"
+    if kind in {"bool", "numpy bool", "numpy bool_"}:
+        return what, _NO_BOOL
+    if entry is None:
+        return what, (
+            "In SQL a sum of no rows is NULL: write COALESCE(SUM(x), 0); elsewhere put "
+            "a number in its place"
+        )
+    if isinstance(entry, list | tuple | dict | set | frozenset):
+        return what, "Pass its numbers as one flat list or one numpy array"
+    return what, "Convert it to an int of a fixed unit (cents) or to a float"

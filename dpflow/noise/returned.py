@@ -1,0 +1,118 @@
+"""Numbers of returned values: whether a body returned the drawn numbers, unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from datetime import date, time, timedelta
+from fractions import Fraction
+from typing import Any
+from uuid import UUID
+
+from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
+from dpflow.noise.columns import (
+    NUMBERS,
+    Column,
+    arrow_column,
+    numpy_column,
+    pandas_column,
+    polars_column,
+)
+from dpflow.noise.numbers import name_of
+from dpflow.noise.shape import Shape
+from dpflow.rounding import float_up
+
+#: What stands next to numbers and is none.
+_NO_NUMBERS = (str, bytes, bool, date, time, timedelta, UUID, type(None))
+
+
+class DrawnNumbers:
+    """The numbers that a body got from `release`, to compare its output with.
+
+    Args:
+        noisy: What `release` returned; the body may change it later.
+        shape: The declared shape.
+        noise: The noise of each number, where it has one.
+        confidence: Of the interval of each number.
+        as_int: Whether the numbers were rounded after the draw.
+    """
+
+    def __init__(
+        self,
+        noisy: Any,
+        shape: Shape,
+        *,
+        noise: Noise | None,
+        confidence: Fraction,
+        as_int: bool,
+    ) -> None:
+        self._numbers = [list(numbers_in(noisy))]
+        groups, columns = shape.groups, shape.columns
+        # The same without labels that are numbers.
+        if groups is not None and isinstance(noisy, list | tuple):
+            rows = (row.values() if isinstance(row, dict) else row for row in noisy)
+            without = [list(row)[len(groups.labels) :] for row in rows]
+            self._numbers.append(list(numbers_in(without)))
+        elif columns is not None:
+            names = list(columns)
+            only = noisy[names] if hasattr(noisy, "iloc") else noisy.select(names)
+            self._numbers.append(list(numbers_in(only)))
+        self._as_int, self._known = as_int, list[float]()
+        if isinstance(noisy, Estimate | IntEstimate):
+            self._known = [noisy.half_width, noisy.confidence]
+        elif noise is not None:
+            half = float_up(noise.half_width(confidence))
+            self._known = [half, float(confidence)]
+
+    def describe(self, value: Any) -> dict[str, Any]:
+        """Return for the journal whether a value has these numbers, in their order.
+
+        If it has them and no others, also half the width of their interval.
+        """
+        if list(numbers_in(value)) not in self._numbers:
+            return {"as_drawn": False}
+        known = {"known": self._known} if self._known else {}
+        return {"as_drawn": True, "as_int": self._as_int, **known}
+
+
+def numbers_in(value: Any) -> Iterator[Any]:
+    """Yield the numbers of a value, row by row, and what is no known container."""
+    name = name_of(type(value))
+    if isinstance(value, _NO_NUMBERS):
+        return
+    if isinstance(value, dict):
+        value = value.values()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value).values() if hasattr(value, "__dict__") else [value]
+    elif hasattr(value, "model_fields_set"):
+        value = dict(value).values()
+    elif name in _COLUMNS:
+        yield from _rows(_COLUMNS[name](value))
+        return
+    elif not isinstance(value, list | tuple):
+        yield value
+        return
+    for each in value:
+        yield from (each,) if type(each) in (int, float) else numbers_in(each)
+
+
+def _rows(columns: Iterable[Column]) -> Iterator[Any]:
+    """Yield the entries of columns that may hold numbers, row by row."""
+    held = [c.entries for c in columns if c.kind in NUMBERS or c.kind == "object"]
+    for row in zip(*held, strict=True):
+        yield from numbers_in(row)
+
+
+_COLUMNS: dict[str, Any] = {
+    "numpy ndarray": lambda array: [numpy_column(array)],
+    "pandas Series": lambda series: [pandas_column(series)],
+    "pandas DataFrame": lambda frame: [
+        pandas_column(frame.iloc[:, place]) for place in range(frame.shape[1])
+    ],
+    "polars Series": lambda series: [polars_column(series)],
+    "polars DataFrame": lambda frame: map(polars_column, frame.get_columns()),
+    "pyarrow ChunkedArray": lambda array: [arrow_column(array)],
+    "pyarrow DoubleArray": lambda array: [arrow_column(array)],
+    "pyarrow Int64Array": lambda array: [arrow_column(array)],
+    "pyarrow Table": lambda table: map(arrow_column, table.columns),
+}

@@ -1,0 +1,304 @@
+"""Neighbouring data: everything about an output but its noisy numbers is equal."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dpflow import (
+    Clip,
+    Contributions,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    guarded,
+    release,
+)
+from dpflow.exceptions import DpflowError
+from dpflow.ledger.codec import decode, encode
+from dpflow.noise.draws import draw
+from dpflow.noise.shape import read_shape
+from tests.projects import POLICY, make_project
+
+pytestmark = pytest.mark.quick
+
+PLANTED = "CANARY-731954286"
+GROUPS = ["north", "south", "east"]
+#: Rows of a small table: a region, a whole number and an amount.
+BASE = [("north", 3, 1.5), ("south", 2, 2.0)]
+#: Neighbours of it, in the order of the data.
+DATA: dict[str, list[tuple[Any, Any, Any]]] = {
+    "base": BASE,
+    "a row more": [*BASE, ("east", 1, 0.5)],
+    "another order": BASE[::-1],
+    "a group without a row": BASE[:1],
+    "no row at all": [],
+    "NaN beside a group": [("north", 3, float("nan")), BASE[1]],
+    "None beside a group": [("north", None, None), BASE[1]],
+    "a label of one person": [*BASE, (PLANTED, 9, 9.0)],
+    "no label": [*BASE, (None, 1, 1.0)],
+    "cents or none": [("north", 3, 1.0), ("south", 2, 2.0)],
+}
+
+
+def frame(rows: list[Any], **options: Any) -> pd.DataFrame:
+    """Return the rows as a frame."""
+    made = pd.DataFrame(rows, columns=["region", "n", "amount"], **options)
+    made.attrs = {"raw": PLANTED}
+    return made
+
+
+def categorical(rows: list[Any]) -> Any:
+    """Return a frame whose categories name a row that is filtered out."""
+    every = frame([*rows, (PLANTED, 1, 1.0)])
+    every["region"] = pd.Categorical(every["region"])
+    return every[every["region"].isin(GROUPS)]
+
+
+def pivoted(rows: list[Any]) -> Any:
+    """Return a frame with a column for each region."""
+    return frame(rows).assign(k="k").pivot_table("amount", "k", "region", "sum")
+
+
+def arrow(rows: list[Any]) -> Any:
+    """Return a table with a dictionary, and with metadata, behind a slice."""
+    kinds = [("region", pa.string()), ("n", pa.float64()), ("amount", pa.float64())]
+    fields = [pa.field(*kind, metadata={"raw": PLANTED}) for kind in kinds]
+    schema = pa.schema(fields, metadata={"raw": PLANTED})
+    rows = [(a, b and float(b), c and float(c)) for a, b, c in rows]
+    columns = [*zip(*rows, (PLANTED, 1.0, 1.0), strict=True)]
+    table = pa.table([*map(pa.array, map(list, columns))], names=schema.names)
+    return table.cast(schema).slice(0, len(rows))
+
+
+def polars(rows: list[Any]) -> Any:
+    """Return a frame of polars."""
+    return pl.DataFrame(rows, ["region", "n", "amount"], orient="row", strict=False)
+
+
+ONE: dict[str, Any] = {"groups": {"region": GROUPS}, "columns": ["amount"]}
+BARE: dict[str, Any] = {"groups": GROUPS, "columns": ["amount"]}
+LABELS: dict[str, Any] = {"groups": GROUPS}
+NAMED: dict[str, Any] = {"groups": {"region": GROUPS}}
+#: Containers of the rows, each with its declaration.
+CONTAINERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dict": (lambda rows: {a: c for a, _, c in rows}, LABELS),
+    "counter": (lambda rows: Counter({a: b for a, b, _ in rows if b}), LABELS),
+    "tuples": (lambda rows: [(a, c) for a, _, c in rows], LABELS),
+    "named tuples": (lambda rows: [(a, c) for a, _, c in rows], NAMED),
+    "records": (lambda rows: [{"region": a, "amount": c} for a, _, c in rows], ONE),
+    "pandas": (frame, ONE),
+    "pandas, bare": (frame, BARE),
+    "pandas, object": (lambda rows: frame(rows, dtype=object), ONE),
+    "pandas, arrow": (
+        lambda rows: frame(rows).convert_dtypes(dtype_backend="pyarrow"),
+        ONE,
+    ),
+    "pandas, nullable": (lambda rows: frame(rows).convert_dtypes(), ONE),
+    "pandas, index": (lambda rows: frame(rows).set_index("region"), BARE),
+    "pandas, levels": (
+        lambda rows: frame(rows).set_index(["region", "n"])[["amount"]],
+        {"groups": {"region": GROUPS, "n": [3, 2]}, "columns": ["amount"]},
+    ),
+    "categories": (categorical, ONE),
+    "groupby": (
+        lambda rows: categorical(rows).groupby("region", observed=True).n.count(),
+        LABELS,
+    ),
+    "value_counts": (lambda rows: frame(rows).region.value_counts(), LABELS),
+    "series of a dict": (
+        lambda rows: pd.Series({a: c for a, _, c in rows}, dtype=float),
+        LABELS,
+    ),
+    "pivot": (pivoted, {"groups": ["k"], "columns": GROUPS}),
+    "polars": (polars, ONE),
+    "polars, bare": (lambda rows: polars(rows).select("region", "amount"), BARE),
+    "polars pivot": (
+        lambda rows: pl.from_pandas(pivoted(rows).reset_index()),
+        {"groups": ["k"], "columns": GROUPS},
+    ),
+    "arrow": (arrow, ONE),
+    "arrow, dictionary": (
+        lambda rows: arrow(rows).set_column(
+            0, "region", arrow(rows)["region"].dictionary_encode()
+        ),
+        ONE,
+    ),
+}
+COSTS = {
+    "continuous": (Gaussian(sensitivity=10, sigma=30), {}),
+    "as_int": (Laplace(sensitivity=10, scale=30), {"as_int": True}),
+}
+
+
+def form(value: Any) -> Any:
+    """Return all of a value but its numbers."""
+    if isinstance(value, dict):
+        return [(key, form(each)) for key, each in value.items()]
+    if isinstance(value, list | tuple):
+        return [type(value), *map(form, value)]
+    if isinstance(value, pd.DataFrame):
+        columns = [form(value.iloc[:, place]) for place in range(value.shape[1])]
+        return [type(value.index), value.index.tolist(), value.index.names, columns]
+    if isinstance(value, pd.Series):
+        labels = value.index, value.index.dtype, value.index.tolist(), value.name
+        entries = value.tolist() if value.dtype.kind not in "if" else len(value)
+        return [type(labels[0]), *labels[1:], value.dtype, entries, value.attrs]
+    if isinstance(value, np.ndarray):
+        return [value.dtype, value.shape, value.dtype.metadata]
+    if isinstance(value, pl.Series | pa.Array | pa.ChunkedArray):
+        return [type(value), getattr(value, "name", ""), len(value)]
+    if isinstance(value, pl.DataFrame):
+        return [(s.name, s.dtype, form(s.to_list())) for s in value]
+    if isinstance(value, pa.Table):
+        lists = [form(column.to_pylist()) for column in value.columns]
+        return [str(value.schema), lists, value.schema.metadata]
+    return type(value) if isinstance(value, float | int) else value
+
+
+def outcome(cost: Any, value: Any, declared: dict[str, Any], **options: Any) -> Any:
+    """Return the form of what is released, or the error's text."""
+    try:
+        noisy = draw(cost, value, read_shape(**declared), **options)
+    except DpflowError as error:
+        return str(error)
+    assert PLANTED.encode() not in pickle.dumps(noisy)
+    assert form(decode(encode(noisy, ordered=True))) == form(noisy)
+    return form(noisy)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_neighbours_differ_in_their_numbers_only(container, cost):
+    """Kind, order, labels, columns, riders and success are those of the declaration."""
+    make, declared = CONTAINERS[container]
+    mechanism, options = COSTS[cost]
+    found = {
+        name: outcome(mechanism, make(rows), declared, **options)
+        for name, rows in DATA.items()
+        if not (container == "counter" and name.startswith("None"))
+    }
+    assert not isinstance(found["base"], str), found["base"]
+    for name, result in found.items():
+        assert result == found["base"], name
+
+
+SCALARS = [5, 5.0, 5.5, Decimal(5), Decimal("5.50"), np.int64(5), np.float32(5.5)]
+VECTORS: list[Any] = [
+    lambda numbers: [*numbers],
+    lambda numbers: (*numbers,),
+    np.array,
+    lambda numbers: pd.Series(numbers, name=PLANTED),
+    lambda numbers: pd.Series(numbers, dtype="Float64"),
+    lambda numbers: pd.Series(numbers, dtype="double[pyarrow]"),
+    lambda numbers: pl.Series(PLANTED, numbers),
+    pa.array,
+    lambda numbers: pa.chunked_array([numbers]),
+]
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_the_kind_of_a_number_does_not_show(cost):
+    """A region without a row gives an int or a Decimal where others give floats."""
+    mechanism, options = COSTS[cost]
+    kinds = {outcome(mechanism, number, {}, **options) for number in SCALARS}
+    assert len(kinds) == 1
+    for make in VECTORS:
+        values = ([3, 4], [3.0, 4.5], [0, 0])
+        found = [outcome(mechanism, make(v), {"length": 2}, **options) for v in values]
+        assert len({repr(form) for form in found}) == 1, found
+        assert "cannot" not in str(found[0])
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_integer_noise_takes_the_floats_of_absent_groups(empty):
+    """A join makes a column of counts a float column; a count is whole all the same."""
+    cost = DiscreteLaplace(sensitivity=1, scale=3)
+    counts = pd.DataFrame({"region": ["north", "south"], "n": [3.0, None]})
+    counts = counts[:0].astype(object) if empty else counts
+    noisy = draw(cost, counts, read_shape(groups={"region": GROUPS}, columns=["n"]))
+    assert [str(dtype) for dtype in noisy.dtypes][1] == "int64"
+    assert noisy["region"].tolist() == GROUPS
+
+
+#: What a fixed text refuses, and the only refusals that depend on rows.
+FOUR = [
+    ([("north", 1), ("north", 2)], LABELS, "two rows of one group"),
+    ([1.0, 2.0, 3.0], {"length": 2}, "length is not the declared"),
+    ({"north": 1.5}, LABELS, "a fraction"),
+    ({"north": 2**60}, LABELS, "too large"),
+    ({"north": float("inf")}, LABELS, "too large"),
+]
+
+
+@pytest.mark.parametrize(("value", "declared", "text"), FOUR)
+def test_the_four_refusals_have_one_text_each(value, declared, text):
+    """And say no value."""
+    cost = Gaussian(sensitivity=1, sigma=3)
+    if text == "a fraction":
+        cost = DiscreteLaplace(sensitivity=1, scale=3)
+    message = outcome(cost, value, declared)
+    assert text in message
+    assert "north" not in message
+    assert outcome(cost, value, declared) == message
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [("ann", 5.0)], [("ann", 5.0), ("bob", 2.5), (PLANTED, 9.0)]]
+)
+def test_bounded_rows_are_released_alike(rows, tmp_path, monkeypatch):
+    """From the rows of persons by Contributions to the stored release."""
+    make_project(tmp_path, monkeypatch, POLICY)
+    limits = Contributions(
+        unit=("who",), max_rows=1, relation="add-or-remove", clip={"x": Clip(0, 10)}
+    )
+
+    @guarded(
+        dataset="shop",
+        cost=Laplace(sensitivity=10, epsilon="0.1"),
+        release_key="sum",
+        ignore=("limits", "rows"),
+        groups=["ann", "bob"],
+    )
+    def total() -> Any:
+        table = pd.DataFrame(rows, columns=["who", "x"]).astype({"x": float})
+        table["who"] = table["who"].astype("string")
+        return release(limits.bound(table).groupby("who")["x"].sum())
+
+    first, again = total(), total()
+    assert first.equals(again)
+    assert form(first) == form(again)
+    assert first.index.tolist() == ["ann", "bob"]
+    assert PLANTED.encode() not in pickle.dumps(first)
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "types"),
+    [
+        (pd.date_range("2026-01-01", periods=2), ["2026-01-01"], "datetime64 str"),
+        (pd.Index([1, 2]), ["1"], "int64 str"),
+        (
+            pd.date_range("2026-01-01", periods=2),
+            [dt.date(2026, 1, 1)],
+            "datetime64 datetime date",
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 2])
+def test_labels_of_a_dtype_that_equals_no_group_are_refused(
+    labels, groups, types, size
+):
+    """The dtype is public, and both types stand in the text."""
+    counts = pd.Series([1, 2], index=labels[:2].rename("day"))[:size]
+    message = outcome(COSTS["continuous"][0], counts, {"groups": groups})
+    assert "no label of groups=" in message
+    assert all(word in message for word in types.split())
