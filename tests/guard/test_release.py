@@ -86,7 +86,7 @@ sys.modules["opendp"] = None
 from dpflow import Laplace, PureDP, guarded, release
 ran = []
 COST = Laplace(sensitivity=1, epsilon="0.1")
-@guarded(dataset="shop", cost=COST, release_key="{value}", moved_from="release")
+@guarded(dataset="shop", cost=COST, release_key="{value}", moved_from=sys.argv[1])
 def count(value):
     ran.append(value)
     return release(1)
@@ -113,7 +113,7 @@ def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> No
         return release(value, as_int=True)
 
     count(1)
-    kept, refused, ran, own, guarantee = run_python(WITHOUT, folder=shop)
+    kept, refused, ran, own, guarantee = run_python(WITHOUT, count.__qualname__, folder=shop)
     assert isinstance(kept, int)
     assert refused.startswith("PublicError: ")
     assert "opendp" in refused
