@@ -203,12 +203,13 @@ def test_no_cell_of_an_export_is_a_formula(sign: str) -> None:
     assert [json.loads(line) for line in file.getvalue().splitlines()] == rows
 
 
+@pytest.mark.usefixtures("empty")
 def test_folders_of_ledger_and_witness_are_for_their_owner_only(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those above them that dpflow makes, too, whatever the mask; others stay."""
-    home = empty.root / "home"
-    home.mkdir(mode=0o755)
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o755)
     monkeypatch.setenv(LEDGER_VARIABLE, f"sqlite:///{home}/a/b/ledger.db")
     monkeypatch.setenv(WITNESS_VARIABLE, str(home / "c/d"))
     before = os.umask(0)
