@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from dpflow.accounting.costs.base import cost_from_description
 from dpflow.exceptions import InvalidCost, ReleaseError, UnsupportedCost
+from dpflow.interrupts import suppress
 from dpflow.ledger.decision import policy_changes
 from dpflow.ledger.decision.fitting import in_windows
 from dpflow.ledger.decision.office import Withdraw
