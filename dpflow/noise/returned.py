@@ -69,10 +69,9 @@ class DrawnNumbers:
 
         If it has them and no others, also half the width of their interval.
         """
-        if list(numbers_in(value)) not in self._numbers:
-            return {"as_drawn": False}
-        known = {"known": self._known} if self._known else {}
-        return {"as_drawn": True, "as_int": self._as_int, **known}
+        is_drawn = list(numbers_in(value)) in self._numbers
+        known = {"known": self._known} if is_drawn and self._known else {}
+        return {"as_drawn": is_drawn, "as_int": self._as_int, **known}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
