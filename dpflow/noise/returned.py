@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -97,9 +98,13 @@ def numbers_in(value: Any) -> Iterator[Any]:
 
 def _rows(columns: Iterable[Column]) -> Iterator[Any]:
     """Yield the entries of columns that may hold numbers, row by row."""
-    held = [c.entries for c in columns if c.kind in NUMBERS or c.kind == "object"]
-    for row in zip(*held, strict=True):
-        yield from numbers_in(row)
+    held = [c for c in columns if c.kind in NUMBERS or c.kind == "object"]
+    rows = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
+    if all(column.kind in ("int", "float") for column in held):
+        yield from rows
+        return
+    for entry in rows:
+        yield from numbers_in(entry)
 
 
 _COLUMNS: dict[str, Any] = {
