@@ -113,7 +113,9 @@ def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> No
         return release(value, as_int=True)
 
     count(1)
-    kept, refused, ran, own, guarantee = run_python(WITHOUT, count.__qualname__, folder=shop)
+    kept, refused, ran, own, guarantee = run_python(
+        WITHOUT, count.__qualname__, folder=shop
+    )
     assert isinstance(kept, int)
     assert refused.startswith("PublicError: ")
     assert "opendp" in refused
