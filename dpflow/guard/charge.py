@@ -368,7 +368,7 @@ class Execution:
                 )
         if cell is not None:
             warned += self._report_cell(cell)
-        drawn = {"as_drawn": False}
+        drawn: dict[str, Any] = {"as_drawn": False}
         if self._drawn is not None:
             drawn = self._drawn.describe(self.value)
         if "measures" in self.request.body and not drawn["as_drawn"]:

@@ -196,7 +196,7 @@ def _table(
     columns = {name: column_at(at) for name, at in places.items() if name in labels}
     columns = {**(levels or {}), **columns}
     # A frame made of no rows may have no columns.
-    absent = {*labels} - {*columns} if names or columns else set()
+    absent = {*labels} - {*columns} if names or len(value) else set()
     if absent or len(labels) != len(groups.labels):
         what = "it has no column or index level with the labels of groups="
         raise refused(value, what, line_to_write(_FRAME))

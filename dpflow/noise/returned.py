@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -69,10 +70,9 @@ class DrawnNumbers:
 
         If it has them and no others, also half the width of their interval.
         """
-        if list(numbers_in(value)) not in self._numbers:
-            return {"as_drawn": False}
-        known = {"known": self._known} if self._known else {}
-        return {"as_drawn": True, "as_int": self._as_int, **known}
+        is_drawn = list(numbers_in(value)) in self._numbers
+        known = {"known": self._known} if is_drawn and self._known else {}
+        return {"as_drawn": is_drawn, "as_int": self._as_int, **known}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
@@ -98,9 +98,13 @@ def numbers_in(value: Any) -> Iterator[Any]:
 
 def _rows(columns: Iterable[Column]) -> Iterator[Any]:
     """Yield the entries of columns that may hold numbers, row by row."""
-    held = [c.entries for c in columns if c.kind in NUMBERS or c.kind == "object"]
-    for row in zip(*held, strict=True):
-        yield from numbers_in(row)
+    held = [c for c in columns if c.kind in NUMBERS or c.kind == "object"]
+    rows = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
+    if all(column.kind in ("int", "float") for column in held):
+        yield from rows
+        return
+    for entry in rows:
+        yield from numbers_in(entry)
 
 
 _COLUMNS: dict[str, Any] = {
