@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import Any
@@ -52,8 +51,6 @@ _warned: WeakSet[Callable[..., Any]] = WeakSet()
 #: The calls of steps without a key, by bodies; None after the warning.
 _charged: WeakKeyDictionary[Callable[..., Any], set[Any]] = WeakKeyDictionary()
 _COMPARED, _MOST_CALLS = (str, int, float, date, type(None)), 1000
-#: The runs of the `reserve_run` blocks that this context is in, nearest first.
-current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +227,6 @@ def ask(
         policies,
         cost,
         step=step.name,
-        preflights=runs_around(place),
         partitions=call.partitions,
         release_key=release_key,
         key_text=call.key or "",
@@ -333,12 +329,6 @@ def _check_person_budgets(step: Step, project: Project, request: Request) -> Non
         message = f"PersonBudgets() cannot be charged: {problem}. The step did not run."
         require(not is_there, message)
     people_folder(project.settings)
-
-
-def runs_around(place: Place) -> tuple[str, ...]:
-    """Return the runs whose reservation a step may draw from, nearest first."""
-    flows = (flow.run for flow in place.flows if flow.run is not None)
-    return (*current_runs.get(), *flows)
 
 
 def owner_of(project: Project) -> str:

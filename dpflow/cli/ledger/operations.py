@@ -109,9 +109,9 @@ def export(
 ) -> Answer | None:
     """Write the whole journal, in order, with raw texts.
 
-    `dpflow ledger verify FILE` checks the hash chain and checkpoints of an export in
-    JSON lines, without project and ledger. With --json and --out, the output is the
-    number of entries; with --json alone, the journal.
+    `dpflow ledger verify FILE` checks the hash chain of an export in JSON lines,
+    without project and ledger. With --json and --out, the output is the number of
+    entries; with --json alone, the journal.
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
@@ -277,12 +277,4 @@ def _reservation_parts(items: list[OpenReservation]) -> Iterator[Part]:
         yield (
             "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
             "--charge ID --cost COST --reason TEXT`."
-        )
-    if any(each.undrawn and not each.alive for each in items):
-        yield ""
-        yield (
-            "A run reservation holds budget for steps that have not run. Retry that "
-            "flow run in Prefect: it goes on with what is held, and its end returns "
-            "the rest. If it is given up, or was a block outside Prefect, close the "
-            "run reservation, which posts the rest in full."
         )

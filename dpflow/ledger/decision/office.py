@@ -1,4 +1,4 @@
-"""Commands of operators: freezes, withdrawals, checkpoints, charges and repairs.
+"""Commands of operators: freezes, withdrawals, charges and repairs.
 
 A charge of an operator, and of a repair, only ever raises usage.
 """
@@ -109,30 +109,6 @@ class Withdraw(Command):
         return pen.answered(answer=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint(Command):
-    """Keep a signature over an entry, and over all before it.
-
-    Attributes:
-        signed: What the journal keeps: the signature, and the signed facts, such as
-            number and hash of the entry that was signed; others may have come since.
-    """
-
-    signed: Mapping[str, Any]
-
-    def keys(self, _: State) -> Iterator[str]:
-        """Yield the entry."""
-        yield f"#{self.signed['number']}"
-
-    def decide(self, state: State) -> Decision:
-        """Keep a signature; the answer is whether the journal holds that entry."""
-        pen, entry = Decision(state, self), state.entries.get(self.signed["number"])
-        if entry is None or entry.hash != self.signed["hash"]:
-            return pen.answered(answer=False)
-        pen.write("checkpoint", {}, {"signed": dict(self.signed)})
-        return pen.answered(answer=True)
-
-
 # Charges of an operator
 
 
@@ -236,9 +212,7 @@ class Amend(ByHand):
         """
         pen, charge = Decision(state, self), known_charge(state, self.charge)
         made, problem, raises = charge.made, "", list[_Raise]()
-        if charge.covers is not None:
-            problem = "is the one of a flow run: no body runs under it. Amend a step"
-        elif self.dataset not in (None, *made.books):
+        if self.dataset not in (None, *made.books):
             books = ", ".join(map(repr, made.books))
             problem = f"charged {books}, not dataset {self.dataset!r}"
         else:
@@ -337,6 +311,7 @@ class Repair(Command):
     """
 
     resent: ClassVar[bool] = False
+    continues: ClassVar[bool] = False
 
     amounts: Sums
     reason: str
