@@ -390,7 +390,7 @@ class Execution:
             "value": text,
         }
         try:
-            digest = self.project.ledger.settle(reservation, **settlement)
+            settled = self.project.ledger.settle(reservation, **settlement)
         except BaseException as error:
             # Otherwise requests of its key would wait for the end of this process.
             unsettled.add(reservation, **settlement)
@@ -399,7 +399,7 @@ class Execution:
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
             unsettled.running.discard(reservation)
-            self.place.tell("settled", self.request, outcome=outcome, digest=digest)
+            self.place.tell_settled(self.request, settled, outcome)
 
     def _warn(self, text: str) -> None:
         warn(self.request.step, text)

@@ -32,7 +32,7 @@ from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.terms import agrees
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.records import Granted, Request, Settled
 from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.entries import alert_text
 from dpflow.noise.sources import OWN
@@ -117,7 +117,7 @@ class Place:
         self.tell(kind, request, message=refusal.message, **details)
 
     def tell_granted(self, request: Request, answer: Granted) -> None:
-        """Tell that a step's worst case is held, and what it is the first to reach."""
+        """Tell that a step's worst case is held, and which terms it opens."""
         self.tell("reserved", request)
         for term in answer.opened:
             logger.info("term %s of %r is charged first", term.number, term.book)
@@ -125,6 +125,10 @@ class Place:
             why = {"term": term.number, "reason": term.facts["reason"]}
             budget = term.facts["pinned"]["budget"]
             self.tell("term-opened", request, **named, **why, **budget)
+
+    def tell_settled(self, request: Request, answer: Settled, outcome: str) -> None:
+        """Tell that a step's charge has ended, and which thresholds it crossed."""
+        self.tell("settled", request, outcome=outcome, digest=answer.digest)
         for alert in answer.alerts:
             used = alert_text(alert.account, alert.threshold)
             logger.warning("%s, after step %r", used, request.step)

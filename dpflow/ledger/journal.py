@@ -367,15 +367,17 @@ KINDS: Mapping[str, Kind] = {
         posts=True,
         witnessed=True,
     ),
-    "settle": _END._replace(settles=True, ends="settled"),
+    "settle": _END._replace(settles=True, ends="settled", facts=frozenset({"alerts"})),
     "void": _END._replace(ends="void"),
-    "forfeit": _END._replace(settles=True, ends="forfeited"),
+    "forfeit": _END._replace(
+        settles=True, ends="forfeited", facts=frozenset({"alerts"})
+    ),
     "pay": Kind(_pay, frozenset({"people"}), witnessed=True),
     "adjust": _BY_HAND._replace(
-        also=_adjust, facts=frozenset({"evidence", "overdrawn"})
+        also=_adjust, facts=frozenset({"alerts", "evidence", "overdrawn"})
     ),
     "repair": _BY_HAND._replace(
-        also=_repair, facts=frozenset({"overdrawn", "people", "repairs"})
+        also=_repair, facts=frozenset({"alerts", "overdrawn", "people", "repairs"})
     ),
 }
 _FACTS = frozenset().union(*(kind.facts for kind in KINDS.values()))

@@ -29,7 +29,14 @@ from dpflow.ledger.entry import JournalError
 from dpflow.ledger.keys import Digests
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
-from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request
+from dpflow.ledger.records import (
+    Answer,
+    Conditions,
+    Granted,
+    Replayed,
+    Request,
+    Settled,
+)
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.owners import Liveness
@@ -244,7 +251,7 @@ class Ledger:
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
         reported: Outcome | None = None,
-    ) -> str | None:
+    ) -> Settled:
         """Post a charge and, in the same transaction, keep the step's release.
 
         A step that reports its outcome is charged what its accounts' theorems allow
@@ -257,9 +264,6 @@ class Ledger:
             body: Further facts for the journal.
             reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
-        Returns:
-            The digest of the stored value.
-
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
@@ -267,8 +271,7 @@ class Ledger:
         digest = None if value is None else self.digests.of_value(reservation, value)
         facts = {**(body or {}), "outcome": outcome, "digest": digest}
         end = self._end("settle", reservation, facts, value=value, reported=reported)
-        self.ask(end)
-        return digest
+        return Settled(digest=digest, alerts=self.ask(end))
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -281,13 +284,14 @@ class Ledger:
         """
         self.ask(self._end("void", reservation, {"reason": reason}))
 
-    def forfeit(self, reservation: str, *, reason: str) -> None:
+    def forfeit(self, reservation: str, *, reason: str) -> Settled:
         """Post a charge in full whose process has ended.
 
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        self.ask(self._end("forfeit", reservation, {"reason": reason}))
+        alerts = self.ask(self._end("forfeit", reservation, {"reason": reason}))
+        return Settled(digest=None, alerts=alerts)
 
     def _end(self, kind: str, charge: str, body: Mapping[str, Any], **more: Any) -> End:
         facts = {"owner": self.owners.mine(), **self.label(), **more}

@@ -189,13 +189,13 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A threshold of a policy that an account has reached for the first time.
+    """A threshold of a policy that the settled amounts of an account have crossed.
 
     Attributes:
         gate: The account's kind: "dataset", "partition", "population", "flow" for a
             share, or "odometer".
         name: Of the flow or partition, or "".
-        used_fraction: As of `AccountView`.
+        used_fraction: As of `AccountView`, of what is settled.
     """
 
     dataset: str
@@ -207,18 +207,28 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The end of a charge.
+
+    Attributes:
+        digest: Of the stored value; None if there is none.
+        alerts: Thresholds that were crossed with it.
+    """
+
+    digest: str | None
+    alerts: tuple[Alert, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
     Attributes:
-        alerts: Thresholds that were reached with it; empty for an id that was sent
-            again.
         opened: Terms of which it is the first charge; empty for an id sent again, too.
     """
 
     reservation: str
     accounts: tuple[str, ...]
-    alerts: tuple[Alert, ...] = field(default=(), compare=False)
     opened: tuple[Term, ...] = field(default=(), compare=False)
 
 

@@ -139,13 +139,15 @@ def reservations(*, close: str | None = None, reason: str | None = None) -> Answ
     Example: `dpflow ledger reservations --close ID --reason "the worker is gone"`
     """
     from dpflow.ledger import views
+    from dpflow.ledger.views.entries import alert_text
 
     if (close is None) != (reason is None):
         msg = "--close and --reason go together; name both or none"
         raise typer.BadParameter(msg)
     with project_ledger(writes=close is not None) as (_, ledger):
         if close is not None and reason is not None:
-            ledger.forfeit(close, reason=reason)
+            for alert in ledger.forfeit(close, reason=reason).alerts:
+                warn(alert_text(alert.account, alert.threshold))
             facts = {"reservation": close, "state": "forfeited"}
             done = f"Closed reservation {close}; it is charged in full."
             return ledger_facts(ledger) | facts, [done]

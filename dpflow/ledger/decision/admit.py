@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 from dpflow.accounting.costs.text import python_form
@@ -15,6 +14,7 @@ from dpflow.exceptions import (
     ConfigurationError,
     ReservationConflict,
 )
+from dpflow.ledger.decision.alerts import thresholds_of
 from dpflow.ledger.decision.fitting import (
     first_fitting_part,
     fitting_factor,
@@ -26,17 +26,14 @@ from dpflow.ledger.decision.gates import Gate, accounts_of, gates_of
 from dpflow.ledger.decision.refusal import Refusal, journaled, refusal_error
 from dpflow.ledger.decision.settlement import known_charge
 from dpflow.ledger.decision.terms import policies_of, terms_of
-from dpflow.ledger.decision.windows import alerts_near
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, accounts_near, newest_terms
 from dpflow.ledger.records import (
-    Alert,
     Busy,
     Granted,
     Replayed,
     Request,
-    by_identity,
     cost_text,
 )
 from dpflow.ledger.rows import (
@@ -47,8 +44,6 @@ from dpflow.ledger.rows import (
     granted_key,
 )
 from dpflow.ledger.state import State, charge_keys
-from dpflow.policy import Policy
-from dpflow.rounding import number_text
 
 #: Characters of what an entry says of its keys.
 MOST_TEXT = 16 * 2**20
@@ -322,13 +317,13 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
 def _held(case: _Case) -> Granted:
     """Hold a request on all its accounts, with an entry."""
     request, state = case.request, case.pen.state
-    alerts, reached = tuple(_alerts(case)), dict[str, list[str]]()
-    for alert in alerts:
-        reached.setdefault(alert.account, []).append(alert.threshold)
     opened = [term for term in case.terms if state.account(term.whole) is None]
     accounts = [gate.id for gate, _ in case.pairs]
     facts = {**case.body, "owner": request.owner, "accounts": accounts}
-    facts |= _said(key=request.release_key, alerts=reached)
+    facts |= _said(
+        key=request.release_key,
+        alert_at=thresholds_of((*request.policies, *request.populations)),
+    )
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
     entry = case.pen.write("reserve", amounts, facts, charge=request.reservation)
     if (length := len(entry.columns.rows)) > MOST_TEXT:
@@ -342,32 +337,5 @@ def _held(case: _Case) -> Granted:
     return Granted(
         reservation=request.reservation,
         accounts=tuple(accounts),
-        alerts=alerts,
         opened=tuple(opened),
     )
-
-
-def _alerts(case: _Case) -> Iterator[Alert]:
-    """Yield the thresholds of policies that a charge is the first to reach."""
-    policies = (*case.request.policies, *case.request.populations)
-    thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
-    for gate, amount in case.pairs:
-        used = gate.total + amount
-        before = alerts_near(case.pen.state, gate.id, gate.window)
-        for threshold in thresholds[gate.dataset]:
-            if not gate.uses(used, threshold):
-                break
-            if number_text(threshold) not in before:
-                yield Alert(
-                    dataset=gate.dataset,
-                    account=gate.id,
-                    gate=gate.kind,
-                    name=gate.name,
-                    threshold=number_text(threshold),
-                    used_fraction=gate.used_share(used) or 0.0,
-                )
-
-
-@by_identity
-def _thresholds(policy: Policy) -> list[Fraction]:
-    return [Fraction(threshold) for threshold in policy.alerts]

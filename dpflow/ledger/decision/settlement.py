@@ -15,6 +15,7 @@ from dpflow.exceptions import (
     ReservationConflict,
     UnsupportedCost,
 )
+from dpflow.ledger.decision.alerts import alerts_of, keys_of_alerts, noted
 from dpflow.ledger.decision.gates import Gate, gate_at, remainder
 from dpflow.ledger.entry import Amounts, Entry, Sums
 from dpflow.ledger.journal import KINDS
@@ -49,15 +50,20 @@ class End(Command):
         made = state.made.get(self.charge)
         if made is not None:
             yield from map(account_key, made.amounts)
-            if self.reported is not None or self.kind == "void":
+            if (
+                self.reported is not None
+                or self.kind == "void"
+                or "alert_at" in made.body
+            ):
                 yield from terms_of_accounts(state, made.amounts)
+            yield from keys_of_alerts(made.body, made.amounts)
 
     def charges_met(self, _: State) -> Iterable[str | None]:
         """Return the charge, if its owner must have ended."""
         return (self.charge,) if self.kind == "forfeit" else ()
 
     def decide(self, state: State) -> Decision:
-        """End a charge on all its accounts.
+        """End a charge on all its accounts; the answer is its alerts.
 
         Raises:
             ReservationConflict: If there is no such charge, it has ended, another
@@ -65,7 +71,7 @@ class End(Command):
         """
         pen, charge = Decision(state, self), known_charge(state, self.charge)
         if _has_ended(state, charge, self):
-            return pen.answered(answer=True)
+            return pen.answered(answer=())
         kind, body, amounts = self.kind, dict(self.body), charge.held
         if self.reported is not None and charge.owner == self.owner:
             # Only the process that ran the body knows its outcome and its cost's class.
@@ -78,12 +84,14 @@ class End(Command):
             if any(map(any, late.values())):
                 # What cannot return is posted; a void posts nothing.
                 kind, body, amounts = "settle", voided, late
-        pen.write(kind, amounts, body, charge=charge.id)
+        thresholds = charge.made.body.get("alert_at", {}) if KINDS[kind].settles else {}
+        alerts = alerts_of(state, amounts, thresholds)
+        pen.write(kind, amounts, {**body, **noted(alerts)}, charge=charge.id)
         release = pen.state.release(charge.key)
         # A charge that lost its key to another one settles without a release.
         if release and release.charge == charge.id and self.value is not None:
             pen.keep(release.key, self.value)
-        return pen.answered(answer=True)
+        return pen.answered(answer=tuple(alerts))
 
 
 class Forfeit(End):
