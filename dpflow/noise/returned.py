@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
+from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
 from dpflow.noise.columns import (
     NUMBERS,
@@ -69,7 +70,12 @@ class DrawnNumbers:
 
         If it has them and no others, also half the width of their interval.
         """
-        if list(numbers_in(value)) not in self._numbers:
+        try:
+            is_drawn = list(numbers_in(value)) in self._numbers
+        # An object compares by its own code, and a value may hold itself.
+        except without_interrupts(Exception):
+            is_drawn = False
+        if not is_drawn:
             return {"as_drawn": False}
         known = {"known": self._known} if self._known else {}
         return {"as_drawn": True, "as_int": self._as_int, **known}
