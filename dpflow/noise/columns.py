@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from dpflow.noise.numbers import fits_float
@@ -29,10 +30,25 @@ class Column(NamedTuple):
     dtype: str
     entries: list[Any]
 
+    @property
+    def is_absent(self) -> bool:
+        """Whether no entry says what the column holds; its dtype may be a default."""
+        return all(map(is_missing, self.entries))
+
 
 def bare_type(kind: object) -> str:
     """Return a column's type without its parts: categories and fields are data."""
     return re.split(r"\W", str(kind), maxsplit=1)[0]
+
+
+def is_missing(entry: Any) -> bool:
+    """Return whether an entry stands for a missing value: None, NaN, NaT or NA."""
+    if entry is None or type(entry).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(entry, Decimal):
+        return entry.is_nan()
+    is_scalar = isinstance(entry, float) or hasattr(entry, "dtype")
+    return is_scalar and not getattr(entry, "shape", ()) and bool(entry != entry)  # noqa: PLR0124
 
 
 def objects(entries: list[Any]) -> Column:
@@ -42,7 +58,9 @@ def objects(entries: list[Any]) -> Column:
 
 def numpy_column(array: Any) -> Column:
     """Return an array's numbers, in C order."""
-    return Column(_numpy_kind(array.dtype), array.dtype.name, array.ravel().tolist())
+    # A dtype's own name has the length of the longest text.
+    name = array.dtype.type.__name__
+    return Column(_numpy_kind(array.dtype), name, array.ravel().tolist())
 
 
 def pandas_column(column: Any) -> Column:

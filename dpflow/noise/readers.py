@@ -117,7 +117,8 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
     name, rows come back as dicts.
     """
     kind: Any = tuple if isinstance(values, tuple) else list
-    kinds = {dict if isinstance(e, dict) else isinstance(e, tuple) for e in values}
+    is_row = tuple if shape.groups is None else (tuple, list)
+    kinds = {dict if isinstance(e, dict) else isinstance(e, is_row) for e in values}
     if kinds not in ({dict}, {True}) and (values or shape.groups is None):
         column = objects(list(values))
         return Vector((len(values),), column, lambda array: kind(array.tolist()))
@@ -186,15 +187,16 @@ def _table(
     """
     groups, wanted = _grouped(value, shape, columns=True), shape.columns or ()
     places = {name: place for place, name in enumerate(names)}
-    if len(places) < len(names):
-        what = "two of its columns have one name"
-        raise refused(value, what, "Name each column once")
     labels = list(groups.names or ())
     if groups.names is None:
         unnamed = [name for name in names if name not in wanted]
         labels = list(unnamed[:1] if levels is None else levels)
     columns = {name: column_at(at) for name, at in places.items() if name in labels}
     columns = {**(levels or {}), **columns}
+    read = {*labels, *wanted}
+    if sum(name in read for name in names) > len(read & {*names}):
+        what = "two of its columns have one declared name"
+        raise refused(value, what, "Name each column once")
     # A frame made of no rows may have no columns.
     absent = {*labels} - {*columns} if names or columns else set()
     if absent or len(labels) != len(groups.labels):
@@ -228,38 +230,40 @@ def _read_arrow_table(table: Any, shape: Shape) -> Table:
     return _table(table, shape, table.column_names, column_at, pa.table)
 
 
-def _counts_rows(index: Any) -> bool:
-    """Return whether an index is the one that pandas gives to rows without labels."""
-    is_range = type(index).__name__ == "RangeIndex"
-    return is_range and (index.start, index.step) == (0, 1)
+def _has_numbers_of_rows(index: Any) -> bool:
+    """Return whether an index may be the one that pandas gives to rows.
+
+    Not by its entries: those of a filter or of an order depend on the data.
+    """
+    return index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
 
 
 def _levels(index: Any) -> dict[Any, Column]:
     """Return the levels of an index; one that counts no rows has no dtype."""
-    if len(index) == 0 and _counts_rows(index):
+    if len(index) == 0 and _has_numbers_of_rows(index):
         return {index.name: objects([])}
     levels = map(index.get_level_values, range(index.nlevels))
     return {level.name: pandas_column(level) for level in levels}
 
 
 def _read_series(series: Any, shape: Shape) -> Vector | Table:
-    """Read a Series: by its index, or without labels where that counts the rows."""
+    """Read a Series: by its index, or without labels where that may count rows."""
     import pandas as pd  # noqa: PLC0415
 
     index, column = series.index, pandas_column(series)
-    if _counts_rows(index) and (len(series) or shape.groups is None):
+    if shape.groups is None and _has_numbers_of_rows(index):
         return Vector((len(series),), column, pd.Series)
     groups, levels = _grouped(series, shape, columns=False), _levels(index)
     names = list(groups.names or levels)
-    if len(series) == 0 and _counts_rows(index):
+    if len(series) == 0 and _has_numbers_of_rows(index):
         levels = dict.fromkeys(names, objects([]))
     if len(names) != len(groups.labels) or not {*names} <= levels.keys():
         what = "its index has other levels than groups= names"
         raise refused(series, what, line_to_write(_FRAME))
 
     def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
-        new = _index(dict(zip(names, labels, strict=True)))
-        return pd.Series(arrays[0], index=new, name=series.name)
+        # Without its name, which is a label where it was a row of a frame.
+        return pd.Series(arrays[0], _index(dict(zip(names, labels, strict=True))))
 
     return Table([levels[name] for name in names], {None: column}, make, len(series))
 
@@ -280,12 +284,9 @@ def _read_frame(frame: Any, shape: Shape) -> Table:
 
     wanted, index, names = shape.columns or (), frame.index, list(frame.columns)
     levels: dict[Any, Column] | None = _levels(index)
-    if shape.groups is not None and shape.groups.names is None:
-        # A filter leaves numbers of rows without a name, of any class of index.
-        counts = index.nlevels == 1 and index.name is None
-        counts &= len(index) == 0 or index.dtype.kind in "iu"
-        if _counts_rows(index) or (counts and not {*names} <= {*wanted}):
-            levels = None
+    is_bare = shape.groups is not None and shape.groups.names is None
+    if _has_numbers_of_rows(index) and not (is_bare and {*names} <= {*wanted}):
+        levels = None
     in_index = {*(levels or {})} - {*names}
 
     def column_at(place: int) -> Column:
