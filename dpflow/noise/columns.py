@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any, NamedTuple
 
-from dpflow.noise.numbers import fits_float
+from dpflow.noise.numbers import fits_float, is_missing
 
 #: Kinds of columns whose labels are numbers.
 NUMBERS = ("int", "float", "bool", "decimal")
@@ -39,16 +38,6 @@ class Column(NamedTuple):
 def bare_type(kind: object) -> str:
     """Return a column's type without its parts: categories and fields are data."""
     return re.split(r"\W", str(kind), maxsplit=1)[0]
-
-
-def is_missing(entry: Any) -> bool:
-    """Return whether an entry stands for a missing value: None, NaN, NaT or NA."""
-    if entry is None or type(entry).__name__ in ("NAType", "NaTType"):
-        return True
-    if isinstance(entry, Decimal):
-        return entry.is_nan()
-    is_scalar = isinstance(entry, float) or hasattr(entry, "dtype")
-    return is_scalar and not getattr(entry, "shape", ()) and bool(entry != entry)  # noqa: PLR0124
 
 
 def objects(entries: list[Any]) -> Column:

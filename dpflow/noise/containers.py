@@ -12,8 +12,14 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import PublicError, ReleaseError, public_kind
 from dpflow.interrupts import without_interrupts
-from dpflow.noise.columns import NUMBERS, is_missing
-from dpflow.noise.numbers import check_dtype, name_of, numbers_for, refused
+from dpflow.noise.columns import NUMBERS
+from dpflow.noise.numbers import (
+    check_dtype,
+    is_missing,
+    name_of,
+    numbers_for,
+    refused,
+)
 from dpflow.noise.readers import Table, Vector, line_to_write, reader_of
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
 

@@ -95,7 +95,8 @@ def draw(
     )
     noisy = sampler(numbers)
     if as_int and not whole:
-        noisy = list(map(rounded, noisy))
+        # An int of Python's own has no ends.
+        noisy = list(map(round if shape == NO_SHAPE else rounded, noisy))
     if shape != NO_SHAPE:
         return rebuild(noisy)
     noise = noise_of(cost, as_int=as_int)

@@ -176,6 +176,16 @@ def _double(number: Any) -> float:
         return math.inf
 
 
+def is_missing(entry: Any) -> bool:
+    """Return whether an entry stands for a missing value: None, NaN, NaT or NA."""
+    if entry is None or type(entry).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(entry, Decimal):
+        return entry.is_nan()
+    is_scalar = isinstance(entry, float) or hasattr(entry, "dtype")
+    return is_scalar and not getattr(entry, "shape", ()) and bool(entry != entry)  # noqa: PLR0124
+
+
 def refused(value: object, what: str, todo: str) -> ReleaseError:
     """Build the error for a value; it names types only, for the value is private."""
     name = name_of(public_kind(type(value)))

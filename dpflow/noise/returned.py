@@ -59,11 +59,11 @@ class DrawnNumbers:
             only = noisy[names] if hasattr(noisy, "iloc") else noisy.select(names)
             self._numbers.append(list(numbers_in(only)))
         self._as_int, self._known = as_int, list[float]()
-        if isinstance(noisy, Estimate | IntEstimate):
-            self._known = [noisy.half_width, noisy.confidence]
-        elif noise is not None:
+        if noise is not None:
             half = float_up(noise.half_width(confidence))
             self._known = [half, float(confidence)]
+        elif isinstance(noisy, Estimate | IntEstimate):
+            self._known = [noisy.half_width, noisy.confidence]
 
     def describe(self, value: Any) -> dict[str, Any]:
         """Return for the journal whether a value has these numbers, in their order.

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from dpflow.exceptions import ConfigurationError, DpflowError, public_kind
 from dpflow.libraries import comes_from
-from dpflow.noise.numbers import name_of
+from dpflow.noise.numbers import is_missing, name_of
 
 #: Labels of rows: of one column, or of several by their names.
 Labels = list[Any] | tuple[Any, ...] | range
@@ -147,7 +147,7 @@ def read_shape(
 def _read_groups(groups: Any, kind: Callable[[str], DpflowError]) -> Groups:
     if isinstance(groups, Mapping):
         names = list(groups)
-        problem = "" if names else "groups= is empty; name at least one group"
+        problem = _problem("the mapping groups=", names)
         for place, labels in enumerate(groups.values()):
             problem = problem or _problem(f"column {place + 1} of groups=", labels)
         if problem:
@@ -181,17 +181,19 @@ def is_label(label: Any) -> bool:
         return all(map(is_label, label))
     if comes_from(label, "pandas"):
         return type(label).__name__ in ("Timestamp", "Timedelta", "Period", "Interval")
-    if comes_from(label, "numpy") and not isinstance(label, str | bytes | float):
-        return type(label).__name__ not in ("datetime64", "timedelta64", "ndarray")
+    plain = _plain(label)
+    if not isinstance(plain, _SCALARS) or comes_from(plain, "numpy"):
+        return False
     # NaN equals no label.
-    return isinstance(label, _SCALARS) and label == label  # noqa: PLR0124
+    return plain is None or not is_missing(plain)
 
 
 def _plain(label: Any) -> Any:
     """Return a scalar of numpy as Python's own, which equals it."""
     if isinstance(label, tuple):
         return tuple(map(_plain, label))
-    return label.item() if comes_from(label, "numpy") else label
+    is_scalar = type(label).__name__ not in ("datetime64", "timedelta64", "ndarray")
+    return label.item() if is_scalar and comes_from(label, "numpy") else label
 
 
 def _is_length(length: Any) -> bool:

@@ -237,6 +237,8 @@ NO_LABELS: list[Any] = [
     *({"a": 1}.keys(), {"a": 1}.values(), pl.Series(["a"]), iter("a"), "ab", 3),
     *([], ["a", "a"], [1, True], [float("nan")], [pd.NaT], [["a"]], [object()]),
     *([np.datetime64("2026-01-01")], {}, {"week": {"a"}}, {"week": []}),
+    *([np.float32("nan")], [Decimal("sNaN")], [np.longdouble(1)], [np.complex64(1)]),
+    *({float("nan"): ["a"]}, {object(): ["a"]}),
 ]
 
 
