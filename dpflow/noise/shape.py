@@ -7,7 +7,7 @@ output never depends on the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -197,8 +197,8 @@ def _plain(label: Any) -> Any:
 
 
 def _is_length(length: Any) -> bool:
-    places: Iterable[Any] = length if isinstance(length, tuple) else (length,)
-    return length != () and all(type(each) is int and each > 0 for each in places)
+    places = length if isinstance(length, tuple) else (length,)
+    return all(type(each) is int and each > 0 for each in places or [None])
 
 
 def _type(value: object) -> str:

@@ -252,7 +252,9 @@ def test_labels_do_not_come_from_private_rows(labels):
             read_shape(groups=["a"], columns=labels)
 
 
-@pytest.mark.parametrize("length", [0, -1, True, 2.0, "2", (), (2, 0), [2], (2.0,)])
+@pytest.mark.parametrize(
+    "length", [0, -1, True, 2.0, "2", (), (2, 0), [2], (2.0,), np.int64(2)]
+)
 def test_a_length_is_a_whole_number(length):
     """Or a tuple of them; not beside groups, and columns only beside groups."""
     for declared in ({}, {"groups": ["a"]}):

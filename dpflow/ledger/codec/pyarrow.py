@@ -22,6 +22,8 @@ _TYPES: Types = {
     "decimal128": (pa.decimal128, ("precision", "scale"), None),
     "date32": (pa.date32, (), pa.int32()),
     "timestamp": (pa.timestamp, ("unit", "tz"), pa.int64()),
+    "time64": (pa.time64, ("unit",), pa.int64()),
+    "duration": (pa.duration, ("unit",), pa.int64()),
 }
 
 
