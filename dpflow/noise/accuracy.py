@@ -247,7 +247,8 @@ class _WithInterval:
             InvalidCost: If the factor is no finite number.
         """
         number: Any = self
-        largest = Fraction(sys.float_info.max) / max(map(abs, (*self.interval, 1)))
+        farthest = max(abs(Fraction(end)) for end in self.interval)
+        largest = Fraction(sys.float_info.max) / max(farthest, Fraction(1))
         times = exact(factor, name="factor", low=-largest, high=largest)
         value, noise = float(Fraction(number) * times), self.noise
         if noise is not None:

@@ -20,7 +20,7 @@ from dpflow.noise.numbers import (
     numbers_for,
     refused,
 )
-from dpflow.noise.readers import Table, Vector, line_to_write, reader_of
+from dpflow.noise.readers import Table, Vector, line_to_write, read_content
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
 
 #: Puts noisy numbers into a new container.
@@ -44,14 +44,13 @@ def take_apart(
     Raises:
         ReleaseError: If the value is not of the declared shape, or holds no numbers.
     """
-    read = reader_of(value)
-    if read is None:
+    content = read_content(value, shape)
+    if content is None:
         numbers = numbers_for(cost, value, [value])
         if shape != Shape():
             todo = "Declare groups=, columns= and length= for several numbers only"
             raise refused(value, "the step declares several numbers", todo)
         return numbers, lambda noisy: noisy[0]
-    content = read(value, shape)
     if isinstance(content, Vector):
         return _take_vector(cost, value, shape, content, as_int=as_int)
     return _take_table(cost, value, shape, content, as_int=as_int, checks=checks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import date, time, timedelta
 from fractions import Fraction
 from typing import Any
@@ -13,13 +13,11 @@ from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
 from dpflow.noise.columns import (
     NUMBERS,
-    Column,
-    arrow_column,
-    numpy_column,
-    pandas_column,
-    polars_column,
+    column_of,
+    columns_of,
+    is_frame,
+    is_vector,
 )
-from dpflow.noise.numbers import name_of
 from dpflow.noise.shape import Shape
 from dpflow.rounding import float_up
 
@@ -83,7 +81,6 @@ class DrawnNumbers:
 
 def numbers_in(value: Any) -> Iterator[Any]:
     """Yield the numbers of a value, row by row, and what is no known container."""
-    name = name_of(type(value))
     if isinstance(value, _NO_NUMBERS):
         return
     if isinstance(value, dict):
@@ -92,8 +89,8 @@ def numbers_in(value: Any) -> Iterator[Any]:
         value = vars(value).values() if hasattr(value, "__dict__") else [value]
     elif hasattr(value, "model_fields_set"):
         value = dict(value).values()
-    elif name in _COLUMNS:
-        yield from _rows(_COLUMNS[name](value))
+    elif is_frame(value) or is_vector(value):
+        yield from _rows(columns_of(value)[1] if is_frame(value) else [value])
         return
     elif not isinstance(value, list | tuple):
         yield value
@@ -102,23 +99,9 @@ def numbers_in(value: Any) -> Iterator[Any]:
         yield from (each,) if type(each) in (int, float) else numbers_in(each)
 
 
-def _rows(columns: Iterable[Column]) -> Iterator[Any]:
+def _rows(columns: list[Any]) -> Iterator[Any]:
     """Yield the entries of columns that may hold numbers, row by row."""
-    held = [c.entries for c in columns if c.kind in NUMBERS or c.kind == "object"]
+    read = map(column_of, columns)
+    held = [c.entries for c in read if c.kind in NUMBERS or c.kind == "object"]
     for row in zip(*held, strict=True):
         yield from numbers_in(row)
-
-
-_COLUMNS: dict[str, Any] = {
-    "numpy ndarray": lambda array: [numpy_column(array)],
-    "pandas Series": lambda series: [pandas_column(series)],
-    "pandas DataFrame": lambda frame: [
-        pandas_column(frame.iloc[:, place]) for place in range(frame.shape[1])
-    ],
-    "polars Series": lambda series: [polars_column(series)],
-    "polars DataFrame": lambda frame: map(polars_column, frame.get_columns()),
-    "pyarrow ChunkedArray": lambda array: [arrow_column(array)],
-    "pyarrow DoubleArray": lambda array: [arrow_column(array)],
-    "pyarrow Int64Array": lambda array: [arrow_column(array)],
-    "pyarrow Table": lambda table: map(arrow_column, table.columns),
-}
