@@ -70,14 +70,14 @@ def objects(entries: list[Any]) -> Column:
     return Column("object", "object", entries)
 
 
-def is_frame(value: object) -> bool:
-    """Return whether a value is a frame or table of a known library."""
-    return _FRAMES.fullmatch(name_of(type(value))) is not None
+def is_frame(kind: type) -> bool:
+    """Return whether a class is of frames or tables of a known library."""
+    return _FRAMES.fullmatch(name_of(kind)) is not None
 
 
-def is_vector(value: object) -> bool:
-    """Return whether a value is an array or a Series of a known library."""
-    return _VECTORS.fullmatch(name_of(type(value))) is not None
+def is_vector(kind: type) -> bool:
+    """Return whether a class is of arrays or Series of a known library."""
+    return _VECTORS.fullmatch(name_of(kind)) is not None
 
 
 def columns_of(frame: Any) -> tuple[list[Any], list[Any]]:

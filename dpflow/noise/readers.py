@@ -16,6 +16,9 @@ from dpflow.noise.columns import (
 from dpflow.noise.numbers import name_of, refused
 from dpflow.noise.shape import Groups, Shape
 
+#: Makes a container of new label columns and arrays of numbers.
+MakeTable = Callable[[list[list[Any]], list[Any]], Any]
+
 
 class Vector(NamedTuple):
     """Numbers without labels.
@@ -43,7 +46,7 @@ class Table(NamedTuple):
 
     labels: list[Column]
     numbers: Mapping[Any, Column]
-    make: Callable[[list[list[Any]], list[Any]], Any]
+    make: MakeTable
     rows: int
 
 
@@ -57,9 +60,9 @@ def read_content(value: Any, shape: Shape) -> Vector | Table | None:
         return _read_dict(value, shape)
     if isinstance(value, list | tuple):
         return _read_list(value, shape)
-    if is_frame(value):
+    if is_frame(type(value)):
         return _read_frame(value, shape)
-    return _read_vector(value, shape) if is_vector(value) else None
+    return _read_vector(value, shape) if is_vector(type(value)) else None
 
 
 def line_to_write(declaration: str) -> str:
@@ -94,22 +97,28 @@ def _grouped(value: Any, shape: Shape, *, columns: bool) -> Groups:
 def _read_dict(values: dict[Any, Any], shape: Shape) -> Table:
     """Read the keys of a dict as labels; tuples of them for several columns."""
     width = len(_grouped(values, shape, columns=False).labels)
-    # A key of another form equals no group.
-    keys = [
-        (key,) if width == 1 else key if _is_tuple(key, width) else (object(),) * width
-        for key in values
-    ]
-    labels = [objects([key[place] for key in keys]) for place in range(width)]
+    rows = list[tuple[Any, ...]]()
+    for key, number in values.items():
+        labels = key if width > 1 and isinstance(key, tuple) else (key,)
+        # A key of another form equals no group.
+        labels = labels if len(labels) == width else (object(),) * width
+        rows.append((*labels, number))
 
     def make(new: list[list[Any]], arrays: list[Any]) -> Any:
         names = new[0] if width == 1 else zip(*new, strict=True)
         return dict(zip(names, arrays[0].tolist(), strict=True))
 
-    return Table(labels, {None: objects(list(values.values()))}, make, len(values))
+    return _table_of(rows, width, (None,), make)
 
 
-def _is_tuple(key: Any, width: int) -> bool:
-    return isinstance(key, tuple) and len(key) == width
+def _table_of(
+    rows: Sequence[Sequence[Any]], width: int, numbers: Sequence[Any], make: MakeTable
+) -> Table:
+    """Return rows of labels and then numbers as columns."""
+    places = range(width + len(numbers))
+    columns = [objects([row[place] for row in rows]) for place in places]
+    by_name = dict(zip(numbers, columns[width:], strict=True))
+    return Table(columns[:width], by_name, make, len(rows))
 
 
 def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
@@ -136,15 +145,12 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
     if any(len(row) != width + len(numbers) for row in rows):
         what = f"a row of it does not have {width} labels and {len(numbers)} numbers"
         raise refused(values, what, line_to_write(_FRAME))
-    places = range(width + len(numbers))
-    columns = [objects([row[place] for row in rows]) for place in places]
 
     def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
         new = zip(*labels, *(array.tolist() for array in arrays), strict=True)
         return kind(dict(zip(names, r, strict=True)) if named else r for r in new)
 
-    by_name = dict(zip(numbers, columns[width:], strict=True))
-    return Table(columns[:width], by_name, make, len(rows))
+    return _table_of(rows, width, numbers, make)
 
 
 def _read_vector(value: Any, shape: Shape) -> Vector | Table:

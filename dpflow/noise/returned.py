@@ -86,11 +86,14 @@ def numbers_in(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         value = value.values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = vars(value).values() if hasattr(value, "__dict__") else [value]
+        value = [getattr(value, each.name) for each in dataclasses.fields(value)]
     elif hasattr(value, "model_fields_set"):
         value = dict(value).values()
-    elif is_frame(value) or is_vector(value):
-        yield from _rows(columns_of(value)[1] if is_frame(value) else [value])
+    elif is_frame(type(value)):
+        yield from _rows(columns_of(value)[1])
+        return
+    elif is_vector(type(value)):
+        yield from _rows([value])
         return
     elif not isinstance(value, list | tuple):
         yield value

@@ -27,10 +27,6 @@ Labels = list[Any] | tuple[Any, ...] | range
 GroupsLike = Labels | Mapping[Any, Labels]
 LengthLike = int | tuple[int, ...]
 
-_SCALARS = (
-    *(str, bytes, bool, int, float, Decimal, Fraction, UUID, Enum, type(None)),
-    *(date, time, timedelta),
-)
 _LISTS = (list, tuple, range)
 _NOT_LISTS = (
     "takes a list, tuple or range of labels that are known before the data is read"
@@ -182,10 +178,10 @@ def is_label(label: Any) -> bool:
     if comes_from(label, "pandas"):
         return type(label).__name__ in ("Timestamp", "Timedelta", "Period", "Interval")
     plain = _plain(label)
-    if not isinstance(plain, _SCALARS) or comes_from(plain, "numpy"):
-        return False
-    # NaN equals no label.
-    return plain is None or not is_missing(plain)
+    is_scalar = isinstance(plain, UUID | Enum) or label_kind(plain) != "other"
+    # NaN equals no label, and numpy has numbers that Python has not.
+    is_plain = is_scalar and not comes_from(plain, "numpy")
+    return is_plain and (plain is None or not is_missing(plain))
 
 
 def _plain(label: Any) -> Any:

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import pickle
 from collections import OrderedDict
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -149,6 +150,22 @@ def same(one: Any, other: Any) -> bool:
     else:
         return type(one) is type(other) and repr(one) == repr(other)
     return True
+
+
+@dataclass(slots=True)
+class Report:
+    """What a body returns."""
+
+    title: str
+    counts: Any
+
+
+@pytest.mark.parametrize(
+    "counts", [[1.0, 2], (1.0, 2), {"a": 1.0, "b": 2}, np.array([1.0, 2.0])]
+)
+def test_the_numbers_of_a_returned_value_are_read(counts):
+    """Also of a dataclass with slots."""
+    assert [*numbers_in([Report("weeks", counts), "text", 3])] == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("silent")
