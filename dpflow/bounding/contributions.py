@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    ContributionsError,
-    PublicContributionsError,
-)
+from dpflow.exceptions import ContributionsError, PublicContributionsError, require
 from dpflow.guard.bodies import current_body
 from dpflow.rounding import Number, exact, number_text
 
@@ -68,21 +64,18 @@ class Clip:
 
     def __post_init__(self) -> None:
         """Check that the bounds lie on the grid."""
-        if self.objects not in (None, "decimal"):
-            msg = f'objects must be "decimal" or None, got {self.objects!r:.60}'
-            raise ConfigurationError(msg)
+        problem = f'objects must be "decimal" or None, got {self.objects!r:.60}'
+        require(self.objects in (None, "decimal"), problem)
         step = self.step
         for name, bound in (("low", self.low), ("high", self.high)):
             number = exact(bound, name=name)
-            if (number / step).denominator != 1 or abs(number / step) > LARGEST:
-                msg = (
-                    f"{name}={number_text(number)} must be a multiple of "
-                    f"grid={number_text(step)}, and at most {LARGEST} of them"
-                )
-                raise ConfigurationError(msg)
-        if self.steps[0] > self.steps[1]:
-            msg = f"low={self.low} is above high={self.high}: swap them"
-            raise ConfigurationError(msg)
+            require(
+                (number / step).denominator == 1 and abs(number / step) <= LARGEST,
+                f"{name}={number_text(number)} must be a multiple of "
+                f"grid={number_text(step)}, and at most {LARGEST} of them",
+            )
+        problem = f"low={self.low} is above high={self.high}: swap them"
+        require(self.steps[0] <= self.steps[1], problem)
 
     @property
     def step(self) -> Fraction:
@@ -141,28 +134,25 @@ class Contributions:
             _check_names(each, getattr(self, each), tuple, '("customer",)')
         _check_names("clip", self.clip, Mapping, _EXAMPLE)
         _check_rows("max_rows", self.max_rows)
-        if self.relation not in ("add-or-remove", "replace-one"):
-            msg = (
-                "relation must be add-or-remove or replace-one, as the policy says, "
-                f"got {self.relation!r:.60}"
-            )
-            raise ConfigurationError(msg)
-        if (self.max_rows_per_group is None) == bool(self.by):
-            msg = "give by= and max_rows_per_group= together, or neither"
-            raise ConfigurationError(msg)
+        require(
+            self.relation in ("add-or-remove", "replace-one"),
+            "relation must be add-or-remove or replace-one, as the policy says, "
+            f"got {self.relation!r:.60}",
+        )
+        problem = "give by= and max_rows_per_group= together, or neither"
+        require((self.max_rows_per_group is None) != bool(self.by), problem)
         if self.max_rows_per_group is not None:
             _check_rows("max_rows_per_group", self.max_rows_per_group)
         _check_choice(self.order_by, self.seed)
         columns = {*self.unit, *self.by, *self.order_by}
-        if not self.unit or (both := columns & self.clip.keys()):
-            what = f"{sorted(both)} are clipped" if self.unit else "unit= is empty"
-            msg = f"{what}; unit, groups and order need columns of their own"
-            raise ConfigurationError(msg)
+        both = columns & self.clip.keys()
+        what = f"{sorted(both)} are clipped" if self.unit else "unit= is empty"
+        problem = f"{what}; unit, groups and order need columns of their own"
+        require(self.unit and not both, problem)
         _check_words(self.objects, columns)
         for name, clip in self.clip.items():
-            if not isinstance(clip, Clip):
-                msg = f"clip[{name!r}] must be a Clip, such as {_EXAMPLE}, got {clip!r}"
-                raise ConfigurationError(msg)
+            problem = f"clip[{name!r}] must be a Clip, such as {_EXAMPLE}, got {clip!r}"
+            require(isinstance(clip, Clip), problem)
 
     def word_of(self, column: str) -> str:
         """Return what a column of dtype object holds; "" if nothing is declared."""
@@ -196,15 +186,12 @@ class Contributions:
             ConfigurationError: If a column is not clipped, so that nothing bounds it.
         """
         for name in columns:
-            if name not in self.clip or columns.count(name) > 1:
-                msg = (
-                    f"column {name!r} is not clipped, or named twice: say clip=, such "
-                    f"as {_EXAMPLE}"
-                )
-                raise ConfigurationError(msg)
-        if not columns:
-            msg = "name the columns that are summed"
-            raise ConfigurationError(msg)
+            require(
+                name in self.clip and columns.count(name) == 1,
+                f"column {name!r} is not clipped, or named twice: say clip=, such "
+                f"as {_EXAMPLE}",
+            )
+        require(columns, "name the columns that are summed")
         return self._norm([self.clip[name].steps for name in columns], by, norm)
 
     def bound(self, frame: Frame) -> Frame:
@@ -268,9 +255,7 @@ class Contributions:
         """
         by = (by,) if isinstance(by, str) else by
         _check_names("by", by, Sequence, '("week",)')
-        if norm not in ("l1", "l2"):
-            msg = f"norm must be l1 or l2, got {norm!r:.60}"
-            raise ConfigurationError(msg)
+        require(norm in ("l1", "l2"), f"norm must be l1 or l2, got {norm!r:.60}")
         largest = [max(abs(low), abs(high)) for low, high in ranges]
         replaced = self.relation == "replace-one"
         if not by:
@@ -300,24 +285,22 @@ class Contributions:
 
 def _check_names(what: str, names: Any, kind: Any, example: str) -> None:
     """Refuse names of columns that are no texts: frames take numbers for places."""
-    if not isinstance(names, kind) or not all(isinstance(n, str) for n in names):
-        msg = (
-            f"{what} must name columns by their texts, such as {example}, got "
-            f"{names!r:.60}. Rename a column that has a number for its name"
-        )
-        raise ConfigurationError(msg)
+    require(
+        isinstance(names, kind) and all(isinstance(n, str) for n in names),
+        f"{what} must name columns by their texts, such as {example}, got "
+        f"{names!r:.60}. Rename a column that has a number for its name",
+    )
 
 
 def _check_words(objects: Any, columns: Collection[str]) -> None:
     """Refuse a word that is unknown, or is said of another column."""
     words = objects if isinstance(objects, Mapping) else {"": objects}
     known = all(word in get_args(Word) for word in words.values())
-    if not known or not words.keys() <= {"", *columns}:
-        msg = (
-            f"objects must be one of {', '.join(get_args(Word))}, or a mapping of "
-            f"columns in unit, by and order_by to such words, got {objects!r:.60}"
-        )
-        raise ConfigurationError(msg)
+    require(
+        known and words.keys() <= {"", *columns},
+        f"objects must be one of {', '.join(get_args(Word))}, or a mapping of "
+        f"columns in unit, by and order_by to such words, got {objects!r:.60}",
+    )
 
 
 def _check_relation(given: Relation) -> None:
@@ -331,9 +314,8 @@ def _check_relation(given: Relation) -> None:
     relations = {policy.relation for policy in execution.request.policies}
     # Where people may be replaced and added, being replaced changes more.
     needed = "replace-one" if "replace-one" in relations else "add-or-remove"
-    if given != needed:
-        msg = f"relation={given!r}, but the policies of the running step say {needed}"
-        raise PublicContributionsError(msg)
+    problem = f"relation={given!r}, but the policies of the running step say {needed}"
+    require(given == needed, problem, PublicContributionsError)
 
 
 def _texts(constants: Iterable[object]) -> Iterator[str]:
@@ -347,18 +329,15 @@ def _texts(constants: Iterable[object]) -> Iterator[str]:
 
 def _check_rows(name: str, rows: Any) -> None:
     whole = isinstance(rows, int) and not isinstance(rows, bool)
-    if not whole or not 1 <= rows <= 10**9:
-        msg = f"{name} must lie in [1, 10**9] and be a whole number, got {rows!r:.60}"
-        raise ConfigurationError(msg)
+    problem = f"{name} must lie in [1, 10**9] and be a whole number, got {rows!r:.60}"
+    require(whole and 1 <= rows <= 10**9, problem)
 
 
 def _check_choice(order_by: Sequence[str], seed: object) -> None:
-    if not isinstance(seed, str | None):
-        msg = f'seed must be text, such as "2026", or None, got {seed!r:.60}'
-        raise ConfigurationError(msg)
-    if order_by and seed not in (None, SEED):
-        msg = "give order_by= or seed=, not both: each chooses a person's rows"
-        raise ConfigurationError(msg)
+    problem = f'seed must be text, such as "2026", or None, got {seed!r:.60}'
+    require(isinstance(seed, str | None), problem)
+    problem = "give order_by= or seed=, not both: each chooses a person's rows"
+    require(not order_by or seed in (None, SEED), problem)
 
 
 def _root_up(square: int) -> Fraction:

@@ -52,14 +52,6 @@ def release(
         ... def customers(week):
         ...     return release(count(week))
     """
+    options = dict(locals())
     execution: Any = current_execution("release()")
-    return execution.release(
-        value,
-        as_int=as_int,
-        within=within,
-        until=until,
-        confidence=confidence,
-        length=length,
-        groups=groups,
-        columns=columns,
-    )
+    return execution.release(**options)

@@ -12,6 +12,7 @@ from dpflow.interrupts import without_interrupts
 from dpflow.ledger.codec import encode
 from dpflow.ledger.codec.kinds import check_limits, unstorable_type
 from dpflow.noise import shape as shapes
+from dpflow.noise.columns import is_frame, is_vector
 from dpflow.noise.draws import has_sampler
 from dpflow.noise.shape import Shape, read_shape
 
@@ -71,29 +72,17 @@ def check_shape(
     )
 
 
-#: Types of several numbers.
-_SEVERAL = (
-    *("builtins.list", "numpy.ndarray", "pandas.Series", "pandas.DataFrame"),
-    *("polars.Series", "polars.DataFrame", "pyarrow.Array", "pyarrow.ChunkedArray"),
-    "pyarrow.Table",
-)
-
-
 def _several_numbers(body: Callable[..., Any]) -> str | None:
     """Return the name of a container that a body returns, if annotated."""
     kinds = [_returned(body)]
     for kind in kinds:
         kinds += get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
         cls = get_origin(kind) or kind
-        package, name = (
-            str(getattr(cls, "__module__", "")),
-            getattr(cls, "__name__", ""),
-        )
+        is_class = isinstance(cls, type)
+        is_several = is_class and (cls is list or is_frame(cls) or is_vector(cls))
         # Texts are none of the numbers.
-        if f"{package.partition('.')[0]}.{name}" in _SEVERAL and get_args(kind) != (
-            str,
-        ):
-            return str(name)
+        if is_several and get_args(kind) != (str,):
+            return str(cls.__name__)
     return None
 
 

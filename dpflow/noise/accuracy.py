@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -62,6 +63,16 @@ class Noise(NamedTuple):
         """Return half of the interval of that confidence, rounded up."""
         width: Fraction = _WIDTHS[self.law](self.spread, 1 - confidence)
         return self.unit * (width + self.slack)
+
+    def rounding(self, value: float) -> Fraction:
+        """Return the most that rounding moved a drawn, or then scaled, number."""
+        is_exact = not self.slack and self.unit == 1
+        return Fraction(0 if is_exact else math.ulp(float(value)))
+
+    def scaled(self, factor: Fraction, value: float) -> Noise:
+        """Return the noise of a number times a factor, with the number's rounding."""
+        slack = self.slack + (self.rounding(value) / self.unit if self.unit else 0)
+        return self._replace(unit=self.unit * factor, slack=slack)
 
 
 def noise_of(
@@ -197,8 +208,7 @@ class _WithInterval:
     def drawn(cls, value: float, noise: Noise, confidence: Fraction) -> Self:
         """Return a drawn number with the interval of its noise."""
         half, number = noise.half_width(confidence), Fraction(value)
-        # The sum of number and noise is rounded once.
-        half += Fraction(math.ulp(float(value))) if noise.slack else 0
+        half += noise.rounding(value)
         ends = _outward(number - half, number + half)
         return cls(value, interval=ends, confidence=float(confidence), noise=noise)
 
@@ -212,8 +222,6 @@ class _WithInterval:
     @property
     def half_width(self) -> float:
         """Largest distance of the true number from this one, within the interval."""
-        if self.noise is not None:
-            return float_up(self.noise.half_width(read_confidence(self.confidence)))
         number: Any = self
         low, high = map(Fraction, self.interval)
         return float_up(max(high - Fraction(number), Fraction(number) - low))
@@ -240,10 +248,12 @@ class _WithInterval:
             InvalidCost: If the factor is no finite number.
         """
         number: Any = self
-        times, noise = exact(factor, name="factor"), self.noise
-        value = float(Fraction(number) * times)
+        farthest = max(abs(Fraction(end)) for end in self.interval)
+        largest = Fraction(sys.float_info.max) / max(farthest, Fraction(1))
+        times = exact(factor, name="factor", low=-largest, high=largest)
+        value, noise = float(Fraction(number) * times), self.noise
         if noise is not None:
-            noise = noise._replace(unit=noise.unit * abs(times))
+            noise = noise.scaled(abs(times), number)
         low, high = sorted(Fraction(end) * times for end in self.interval)
         ends = _outward(min(low, Fraction(value)), max(high, Fraction(value)))
         confidence = self.confidence
@@ -263,7 +273,8 @@ def described(interval: tuple[float, float], confidence: float) -> str:
 
 def _outward(low: Fraction, high: Fraction) -> tuple[float, float]:
     """Return the ends of an interval as floats, rounded outward."""
-    return float_down(low), float_up(high)
+    # Without a negative zero.
+    return float_down(low) + 0.0, float_up(high) + 0.0
 
 
 class Estimate(_WithInterval, float):

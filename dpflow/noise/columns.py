@@ -1,4 +1,4 @@
-"""Columns of pandas, polars, Arrow and numpy: what a dtype holds, and its entries.
+"""Columns of numpy, pandas, polars and Arrow: what a dtype holds, and its entries.
 
 Kinds are those of labels (`label_kind`), with numbers as "int", "float", "bool" or
 "decimal". "object" may hold anything, and says nothing.
@@ -7,13 +7,43 @@ Kinds are those of labels (`label_kind`), with numbers as "int", "float", "bool"
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
-from dpflow.noise.numbers import fits_float
+from dpflow.noise.numbers import is_missing, name_of
 
 #: Kinds of columns whose labels are numbers.
 NUMBERS = ("int", "float", "bool", "decimal")
+
+_FRAMES = re.compile(r"(pandas|polars) DataFrame|pyarrow Table")
+_VECTORS = re.compile(r"numpy ndarray|(pandas|polars) Series|pyarrow \w*Array")
+_LISTS: dict[str, Any] = {
+    "numpy": lambda array: array.ravel().tolist(),
+    "pandas": methodcaller("tolist"),
+    "polars": methodcaller("to_list"),
+    "pyarrow": methodcaller("to_pylist"),
+}
+#: Kinds by the names of dtypes, in small letters.
+_KINDS = {
+    "int": r"u?int(8|16|32|64)",
+    "float": r"float(16|32|64)?|double|halffloat",
+    "bool": r"bool(ean)?",
+    "decimal": r"decimal\d*",
+    "text": r"str(ing)?|large_string|string_view|categorical|enum",
+    "bytes": r"bytes|(large_)?binary",
+    "time": r"datetime(64)?|timestamp",
+    "date": r"date(32|64)?",
+    "clock": r"time(32|64)?",
+    "duration": r"duration|timedelta64",
+    "object": r"object|null",
+}
+#: Dtypes around another one.
+_INSIDE: dict[str, Any] = {
+    "CategoricalDtype": attrgetter("categories.dtype"),
+    "ArrowDtype": attrgetter("pyarrow_dtype"),
+    "SparseDtype": attrgetter("subtype"),
+    "DictionaryType": attrgetter("value_type"),
+}
 
 
 class Column(NamedTuple):
@@ -29,10 +59,10 @@ class Column(NamedTuple):
     dtype: str
     entries: list[Any]
 
-
-def bare_type(kind: object) -> str:
-    """Return a column's type without its parts: categories and fields are data."""
-    return re.split(r"\W", str(kind), maxsplit=1)[0]
+    @property
+    def is_absent(self) -> bool:
+        """Whether no entry says what the column holds; its dtype may be a default."""
+        return all(map(is_missing, self.entries))
 
 
 def objects(entries: list[Any]) -> Column:
@@ -40,98 +70,45 @@ def objects(entries: list[Any]) -> Column:
     return Column("object", "object", entries)
 
 
-def numpy_column(array: Any) -> Column:
-    """Return an array's numbers, in C order."""
-    return Column(_numpy_kind(array.dtype), array.dtype.name, array.ravel().tolist())
+def is_frame(kind: type) -> bool:
+    """Return whether a class is of frames or tables of a known library."""
+    return _FRAMES.fullmatch(name_of(kind)) is not None
 
 
-def pandas_column(column: Any) -> Column:
-    """Return the values of a Series or an Index."""
-    dtype = column.dtype
-    return Column(_pandas_kind(dtype), bare_type(dtype), column.tolist())
+def is_vector(kind: type) -> bool:
+    """Return whether a class is of arrays or Series of a known library."""
+    return _VECTORS.fullmatch(name_of(kind)) is not None
 
 
-def polars_column(series: Any) -> Column:
-    """Return the values of a polars Series."""
-    name = series.dtype.base_type().__name__
-    kind = _POLARS.get(name, "other")
-    if name == "Datetime" and series.dtype.time_zone:
-        kind = "aware time"
-    return Column(kind, name, series.to_list())
+def columns_of(frame: Any) -> tuple[list[Any], list[Any]]:
+    """Return the names and the columns of a frame or table."""
+    if hasattr(frame, "iloc"):
+        places = range(len(frame.columns))
+        return [*frame.columns], [frame.iloc[:, place] for place in places]
+    if hasattr(frame, "column_names"):
+        return frame.column_names, frame.columns
+    return frame.columns, frame.get_columns()
 
 
-def arrow_column(array: Any) -> Column:
-    """Return the values of an Arrow array, chunked or not."""
-    return Column(arrow_kind(array.type), bare_type(array.type), array.to_pylist())
+def column_of(values: Any) -> Column:
+    """Return the values of an array in C order, of a Series or of an Index."""
+    library = name_of(type(values)).partition(" ")[0]
+    dtype = values.type if library == "pyarrow" else values.dtype
+    return Column(_kind(dtype), _bare_type(dtype), _LISTS[library](values))
 
 
-_NUMPY = {
-    "b": "bool",
-    "i": "int",
-    "u": "int",
-    "f": "float",
-    "O": "object",
-    "M": "time",
-    "m": "duration",
-    "U": "text",
-    "S": "bytes",
-}
+def _bare_type(dtype: Any) -> str:
+    """Return a dtype's name without its parts: categories, fields, length of texts."""
+    text = str(getattr(dtype, "name", dtype))
+    return re.split(r"\W|(?<=^str)\d|(?<=^bytes)\d|(?<=^void)\d", text, maxsplit=1)[0]
 
 
-def _numpy_kind(dtype: Any) -> str:
-    kind = _NUMPY.get(dtype.kind, "other")
-    return "other" if kind in NUMBERS and not fits_float(dtype) else kind
-
-
-def _pandas_kind(dtype: Any) -> str:
-    name = type(dtype).__name__
-    if name == "CategoricalDtype":
-        return _pandas_kind(dtype.categories.dtype)
-    if name == "ArrowDtype":
-        return arrow_kind(dtype.pyarrow_dtype)
-    if name == "SparseDtype":
-        return _numpy_kind(dtype.subtype)
-    named = {"StringDtype": "text", "DatetimeTZDtype": "aware time"}
-    plain = getattr(dtype, "numpy_dtype", dtype)
-    return named.get(name) or (
-        _numpy_kind(plain) if hasattr(plain, "kind") else "other"
+def _kind(dtype: Any) -> str:
+    if inside := _INSIDE.get(type(dtype).__name__):
+        return _kind(inside(dtype))
+    name = _bare_type(dtype).lower()
+    kind = next(
+        (k for k, names in _KINDS.items() if re.fullmatch(names, name)), "other"
     )
-
-
-_INTS = [f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
-_POLARS = {
-    **dict.fromkeys(_INTS, "int"),
-    **dict.fromkeys(("Float16", "Float32", "Float64"), "float"),
-    **dict.fromkeys(("String", "Categorical", "Enum"), "text"),
-    **dict.fromkeys(("Null", "Object"), "object"),
-    "Boolean": "bool",
-    "Decimal": "decimal",
-    "Binary": "bytes",
-    "Date": "date",
-    "Datetime": "time",
-    "Time": "clock",
-    "Duration": "duration",
-}
-
-
-def arrow_kind(kind: Any) -> str:
-    """Return what an Arrow type holds."""
-    from pyarrow import types  # noqa: PLC0415
-
-    if types.is_dictionary(kind):
-        return arrow_kind(kind.value_type)
-    tests: dict[str, tuple[Callable[[Any], bool], ...]] = {
-        "int": (types.is_integer,),
-        "float": (types.is_floating,),
-        "bool": (types.is_boolean,),
-        "decimal": (types.is_decimal,),
-        "text": (types.is_string, types.is_large_string, types.is_string_view),
-        "bytes": (types.is_binary, types.is_large_binary),
-        "time": (types.is_timestamp,),
-        "date": (types.is_date,),
-        "clock": (types.is_time,),
-        "duration": (types.is_duration,),
-        "object": (types.is_null,),
-    }
-    name = next((n for n, each in tests.items() if any(t(kind) for t in each)), "other")
-    return "aware time" if name == "time" and kind.tz else name
+    is_aware = getattr(dtype, "tz", None) or getattr(dtype, "time_zone", None)
+    return "aware time" if kind == "time" and is_aware else kind

@@ -7,15 +7,20 @@ those that the step declared, its dtypes float64 or int64.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import PublicError, ReleaseError, public_kind
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.columns import NUMBERS
-from dpflow.noise.numbers import check_dtype, name_of, numbers_for, refused
-from dpflow.noise.readers import Table, Vector, line_to_write, reader_of
+from dpflow.noise.numbers import (
+    check_dtype,
+    is_missing,
+    name_of,
+    numbers_for,
+    refused,
+)
+from dpflow.noise.readers import Table, Vector, line_to_write, read_content
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
 
 #: Puts noisy numbers into a new container.
@@ -39,14 +44,13 @@ def take_apart(
     Raises:
         ReleaseError: If the value is not of the declared shape, or holds no numbers.
     """
-    read = reader_of(value)
-    if read is None:
+    content = read_content(value, shape)
+    if content is None:
         numbers = numbers_for(cost, value, [value])
         if shape != Shape():
             todo = "Declare groups=, columns= and length= for several numbers only"
             raise refused(value, "the step declares several numbers", todo)
         return numbers, lambda noisy: noisy[0]
-    content = read(value, shape)
     if isinstance(content, Vector):
         return _take_vector(cost, value, shape, content, as_int=as_int)
     return _take_table(cost, value, shape, content, as_int=as_int, checks=checks)
@@ -84,7 +88,7 @@ def _take_table(
         if column is None:
             entries += [0] * len(places)
             continue
-        if column.entries or table.rows:
+        if not column.is_absent:
             check_dtype(cost, value, column.kind, column.dtype, labelled=True)
         found = [None if at is None else column.entries[at] for at in places]
         entries += [0 if is_missing(entry) else entry for entry in found]
@@ -113,7 +117,9 @@ def _places(
     for column, declared in zip(table.labels, groups.labels, strict=True):
         kinds = {label_kind(label) for label in declared}
         kind = "number" if column.kind in NUMBERS else column.kind
-        if not kinds & {kind, "missing", "other"} and column.kind not in _ANYTHING:
+        is_default = column.kind in _DEFAULTS and column.is_absent
+        is_other = not kinds & {kind, "missing", "other"} and not is_default
+        if is_other and column.kind not in _ANYTHING:
             raise _other_labels(value, column.dtype, declared)
     places: dict[Any, int | None] = dict.fromkeys(groups.rows)
     rows = zip(*(column.entries for column in table.labels), strict=True)
@@ -137,6 +143,8 @@ def _places(
 
 #: Kinds of columns that may hold any label.
 _ANYTHING = ("object", "other")
+#: Kinds that libraries give to columns without an entry.
+_DEFAULTS = ("float", "text")
 
 
 def _other_labels(value: Any, dtype: str, declared: Sequence[Any]) -> ReleaseError:
@@ -148,16 +156,6 @@ def _other_labels(value: Any, dtype: str, declared: Sequence[Any]) -> ReleaseErr
 def _types(labels: Sequence[Any]) -> str:
     names = (name_of(public_kind(type(label))) for label in labels)
     return " or ".join(dict.fromkeys(names))
-
-
-def is_missing(entry: Any) -> bool:
-    """Return whether an entry stands for a missing value: None, NaN, NaT or NA."""
-    if entry is None or type(entry).__name__ in ("NAType", "NaTType"):
-        return True
-    if isinstance(entry, Decimal):
-        return entry.is_nan()
-    is_scalar = isinstance(entry, float) or hasattr(entry, "dtype")
-    return is_scalar and not getattr(entry, "shape", ()) and bool(entry != entry)  # noqa: PLR0124
 
 
 def _array(noisy: Sequence[Any], *, as_int: bool) -> Any:

@@ -32,7 +32,7 @@ from dpflow.accounting.costs.noise import (
 from dpflow.exceptions import PublicError, how_to_install, public_name
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of, widened
-from dpflow.noise.columns import numpy_column
+from dpflow.noise.columns import column_of
 from dpflow.noise.containers import take_apart
 from dpflow.noise.numbers import check_dtype, is_whole, name_of, numbers_for, refused
 from dpflow.noise.shape import Shape
@@ -95,7 +95,8 @@ def draw(
     )
     noisy = sampler(numbers)
     if as_int and not whole:
-        noisy = list(map(rounded, noisy))
+        # An int of Python's own has no ends.
+        noisy = list(map(round if shape == NO_SHAPE else rounded, noisy))
     if shape != NO_SHAPE:
         return rebuild(noisy)
     noise = noise_of(cost, as_int=as_int)
@@ -129,7 +130,7 @@ def add_noise(cost: Cost, numbers: Any) -> Any:
     sampler, sizes, kind = sampler_for(cost), None, name_of(type(numbers))
     entries = [numbers]
     if kind == "numpy ndarray":
-        column, sizes = numpy_column(numbers), numbers.shape
+        column, sizes = column_of(numbers), numbers.shape
         check_dtype(cost, numbers, column.kind, column.dtype, labelled=False)
         entries = column.entries
     elif kind == "list":

@@ -155,15 +155,11 @@ def _plain(value: object) -> int | float | Decimal | None:
 
     scalar: Any = value
     is_number = isinstance(scalar, np.number | np.bool_)
-    if not is_number or not fits_float(scalar.dtype):
+    # A longer float, or a complex number, is no double.
+    if not is_number or scalar.dtype.kind not in "biuf" or scalar.dtype.itemsize > 8:  # noqa: PLR2004
         return None
     plain: int | float = scalar.item()
     return plain
-
-
-def fits_float(dtype: Any) -> bool:
-    """Return whether a numpy dtype is a bool, int or float that is a double."""
-    return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)  # noqa: PLR2004
 
 
 def _double(number: Any) -> float:
@@ -174,6 +170,16 @@ def _double(number: Any) -> float:
         return float(number)
     except without_interrupts(OverflowError):
         return math.inf
+
+
+def is_missing(entry: Any) -> bool:
+    """Return whether an entry stands for a missing value: None, NaN, NaT or NA."""
+    if entry is None or type(entry).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(entry, Decimal):
+        return entry.is_nan()
+    is_scalar = isinstance(entry, float) or hasattr(entry, "dtype")
+    return is_scalar and not getattr(entry, "shape", ()) and bool(entry != entry)  # noqa: PLR0124
 
 
 def refused(value: object, what: str, todo: str) -> ReleaseError:

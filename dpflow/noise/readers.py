@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpflow.noise.columns import (
     Column,
-    arrow_column,
-    numpy_column,
+    column_of,
+    columns_of,
+    is_frame,
+    is_vector,
     objects,
-    pandas_column,
-    polars_column,
 )
 from dpflow.noise.numbers import name_of, refused
 from dpflow.noise.shape import Groups, Shape
+
+#: Makes a container of new label columns and arrays of numbers.
+MakeTable = Callable[[list[list[Any]], list[Any]], Any]
 
 
 class Vector(NamedTuple):
@@ -44,20 +46,23 @@ class Table(NamedTuple):
 
     labels: list[Column]
     numbers: Mapping[Any, Column]
-    make: Callable[[list[list[Any]], list[Any]], Any]
+    make: MakeTable
     rows: int
 
 
-Reader = Callable[[Any, Shape], Vector | Table]
+def read_content(value: Any, shape: Shape) -> Vector | Table | None:
+    """Return the numbers of a container as its step declares them; else None.
 
-
-def reader_of(value: Any) -> Reader | None:
-    """Return the function that reads a container; None for one number."""
-    name = name_of(type(value))
-    read = _READERS.get("Arrow" if _ARROW_ARRAY.fullmatch(name) else name)
-    if read is None and isinstance(value, list | tuple | dict):
-        return _read_dict if isinstance(value, dict) else _read_list
-    return read
+    Raises:
+        ReleaseError: If it has no declaration, or another one.
+    """
+    if isinstance(value, dict):
+        return _read_dict(value, shape)
+    if isinstance(value, list | tuple):
+        return _read_list(value, shape)
+    if is_frame(type(value)):
+        return _read_frame(value, shape)
+    return _read_vector(value, shape) if is_vector(type(value)) else None
 
 
 def line_to_write(declaration: str) -> str:
@@ -92,22 +97,28 @@ def _grouped(value: Any, shape: Shape, *, columns: bool) -> Groups:
 def _read_dict(values: dict[Any, Any], shape: Shape) -> Table:
     """Read the keys of a dict as labels; tuples of them for several columns."""
     width = len(_grouped(values, shape, columns=False).labels)
-    # A key of another form equals no group.
-    keys = [
-        (key,) if width == 1 else key if _is_tuple(key, width) else (object(),) * width
-        for key in values
-    ]
-    labels = [objects([key[place] for key in keys]) for place in range(width)]
+    rows = list[tuple[Any, ...]]()
+    for key, number in values.items():
+        labels = key if width > 1 and isinstance(key, tuple) else (key,)
+        # A key of another form equals no group.
+        labels = labels if len(labels) == width else (object(),) * width
+        rows.append((*labels, number))
 
     def make(new: list[list[Any]], arrays: list[Any]) -> Any:
         names = new[0] if width == 1 else zip(*new, strict=True)
         return dict(zip(names, arrays[0].tolist(), strict=True))
 
-    return Table(labels, {None: objects(list(values.values()))}, make, len(values))
+    return _table_of(rows, width, (None,), make)
 
 
-def _is_tuple(key: Any, width: int) -> bool:
-    return isinstance(key, tuple) and len(key) == width
+def _table_of(
+    rows: Sequence[Sequence[Any]], width: int, numbers: Sequence[Any], make: MakeTable
+) -> Table:
+    """Return rows of labels and then numbers as columns."""
+    places = range(width + len(numbers))
+    columns = [objects([row[place] for row in rows]) for place in places]
+    by_name = dict(zip(numbers, columns[width:], strict=True))
+    return Table(columns[:width], by_name, make, len(rows))
 
 
 def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
@@ -117,7 +128,8 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
     name, rows come back as dicts.
     """
     kind: Any = tuple if isinstance(values, tuple) else list
-    kinds = {dict if isinstance(e, dict) else isinstance(e, tuple) for e in values}
+    is_row = tuple if shape.groups is None else (tuple, list)
+    kinds = {dict if isinstance(e, dict) else isinstance(e, is_row) for e in values}
     if kinds not in ({dict}, {True}) and (values or shape.groups is None):
         column = objects(list(values))
         return Vector((len(values),), column, lambda array: kind(array.tolist()))
@@ -133,135 +145,65 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
     if any(len(row) != width + len(numbers) for row in rows):
         what = f"a row of it does not have {width} labels and {len(numbers)} numbers"
         raise refused(values, what, line_to_write(_FRAME))
-    places = range(width + len(numbers))
-    columns = [objects([row[place] for row in rows]) for place in places]
 
     def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
         new = zip(*labels, *(array.tolist() for array in arrays), strict=True)
         return kind(dict(zip(names, r, strict=True)) if named else r for r in new)
 
-    by_name = dict(zip(numbers, columns[width:], strict=True))
-    return Table(columns[:width], by_name, make, len(rows))
+    return _table_of(rows, width, numbers, make)
 
 
-def _read_array(array: Any, _: Shape) -> Vector:
-    sizes = array.shape
-    return Vector(sizes, numpy_column(array), lambda flat: flat.reshape(sizes))
-
-
-def _read_polars(series: Any, _: Shape) -> Vector:
-    import polars as pl  # noqa: PLC0415
-
-    return Vector((len(series),), polars_column(series), pl.Series)
-
-
-def _read_arrow(array: Any, _: Shape) -> Vector:
-    import pyarrow as pa  # noqa: PLC0415
+def _read_vector(value: Any, shape: Shape) -> Vector | Table:
+    """Read an array or a Series; of pandas by its index, unless that counts rows."""
+    kind, name = type(value), name_of(type(value))
+    is_unlabelled = name != "pandas Series" or _has_numbers_of_rows(value.index)
+    if not is_unlabelled or (name == "pandas Series" and shape.groups is not None):
+        return _read_series(value, shape)
+    sizes = getattr(value, "shape", (len(value),))
 
     def make(flat: Any) -> Any:
-        new = pa.array(flat)
-        return pa.chunked_array([new]) if hasattr(array, "chunks") else new
+        if name == "numpy ndarray":
+            return flat.reshape(sizes)
+        if not name.startswith("pyarrow"):
+            return kind(flat)
+        import pyarrow as pa  # noqa: PLC0415
 
-    return Vector((len(array),), arrow_column(array), make)
+        return pa.chunked_array([flat]) if hasattr(value, "chunks") else pa.array(flat)
 
-
-def _table(
-    value: Any,
-    shape: Shape,
-    names: Sequence[Any],
-    column_at: Callable[[int], Column],
-    make: Callable[[dict[Any, Any]], Any],
-    *,
-    levels: Mapping[Any, Column] | None = None,
-) -> Table:
-    """Read the declared columns of a frame or table.
-
-    Args:
-        value: The frame.
-        shape: The declared shape.
-        names: Names of its columns.
-        column_at: Returns the column of a place.
-        make: Makes a frame of new columns by name, the labels first.
-        levels: Levels of its index, by name, where these may be labels.
-    """
-    groups, wanted = _grouped(value, shape, columns=True), shape.columns or ()
-    places = {name: place for place, name in enumerate(names)}
-    if len(places) < len(names):
-        what = "two of its columns have one name"
-        raise refused(value, what, "Name each column once")
-    labels = list(groups.names or ())
-    if groups.names is None:
-        unnamed = [name for name in names if name not in wanted]
-        labels = list(unnamed[:1] if levels is None else levels)
-    columns = {name: column_at(at) for name, at in places.items() if name in labels}
-    columns = {**(levels or {}), **columns}
-    # A frame made of no rows may have no columns.
-    absent = {*labels} - {*columns} if names or len(value) else set()
-    if absent or len(labels) != len(groups.labels):
-        what = "it has no column or index level with the labels of groups="
-        raise refused(value, what, line_to_write(_FRAME))
-    return Table(
-        [columns.get(name, objects([])) for name in labels],
-        {name: column_at(places[name]) for name in wanted if name in places},
-        lambda new, arrays: make(
-            dict(zip((*labels, *wanted), (*new, *arrays), strict=True))
-        ),
-        len(value),
-    )
+    return Vector(sizes, column_of(value), make)
 
 
-def _read_polars_frame(frame: Any, shape: Shape) -> Table:
-    import polars as pl  # noqa: PLC0415
-
-    def column_at(place: int) -> Column:
-        return polars_column(frame.to_series(place))
-
-    return _table(frame, shape, frame.columns, column_at, pl.DataFrame)
-
-
-def _read_arrow_table(table: Any, shape: Shape) -> Table:
-    import pyarrow as pa  # noqa: PLC0415
-
-    def column_at(place: int) -> Column:
-        return arrow_column(table.column(place))
-
-    return _table(table, shape, table.column_names, column_at, pa.table)
-
-
-def _counts_rows(index: Any) -> bool:
-    """Return whether an index is the one that pandas gives to rows without labels."""
-    is_range = type(index).__name__ == "RangeIndex"
-    return is_range and (index.start, index.step) == (0, 1)
-
-
-def _levels(index: Any) -> dict[Any, Column]:
-    """Return the levels of an index; one that counts no rows has no dtype."""
-    if len(index) == 0 and _counts_rows(index):
-        return {index.name: objects([])}
-    levels = map(index.get_level_values, range(index.nlevels))
-    return {level.name: pandas_column(level) for level in levels}
-
-
-def _read_series(series: Any, shape: Shape) -> Vector | Table:
-    """Read a Series: by its index, or without labels where that counts the rows."""
-    import pandas as pd  # noqa: PLC0415
-
-    index, column = series.index, pandas_column(series)
-    if _counts_rows(index) and (len(series) or shape.groups is None):
-        return Vector((len(series),), column, pd.Series)
-    groups, levels = _grouped(series, shape, columns=False), _levels(index)
+def _read_series(series: Any, shape: Shape) -> Table:
+    groups, levels = _grouped(series, shape, columns=False), _levels(series.index)
     names = list(groups.names or levels)
-    if len(series) == 0 and _counts_rows(index):
+    if len(series) == 0 and _has_numbers_of_rows(series.index):
         levels = dict.fromkeys(names, objects([]))
     if len(names) != len(groups.labels) or not {*names} <= levels.keys():
         what = "its index has other levels than groups= names"
         raise refused(series, what, line_to_write(_FRAME))
 
     def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
-        new = _index(dict(zip(names, labels, strict=True)))
-        return pd.Series(arrays[0], index=new, name=series.name)
+        # Without its name, which is a label where it was a row of a frame.
+        return type(series)(arrays[0], _index(dict(zip(names, labels, strict=True))))
 
-    return Table([levels[name] for name in names], {None: column}, make, len(series))
+    numbers = {None: column_of(series)}
+    return Table([levels[name] for name in names], numbers, make, len(series))
+
+
+def _has_numbers_of_rows(index: Any) -> bool:
+    """Return whether an index may be the one that pandas gives to rows.
+
+    Not by its entries: those of a filter or of an order depend on the data.
+    """
+    return index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
+
+
+def _levels(index: Any) -> dict[Any, Column]:
+    """Return the levels of an index; one that counts no rows has no dtype."""
+    if len(index) == 0 and _has_numbers_of_rows(index):
+        return {index.name: objects([])}
+    levels = map(index.get_level_values, range(index.nlevels))
+    return {level.name: column_of(level) for level in levels}
 
 
 def _index(levels: dict[Any, list[Any]]) -> Any:
@@ -275,41 +217,51 @@ def _index(levels: dict[Any, list[Any]]) -> Any:
 
 
 def _read_frame(frame: Any, shape: Shape) -> Table:
-    """Read a frame of pandas: its labels are index levels or columns."""
+    """Read a frame or table: its labels are columns, or levels of an index."""
+    groups, wanted = _grouped(frame, shape, columns=True), shape.columns or ()
+    names, columns = columns_of(frame)
+    levels = dict[Any, Column]()
+    if hasattr(frame, "iloc"):
+        is_bare = groups.names is None and {*names} <= {*wanted}
+        is_labelled = is_bare or not _has_numbers_of_rows(frame.index)
+        levels = _levels(frame.index) if is_labelled else {}
+    unnamed = [*levels] or [name for name in names if name not in wanted][:1]
+    labels = unnamed if groups.names is None else [*groups.names]
+    declared = {*labels, *wanted}
+    by_name = [pair for pair in zip(names, columns, strict=True) if pair[0] in declared]
+    read = {**levels, **{name: column_of(column) for name, column in by_name}}
+    if len(by_name) > len(declared & {*names}):
+        what = "two of its columns have one declared name"
+        raise refused(frame, what, "Name each column once")
+    # A frame made of no rows may have no columns.
+    absent = {*labels} - {*read} if names or levels else set()
+    if absent or len(labels) != len(groups.labels):
+        what = "it has no column or index level with the labels of groups="
+        raise refused(frame, what, line_to_write(_FRAME))
+    in_index = {*levels} - {*names}
+
+    def make(new: list[list[Any]], arrays: list[Any]) -> Any:
+        made = dict(zip((*labels, *wanted), (*new, *arrays), strict=True))
+        return _new_frame(type(frame), made, in_index)
+
+    return Table(
+        [read.get(name, objects([])) for name in labels],
+        {name: read[name] for name in wanted if name in names},
+        make,
+        len(frame),
+    )
+
+
+def _new_frame(kind: Any, columns: dict[Any, Any], in_index: set[Any]) -> Any:
+    """Return a frame or table of new columns, for pandas with some in its index."""
+    if hasattr(kind, "from_pydict"):
+        return kind.from_pydict(columns)
+    if not hasattr(kind, "iloc"):
+        return kind(columns)
     import pandas as pd  # noqa: PLC0415
 
-    wanted, index, names = shape.columns or (), frame.index, list(frame.columns)
-    levels: dict[Any, Column] | None = _levels(index)
-    if shape.groups is not None and shape.groups.names is None:
-        # A filter leaves numbers of rows without a name, of any class of index.
-        counts = index.nlevels == 1 and index.name is None
-        counts &= len(index) == 0 or index.dtype.kind in "iu"
-        if _counts_rows(index) or (counts and not {*names} <= {*wanted}):
-            levels = None
-    in_index = {*(levels or {})} - {*names}
-
-    def column_at(place: int) -> Column:
-        return pandas_column(frame.iloc[:, place])
-
-    def make(columns: dict[Any, Any]) -> Any:
-        new = {name: columns.pop(name) for name in [*columns] if name in in_index}
-        made = pd.DataFrame(
-            dict(enumerate(columns.values())), _index(new) if new else None
-        )
-        are_tuples = all(isinstance(name, tuple) for name in columns)
-        made.columns = pd.Index([*columns], tupleize_cols=are_tuples)
-        return made
-
-    return _table(frame, shape, names, column_at, make, levels=levels)
-
-
-_READERS: dict[str, Reader] = {
-    "numpy ndarray": _read_array,
-    "pandas Series": _read_series,
-    "pandas DataFrame": _read_frame,
-    "polars Series": _read_polars,
-    "polars DataFrame": _read_polars_frame,
-    "Arrow": _read_arrow,
-    "pyarrow Table": _read_arrow_table,
-}
-_ARROW_ARRAY = re.compile(r"pyarrow \w*Array")
+    levels = {name: columns.pop(name) for name in [*columns] if name in in_index}
+    made = kind(dict(enumerate(columns.values())), _index(levels) if levels else None)
+    are_tuples = all(isinstance(name, tuple) for name in columns)
+    made.columns = pd.Index([*columns], tupleize_cols=are_tuples)
+    return made

@@ -127,7 +127,7 @@ def _refine(
         return draws, estimate
     low, high = estimate.interval
     ends, confidence = (low - 0.5, high + 0.5), estimate.confidence
-    return draws, IntEstimate(rounded(estimate), interval=ends, confidence=confidence)
+    return draws, IntEstimate(round(estimate), interval=ends, confidence=confidence)
 
 
 def draw_until(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import date, time, timedelta
 from fractions import Fraction
 from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
 from dpflow.noise.columns import (
     NUMBERS,
-    Column,
-    arrow_column,
-    numpy_column,
-    pandas_column,
-    polars_column,
+    column_of,
+    columns_of,
+    is_frame,
+    is_vector,
 )
-from dpflow.noise.numbers import name_of
 from dpflow.noise.shape import Shape
 from dpflow.rounding import float_up
 
@@ -59,35 +58,43 @@ class DrawnNumbers:
             only = noisy[names] if hasattr(noisy, "iloc") else noisy.select(names)
             self._numbers.append(list(numbers_in(only)))
         self._as_int, self._known = as_int, list[float]()
-        if isinstance(noisy, Estimate | IntEstimate):
-            self._known = [noisy.half_width, noisy.confidence]
-        elif noise is not None:
+        if noise is not None:
             half = float_up(noise.half_width(confidence))
             self._known = [half, float(confidence)]
+        elif isinstance(noisy, Estimate | IntEstimate):
+            self._known = [noisy.half_width, noisy.confidence]
 
     def describe(self, value: Any) -> dict[str, Any]:
         """Return for the journal whether a value has these numbers, in their order.
 
         If it has them and no others, also half the width of their interval.
         """
-        is_drawn = list(numbers_in(value)) in self._numbers
-        known = {"known": self._known} if is_drawn and self._known else {}
-        return {"as_drawn": is_drawn, "as_int": self._as_int, **known}
+        try:
+            is_drawn = list(numbers_in(value)) in self._numbers
+        # An object compares by its own code, and a value may hold itself.
+        except without_interrupts(Exception):
+            is_drawn = False
+        if not is_drawn:
+            return {"as_drawn": False}
+        known = {"known": self._known} if self._known else {}
+        return {"as_drawn": True, "as_int": self._as_int, **known}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
     """Yield the numbers of a value, row by row, and what is no known container."""
-    name = name_of(type(value))
     if isinstance(value, _NO_NUMBERS):
         return
     if isinstance(value, dict):
         value = value.values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = vars(value).values() if hasattr(value, "__dict__") else [value]
+        value = [getattr(value, each.name) for each in dataclasses.fields(value)]
     elif hasattr(value, "model_fields_set"):
         value = dict(value).values()
-    elif name in _COLUMNS:
-        yield from _rows(_COLUMNS[name](value))
+    elif is_frame(type(value)):
+        yield from _rows(columns_of(value)[1])
+        return
+    elif is_vector(type(value)):
+        yield from _rows([value])
         return
     elif not isinstance(value, list | tuple):
         yield value
@@ -96,27 +103,13 @@ def numbers_in(value: Any) -> Iterator[Any]:
         yield from (each,) if type(each) in (int, float) else numbers_in(each)
 
 
-def _rows(columns: Iterable[Column]) -> Iterator[Any]:
+def _rows(columns: list[Any]) -> Iterator[Any]:
     """Yield the entries of columns that may hold numbers, row by row."""
-    held = [c for c in columns if c.kind in NUMBERS or c.kind == "object"]
+    read = map(column_of, columns)
+    held = [c for c in read if c.kind in NUMBERS or c.kind == "object"]
     rows = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
     if all(column.kind in ("int", "float") for column in held):
         yield from rows
         return
     for entry in rows:
         yield from numbers_in(entry)
-
-
-_COLUMNS: dict[str, Any] = {
-    "numpy ndarray": lambda array: [numpy_column(array)],
-    "pandas Series": lambda series: [pandas_column(series)],
-    "pandas DataFrame": lambda frame: [
-        pandas_column(frame.iloc[:, place]) for place in range(frame.shape[1])
-    ],
-    "polars Series": lambda series: [polars_column(series)],
-    "polars DataFrame": lambda frame: map(polars_column, frame.get_columns()),
-    "pyarrow ChunkedArray": lambda array: [arrow_column(array)],
-    "pyarrow DoubleArray": lambda array: [arrow_column(array)],
-    "pyarrow Int64Array": lambda array: [arrow_column(array)],
-    "pyarrow Table": lambda table: map(arrow_column, table.columns),
-}

@@ -7,7 +7,7 @@ output never depends on the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -20,17 +20,13 @@ from uuid import UUID
 
 from dpflow.exceptions import ConfigurationError, DpflowError, public_kind
 from dpflow.libraries import comes_from
-from dpflow.noise.numbers import name_of
+from dpflow.noise.numbers import is_missing, name_of
 
 #: Labels of rows: of one column, or of several by their names.
 Labels = list[Any] | tuple[Any, ...] | range
 GroupsLike = Labels | Mapping[Any, Labels]
 LengthLike = int | tuple[int, ...]
 
-_SCALARS = (
-    *(str, bytes, bool, int, float, Decimal, Fraction, UUID, Enum, type(None)),
-    *(date, time, timedelta),
-)
 _LISTS = (list, tuple, range)
 _NOT_LISTS = (
     "takes a list, tuple or range of labels that are known before the data is read"
@@ -147,7 +143,7 @@ def read_shape(
 def _read_groups(groups: Any, kind: Callable[[str], DpflowError]) -> Groups:
     if isinstance(groups, Mapping):
         names = list(groups)
-        problem = "" if names else "groups= is empty; name at least one group"
+        problem = _problem("the mapping groups=", names)
         for place, labels in enumerate(groups.values()):
             problem = problem or _problem(f"column {place + 1} of groups=", labels)
         if problem:
@@ -181,22 +177,24 @@ def is_label(label: Any) -> bool:
         return all(map(is_label, label))
     if comes_from(label, "pandas"):
         return type(label).__name__ in ("Timestamp", "Timedelta", "Period", "Interval")
-    if comes_from(label, "numpy") and not isinstance(label, str | bytes | float):
-        return type(label).__name__ not in ("datetime64", "timedelta64", "ndarray")
-    # NaN equals no label.
-    return isinstance(label, _SCALARS) and label == label  # noqa: PLR0124
+    plain = _plain(label)
+    is_scalar = isinstance(plain, UUID | Enum) or label_kind(plain) != "other"
+    # NaN equals no label, and numpy has numbers that Python has not.
+    is_plain = is_scalar and not comes_from(plain, "numpy")
+    return is_plain and (plain is None or not is_missing(plain))
 
 
 def _plain(label: Any) -> Any:
     """Return a scalar of numpy as Python's own, which equals it."""
     if isinstance(label, tuple):
         return tuple(map(_plain, label))
-    return label.item() if comes_from(label, "numpy") else label
+    is_scalar = type(label).__name__ not in ("datetime64", "timedelta64", "ndarray")
+    return label.item() if is_scalar and comes_from(label, "numpy") else label
 
 
 def _is_length(length: Any) -> bool:
-    places: Iterable[Any] = length if isinstance(length, tuple) else (length,)
-    return length != () and all(type(each) is int and each > 0 for each in places)
+    places = length if isinstance(length, tuple) else (length,)
+    return all(type(each) is int and each > 0 for each in places or [None])
 
 
 def _type(value: object) -> str:

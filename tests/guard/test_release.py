@@ -9,6 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 
 from dpflow import (
@@ -214,3 +217,39 @@ def test_a_body_may_say_that_it_draws_its_own_noise(shop):
         with pytest.raises(ReleaseError, match=r'noise="own".*charged in full'):
             step()
         assert outcome()["outcome"] == "failed"
+
+
+class Odd:
+    """An object that compares by code of its own."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError(EXACT)
+
+    __hash__ = object.__hash__
+
+
+def holding_itself(number: float) -> list[object]:
+    """Return a list that contains itself."""
+    values: list[object] = [number]
+    values.append(values)
+    return values
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: np.ma.array([number, number]),
+        lambda number: pd.Index([number, 2 * number]),
+        pl.lit,
+        lambda _: Odd(),
+        holding_itself,
+    ],
+)
+def test_no_output_fails_where_it_is_compared_with_the_draw(shop: Path, make) -> None:
+    """What cannot be compared is not as drawn, and its charge completes."""
+    value = guarded(dataset="shop", cost=NOISY)(lambda: make(release(EXACT)))()
+    assert value is not None
+    ended = [entry.body for entry in journal() if entry.kind == "settle"]
+    assert [(body["outcome"], body["as_drawn"]) for body in ended] == [
+        ("completed", False)
+    ]

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import pickle
 from collections import OrderedDict
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -85,14 +86,16 @@ TAKEN: list[tuple[Any, dict[str, Any], Any]] = [
     ({3: 1}, {"groups": range(2, 4)}, {2: 0.0, 3: 1.0}),
     ({Region.NORTH: 1}, {"groups": [Region.NORTH]}, {Region.NORTH: 1.0}),
     ([Row("a", 3), ("z", 5)], WEEKS, [("b", 0.0), ("a", 3.0)]),
+    ([["a", 3]], WEEKS, [("b", 0.0), ("a", 3.0)]),
     ((("a", 3),), NAMED, (("b", 0.0), ("a", 3.0))),
     (
         [{"week": "a", "n": 3, "raw": 7}],
         {**NAMED, "columns": ["n", "m"]},
         [{"week": "b", "n": 0.0, "m": 0.0}, {"week": "a", "n": 3.0, "m": 0.0}],
     ),
-    (SALES, WEEKS, pd.Series([5.0, 0.0], ["b", "a"], name="n").rename_axis("week")),
-    (SALES, NAMED, pd.Series([5.0, 0.0], ["b", "a"], name="n").rename_axis("week")),
+    (pd.Series({0: 5, 1: 7}), {"groups": [1]}, pd.Series([7.0], pd.Index([1]))),
+    (SALES, WEEKS, pd.Series([5.0, 0.0], ["b", "a"]).rename_axis("week")),
+    (SALES, NAMED, pd.Series([5.0, 0.0], ["b", "a"]).rename_axis("week")),
     (
         FRAME,
         {**NAMED, "columns": ["v", "m"]},
@@ -154,6 +157,22 @@ def same(one: Any, other: Any) -> bool:
     return True
 
 
+@dataclass(slots=True)
+class Report:
+    """What a body returns."""
+
+    title: str
+    counts: Any
+
+
+@pytest.mark.parametrize(
+    "counts", [[1.0, 2], (1.0, 2), {"a": 1.0, "b": 2}, np.array([1.0, 2.0])]
+)
+def test_the_numbers_of_a_returned_value_are_read(counts):
+    """Also of a dataclass with slots."""
+    assert [*numbers_in([Report("weeks", counts), "text", 3])] == [1, 2, 3]
+
+
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize(
     ("value", "declared", "expected"),
@@ -200,7 +219,8 @@ WRONG: list[tuple[Any, dict[str, Any]]] = [
     (5, {"groups": ["a"]}),
     ([1, 2], {"groups": ["a", "b"]}),
     (np.ones(2), {"groups": ["a", "b"]}),
-    (pd.Series([1, 2]), {"groups": [0, 1]}),
+    (pd.Series([1, 2]), {"groups": ["a", "b"]}),
+    (pd.Series([1, 2], ["a", "b"]), {"length": 2}),
     ({"a": 1}, {"length": 1}),
     ({"a": 1}, {"groups": ["a"], "columns": ["n"]}),
     (SALES, {"groups": ["a"], "columns": ["n"]}),
@@ -239,6 +259,8 @@ NO_LABELS: list[Any] = [
     *({"a": 1}.keys(), {"a": 1}.values(), pl.Series(["a"]), iter("a"), "ab", 3),
     *([], ["a", "a"], [1, True], [float("nan")], [pd.NaT], [["a"]], [object()]),
     *([np.datetime64("2026-01-01")], {}, {"week": {"a"}}, {"week": []}),
+    *([np.float32("nan")], [Decimal("sNaN")], [np.longdouble(1)], [np.complex64(1)]),
+    *({float("nan"): ["a"]}, {object(): ["a"]}),
 ]
 
 
@@ -252,7 +274,9 @@ def test_labels_do_not_come_from_private_rows(labels):
             read_shape(groups=["a"], columns=labels)
 
 
-@pytest.mark.parametrize("length", [0, -1, True, 2.0, "2", (), (2, 0), [2], (2.0,)])
+@pytest.mark.parametrize(
+    "length", [0, -1, True, 2.0, "2", (), (2, 0), [2], (2.0,), np.int64(2)]
+)
 def test_a_length_is_a_whole_number(length):
     """Or a tuple of them; not beside groups, and columns only beside groups."""
     for declared in ({}, {"groups": ["a"]}):

@@ -92,6 +92,36 @@ def test_a_derived_estimate_has_one_confidence():
             Estimate(5.0, interval=interval, confidence=0.95)
 
 
+FAR = Laplace(sensitivity="0.001", scale="0.1")
+
+
+@pytest.mark.parametrize("number", [0, 5, 1e16, -1e16, 1e300, -1.79e308])
+@pytest.mark.parametrize("as_int", [False, True])
+@pytest.mark.parametrize("factor", ["0.1", "-0.3", 0, "1e-320"])
+def test_an_interval_is_rounded_outward(number, as_int, factor):
+    """Of numbers whose last place is wider than the noise, and of scaled ones."""
+    made = draw(FAR, number, as_int=as_int)
+    for each in (made, made.scaled(factor), made.at("99%").scaled(factor)):
+        low, high = map(Fraction, each.interval)
+        assert Fraction(each) - low <= Fraction(each.half_width)
+        assert high - Fraction(each) <= Fraction(each.half_width)
+        assert math.copysign(1, each.interval[1]) > 0 or high
+    times = Fraction(factor)
+    half = made.noise.half_width(Fraction(19, 20)) + made.noise.rounding(made)
+    ends = sorted(times * end for end in (Fraction(made) - half, Fraction(made) + half))
+    low, high = map(Fraction, made.scaled(factor).at("95%").interval)
+    assert low <= ends[0] <= ends[1] <= high
+    assert abs(made - Fraction(number)) <= max(abs(Fraction(number)) / 2**50, 10)
+
+
+@pytest.mark.parametrize("factor", [10**300, "-1e300", math.inf, math.nan, "ten"])
+def test_a_factor_keeps_a_number_finite(factor):
+    """Else it is refused as what it is."""
+    made = draw(FAR, 1e16)
+    with pytest.raises(InvalidCost, match="factor must"):
+        made.scaled(factor)
+
+
 WIDTHS: list[tuple[Any, float]] = [
     (Gaussian(sensitivity=1, sigma=20), 2.5758293),
     (Laplace(sensitivity=1, scale=20), math.log(100)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import pickle
 from collections import Counter
 from decimal import Decimal
@@ -190,6 +191,83 @@ def test_neighbours_differ_in_their_numbers_only(container, cost):
     assert not isinstance(found["base"], str), found["base"]
     for name, result in found.items():
         assert result == found["base"], name
+
+
+NUMBERED: dict[str, Any] = {"groups": [0, 1, 2]}
+NUMBERS: dict[str, Any] = {"groups": {"region": [1, 2]}, "columns": ["amount"]}
+ROWS = pd.DataFrame({"amount": [1.0, 2.0], "n": [1, 2]}, index=["north", "south"])
+
+
+def read(library: Any, text: str) -> Any:
+    """Return the frame of a CSV file with the columns region and amount."""
+    return library.read_csv(io.StringIO("region,amount\n" + text))
+
+
+#: Values of one program on neighbouring data, whose libraries change dtypes, classes
+#: of indexes and names by the rows.
+PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "a file without a label": (
+        [read(pd, text) for text in ("north,1\n", ",1\n", "", "north,\n")],
+        ONE,
+    ),
+    "a file of polars": (
+        [read(pl, text) for text in ("north,1\n", ",1\n", "", "north,\n")],
+        ONE,
+    ),
+    "a file of numbered labels": (
+        [read(pl, text) for text in ("1,1\n", ",1\n", "")],
+        NUMBERS,
+    ),
+    "categories of nothing": (
+        [
+            pd.DataFrame({"region": pd.Categorical([label]), "amount": [1.0]})
+            for label in ("north", np.nan)
+        ],
+        ONE,
+    ),
+    "rows without columns": (
+        [pd.DataFrame(rows) for rows in ([{"region": "north", "amount": 1.0}], [])],
+        ONE,
+    ),
+    "rows of lists": ([[["north", 1.0]], []], LABELS),
+    "a dict of numbers": (
+        [pd.Series(each, dtype=float) for each in ({0: 1, 1: 2}, {0: 1, 2: 5}, {})],
+        NUMBERED,
+    ),
+    "numbered rows": (
+        [ROWS.reset_index(drop=True)[["amount"]][keep:] for keep in (0, 1)],
+        {**NUMBERED, "columns": ["amount"]},
+    ),
+    "an order": (
+        [pd.Series(each).sort_values() for each in ([1.0, 2.0], [2.0, 1.0])],
+        {"length": 2},
+    ),
+    "an index without a name": ([ROWS, ROWS[:0]], BARE),
+    "a row of a frame": (
+        [ROWS.T.rename({"amount": name}).loc[name] for name in (PLANTED, "ann")],
+        LABELS,
+    ),
+    "two columns of other people": (
+        [
+            pd.DataFrame([["k", 1.0, 2.0, 3.0]], columns=["k", "north", *names])
+            for names in (["ann", "bob"], ["ann", "ann"])
+        ],
+        {"groups": {"k": ["k"]}, "columns": GROUPS},
+    ),
+    "the length of a text": (
+        [np.array(each) for each in (["a", "b"], [PLANTED, "b"])],
+        {"length": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_a_library_makes_of_other_rows_does_not_show(program):
+    """Neither by what comes back nor by an error."""
+    values, declared = PROGRAMS[program]
+    found = [outcome(COSTS["continuous"][0], value, declared) for value in values]
+    assert all(form == found[0] for form in found), found
+    assert isinstance(found[0], str) == (program == "the length of a text")
 
 
 SCALARS = [5, 5.0, 5.5, Decimal(5), Decimal("5.50"), np.int64(5), np.float32(5.5)]

@@ -47,6 +47,15 @@ def _text_parts(array: Any) -> list[Any]:
     return [array.dtype.storage, array.dtype.na_value, texts]
 
 
+def _category_parts(array: Any) -> tuple[Any, ...]:
+    """Return the parts of categories, without those of omitted rows.
+
+    An order is a scale, all of which its author declared.
+    """
+    shown = array if array.ordered else array.remove_unused_categories()
+    return shown.codes, shown.categories, shown.ordered
+
+
 def _make_texts(storage: Any, missing: Any, texts: list[Any]) -> Any:
     return pd.array(texts, dtype=pd.StringDtype(storage, na_value=missing))
 
@@ -108,7 +117,7 @@ _KINDS: dict[type, Any] = {
         _make_moments,
     ),
     pd.Categorical: (
-        attrgetter("codes", "categories", "ordered"),
+        _category_parts,
         lambda codes, names, ordered: pd.Categorical.from_codes(
             codes, names, ordered=ordered
         ),

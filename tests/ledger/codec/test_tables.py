@@ -154,6 +154,7 @@ ARRAYS = [
     pa.array([date(2027, 1, 4), None]),
     pa.array([datetime(2027, 1, 4, tzinfo=UTC)], pa.timestamp("us", "UTC")),
     pa.array([10**18 + 1], pa.timestamp("ns")),
+    *(pa.array([time(1), None]), pa.array([timedelta(days=1), None])),
     pa.array(["a", "b", "a", None]).dictionary_encode(),
 ]
 
@@ -216,5 +217,8 @@ def test_what_no_row_has_is_not_stored() -> None:
     frame.attrs = {"raw": ["canary"]}
     names = pa.array(["kept", "canary"]).dictionary_encode().slice(0, 1)
     table = pa.table({"a": [1]}).replace_schema_metadata({"note": "canary"})
-    assert "canary" not in encode([names, table, frame, frame["a"]])
+    labels = pd.Categorical(["kept", "canary"])[:1]
+    by_label = pd.Series([1], index=pd.CategoricalIndex(labels))
+    values = [names, table, frame, frame["a"], pd.Series(labels), by_label]
+    assert "canary" not in encode(values)
     assert again(names).to_pylist() == ["kept"]
