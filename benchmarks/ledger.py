@@ -22,7 +22,6 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections import Counter
@@ -39,7 +38,6 @@ from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.config import NO_WITNESS
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.entry import Columns, Entry, written
 from dpflow.ledger.journal import after
 from dpflow.ledger.records import Request
@@ -49,7 +47,7 @@ from tests.ledger.processes import Child, Gate
 from tests.postgres import PostgresServer
 
 COST = PureDP(epsilon="0.000001")
-RAW_GOAL, FLAT_GOAL, COMBINED_GOAL, FAIR_GOAL = 0.8, 1.2, 4.0, 0.25
+RAW_GOAL, FLAT_GOAL, FAIR_GOAL = 0.8, 1.2, 0.25
 WORKERS = "1,8,32"
 SPREAD = 1000
 #: Of a profile, what is counted where: heading, parts of functions' names.
@@ -361,79 +359,6 @@ def histories(place: Place, sizes: list[int], seconds: float, goals: Goals) -> N
     )
 
 
-# The combiner
-
-
-def combined(place: Place, threads: int, seconds: float, goals: Goals) -> None:
-    """Let threads of one process reserve on one dataset, each alone and combined."""
-    ledger, one = create_ledger(place.new()), policy()
-    charge(ledger, one)
-
-    def alone(made: Request) -> object:
-        return ledger.ask_all([Reserve(request=made)])
-
-    served = {"each alone": [0] * threads, "combined": [0] * threads}
-    batches = Batches(ledger)
-    for _ in range(4):
-        for how, ask in (("each alone", alone), ("combined", ledger.reserve)):
-            batches.counts = how == "combined"
-            _ask_by_threads(ledger, one, ask, served[how], seconds / 4)
-    ledger.close()
-    if any(0 in each for each in served.values()):
-        sys.exit("a thread was starved")
-    counts = {how: sum(each) for how, each in served.items()}
-    for how, count in counts.items():
-        print(f"  {threads} threads, {how:<10} {count / seconds:8.0f} reservations/s")
-    ratio = counts["combined"] / max(counts["each alone"], 1)
-    goals.check(f"{place.name}: combined over alone", ratio, at_least=COMBINED_GOAL)
-    size = counts["combined"] / max(batches.made, 1)
-    print(f"  {size:.1f} requests in a transaction")
-    # Of a slower sync, a request in a batch pays its part only.
-    each, shared = (seconds / max(counts[how], 1) for how in counts)
-    if size > COMBINED_GOAL:
-        more = max(0.0, (COMBINED_GOAL * shared - each) / (1 - COMBINED_GOAL / size))
-        _tell_sync(more, f"{COMBINED_GOAL:g} times")
-
-
-class Batches:
-    """Counts a ledger's transactions of reservations, while told to.
-
-    Args:
-        ledger: Whose transactions.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.made, self.counts = 0, False
-        write = ledger.storage.write
-
-        def counted() -> Any:
-            self.made += self.counts
-            return write()
-
-        vars(ledger.storage)["write"] = counted
-
-
-def _ask_by_threads(
-    ledger: Ledger,
-    of: Policy,
-    ask: Callable[[Request], object],
-    counts: list[int],
-    seconds: float,
-) -> None:
-    until = time.perf_counter() + seconds
-
-    def work(number: int) -> None:
-        while time.perf_counter() < until:
-            ask(request(ledger, of))
-            counts[number] += 1
-
-    started = [threading.Thread(target=work, args=[n]) for n in range(len(counts))]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-
-
 def main() -> int:
     """Run what was asked for; 1 where a goal is missed."""
     # The same for both databases.
@@ -471,8 +396,6 @@ def main() -> int:
                     workers(url, count, datasets, seconds, goals)
             print(f"{place.name}: long histories")
             histories(place, sizes, seconds, goals)
-            print(f"{place.name}: the combiner")
-            combined(place, 32, seconds, goals)
     finally:
         if server is not None:
             server.destroy()

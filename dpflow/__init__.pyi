@@ -32,7 +32,6 @@ from dpflow.guard.iterations import iterations as iterations
 from dpflow.guard.plain import guarded as guarded
 from dpflow.guard.plain import spend as spend
 from dpflow.guard.release import release as release
-from dpflow.guard.run import reserve_run as reserve_run
 from dpflow.noise.accuracy import Estimate as Estimate
 from dpflow.noise.accuracy import IntEstimate as IntEstimate
 from dpflow.policy import Policy as Policy

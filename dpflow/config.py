@@ -18,7 +18,6 @@ from dpflow.interrupts import contextmanager, suppress, without_interrupts
 LEDGER_VARIABLE = "DPFLOW_LEDGER_URL"
 POLICIES_VARIABLE = "DPFLOW_POLICIES"
 WITNESS_VARIABLE = "DPFLOW_WITNESS"
-KEY_VARIABLE = "DPFLOW_LEDGER_KEY"
 ENVIRONMENT_VARIABLE = "DPFLOW_ENVIRONMENT"
 #: Each setting in pyproject.toml with the variable that comes before it.
 SETTINGS = {

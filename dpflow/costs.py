@@ -9,7 +9,6 @@ from dpflow.accounting.costs.notions import (
 )
 from dpflow.accounting.costs.outcomes import ProposeTestRelease
 from dpflow.accounting.costs.top_k import TopK
-from dpflow.guard.run import RunCosts
 
 __all__ = [
     "ApproxZCDP",
@@ -18,6 +17,5 @@ __all__ = [
     "ProposeTestRelease",
     "RenyiCurve",
     "RenyiDP",
-    "RunCosts",
     "TopK",
 ]

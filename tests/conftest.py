@@ -71,8 +71,7 @@ def _witnesses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the witnesses of all ledgers out of the user's home."""
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    for name in ("DPFLOW_WITNESS", "DPFLOW_LEDGER_KEY"):
-        patch.delenv(name, raising=False)
+    patch.delenv("DPFLOW_WITNESS", raising=False)
     yield
     patch.undo()
 

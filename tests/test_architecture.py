@@ -24,7 +24,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: inside a function and for types only. The layers of a package stand together, each
 #: before the modules that may import it.
 LAYERS = [
-    *("removed", "exceptions", "interrupts", "locks", "durable", "rounding"),
+    *("exceptions", "interrupts", "locks", "durable", "rounding"),
     *("libraries", "notebook", "coverage", "periods"),
     *("accounting.solving", "accounting.costs", "accounting.curves"),
     *("accounting.rules", "accounting.fixed", "accounting.published", "accounting"),
@@ -32,7 +32,7 @@ LAYERS = [
     *("ledger.entry", "ledger.rows", "ledger.state", "ledger.journal"),
     *("ledger.records", "ledger.model", "ledger.decision", "ledger.codec"),
     *("ledger.provenance", "ledger.storage", "ledger.witness", "ledger.keys"),
-    *("ledger.combiner", "ledger.following", "ledger.ledger", "ledger.opening"),
+    *("ledger.continuity", "ledger.ledger", "ledger.opening"),
     *("ledger.views", "ledger.office", "ledger.audit", "ledger"),
     *("people", "guard", "bounding", "mechanisms", "forecast", "answers"),
     *("starter", "show"),
@@ -367,7 +367,7 @@ def test_prefect_is_imported_in_its_package_only():
 
 
 DRAWING = {"prefect", "numpy", "pandas", "opendp", "matplotlib"}
-HEAVY = {"psycopg", "scipy", "mpmath", "jinja2", "starlette", "uvicorn", "cryptography"}
+HEAVY = {"psycopg", "scipy", "mpmath", "jinja2", "starlette", "uvicorn"}
 HEAVY |= DRAWING
 LOADED = """
 import json, sys

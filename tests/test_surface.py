@@ -6,26 +6,20 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-import pytest
 import typer
-from typer.testing import CliRunner
 
 import dpflow
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.cli import app
-from dpflow.config import KEY_VARIABLE, SETTINGS
-from dpflow.exceptions import PolicyError
-from dpflow.policy import parse_policy, policy_schema
-from dpflow.removed import COMMANDS, FIELDS
-from tests.projects import POLICY, ROOT, run_python
+from dpflow.config import SETTINGS
+from dpflow.policy import policy_schema
+from tests.projects import ROOT, run_python
 
 FILE = ROOT / "tests" / "surface.txt"
-SHARES = ["costs", "keep", "mechanism", "runs", "steps"]
 MODULES = [
     *("accounting", "costs", "interop", "mechanisms", "people", "plots"),
     *("policy", "testing"),
@@ -53,7 +47,7 @@ def fields(schema: dict[str, Any]) -> Iterator[str]:
 def surface() -> list[str]:
     """Return a line for each part of the surface, sorted."""
     lines = [*commands(typer.main.get_command(app)), *fields(policy_schema())]
-    lines += [f"setting {name}" for name in (*SETTINGS, KEY_VARIABLE)]
+    lines += [f"setting {name}" for name in SETTINGS]
     lines += [f"filter {name}" for name in FILTERS]
     lines += [f"odometer {name}" for name in ODOMETERS]
     lines += [
@@ -80,7 +74,7 @@ def test_the_surface_is_the_one_on_file():
 
 def test_dir_shows_the_public_names():
     """And nothing else, before and after they are loaded."""
-    assert len(set(dpflow.__all__)) == len(dpflow.__all__) == 42
+    assert len(set(dpflow.__all__)) == len(dpflow.__all__) == 41
     assert sorted(dpflow.__all__) == dir(dpflow)
     assert dpflow.Gaussian is dpflow.Gaussian
     assert sorted(dpflow.__all__) == dir(dpflow)
@@ -115,64 +109,6 @@ def test_every_name_is_resolved_and_documented():
         sentence = text.strip().split("\n\n")[0]
         assert sentence.endswith("."), name
         assert len(sentence) > 15, name
-
-
-OPTIONS = [
-    *("--because", "--fresh", "--shortest", "--stop", "--rest", "--workload", "--full"),
-    *("--author", "--grant", "--parts-from", "--all-parts", "--served", "--durability"),
-    *("--no-verify", "--output"),
-]
-KEYWORDS = ("guarded(version)", "dp_flow(preflight)")
-NAMES_GONE = [
-    *("bound_contributions", "individual_gradient", "preflight", "refinable"),
-    *("refined", "RefinedLaplace", "sharded_person_sum"),
-]
-RULES = [
-    *("best", "concentrated", "gaussian", "linear", "output", "plan", "portfolio"),
-    *("renyi", "renyi-doubling"),
-]
-BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-
-
-def uses_of_removed(text: str) -> list[str]:
-    """Return the removed commands, options, names and rules that a text uses."""
-    patterns = [rf"dpflow {name}\b" for name in COMMANDS]
-    patterns += [rf"(?<![\w-]){name}(?![\w-])" for name in OPTIONS]
-    patterns += [rf"\b{name}\(" for name in NAMES_GONE]
-    patterns += [rf"(?:filter|odometer|theorem): {name}\b" for name in RULES]
-    return [each for each in patterns if re.search(each, text)]
-
-
-def test_what_was_removed_names_its_replacement():
-    """A command is not run, and a field of a policy or of a share is unknown."""
-    for name, replacement in COMMANDS.items():
-        done = CliRunner().invoke(app, name.split())
-        assert done.exit_code == 2
-        assert replacement in " ".join(done.output.split())
-    for name, replacement in FIELDS.items():
-        place = "flows:\n  a:\n    epsilon: 1\n    " if name in SHARES else ""
-        with pytest.raises(PolicyError, match="this field is unknown") as caught:
-            parse_policy(f"{POLICY}{place}{name}: 1\n")
-        assert replacement in str(caught.value)
-
-
-def test_no_removed_name_is_accepted():
-    """Neither an option, a keyword, a public name nor a rule."""
-    lines = FILE.read_text("utf-8").splitlines()
-    words = {word for line in lines for word in line.split()[1:]}
-    assert words & {*OPTIONS, *KEYWORDS, *RULES} == set()
-    public = {line.rpartition(".")[2] for line in lines if line.startswith("name ")}
-    assert public & {*NAMES_GONE} == set()
-    assert {"--reason", "guarded(cost)", "basic"} < words
-
-
-def test_no_block_of_the_documents_uses_a_removed_name():
-    """A policy or a command that a reader copies is accepted."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    blocks = [(p.name, b) for p in pages for b in BLOCK.findall(p.read_text("utf-8"))]
-    assert len(blocks) > 50
-    assert [(n, used) for n, b in blocks if (used := uses_of_removed(b))] == []
-    assert len(uses_of_removed("$ dpflow thaw shop --because x\nfilter: plan")) == 3
 
 
 if __name__ == "__main__":

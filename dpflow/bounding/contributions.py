@@ -197,7 +197,8 @@ class Contributions:
     def bound(self, frame: Frame) -> Frame:
         """Return each person's contributed rows, with clipped columns.
 
-        Rows without a person are dropped. In clipped columns whatever is no number
+        Rows without a person are dropped: the id is missing, NaN, or of another type
+        than `objects` says. In clipped columns whatever is no number
         (NaN, None) counts as zero before it is clipped, infinities as the bounds; they
         never raise, for an error would tell of them. Two frames are neighbours if they
         agree, in order, on the rows of all other people.
@@ -210,7 +211,8 @@ class Contributions:
 
         Returns:
             A frame of the same kind, its rows in the same order, which lazy tables do
-            not have; clipped columns hold integers.
+            not have; clipped columns hold integers. A pandas index of numbers without a
+            name is made anew.
 
         Raises:
             ContributionsError: If it is no such frame, or lacks a column, or if the

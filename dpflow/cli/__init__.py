@@ -29,7 +29,6 @@ from dpflow.cli import (
 from dpflow.cli.output import begin_output, end_output, fail
 from dpflow.cli.params import declare
 from dpflow.exceptions import DpflowError
-from dpflow.removed import COMMANDS
 
 __all__ = ["app", "main"]
 
@@ -43,12 +42,6 @@ class _Commands(TyperGroup):
         except DpflowError as error:
             fail(error.message)
             raise typer.Exit(1) from error
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        for name in (args[0], " ".join(args[:2])):
-            if name in COMMANDS and name not in self.commands:
-                ctx.fail(f"There is no command '{name}'. {COMMANDS[name]}")
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

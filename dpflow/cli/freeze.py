@@ -101,12 +101,8 @@ def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError 
     result = [item for item in refusals(ledger) if item.body.get("flow") == flow]
     if not result:
         return None
-    # A step that was refused with its run would fit alone: the run has to.
-    run = result[0].body.get("refused_with")
-    whole = [item for item in result if run and item.body.get("covers") == run]
-    refusal = (whole or result)[0]
-    body = refusal.body
-    names = body.get("datasets") or [refusal.dataset]
+    body = result[0].body
+    names = body.get("datasets") or [result[0].dataset]
     request = Request(
         reservation=uuid.uuid4().hex,
         owner="0" * 32,

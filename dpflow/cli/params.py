@@ -120,10 +120,6 @@ PARAMS: dict[str, Any] = {
     "name": Argument(
         metavar="KEY", help="Release key, or id, or the first characters of the id."
     ),
-    "new_key": _option(
-        "Write a private key to PATH and its public key to PATH.pub; sign nothing.",
-        metavar="PATH",
-    ),
     "new_term": "Open a term with tallies of its own; needs --reason.",
     "no_forecast": "Draw no forecast.",
     "out": _option("The file to write.", "--out", "-o"),

@@ -274,10 +274,10 @@ def _unsourced(policy: Policy) -> Iterator[Advice]:
     if policy.source is None and not policy.dataset.startswith(PREFIX):
         yield Advice(
             "no-source",
-            "It names no `source`: a new ledger forgets what was spent, "
-            "and nothing notices.",
-            "Name the data behind it, such as `source: warehouse.sales`: the first "
-            "ledger that charges it governs it.",
+            "It names no `source`: a second dataset of the ledger could promise a "
+            "budget of its own for the same data.",
+            "Name the data behind it, such as `source: warehouse.sales`: another "
+            "dataset that names it is refused.",
         )
 
 

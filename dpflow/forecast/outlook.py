@@ -302,7 +302,7 @@ def loads_of_run(
             spent=charge.spent,
             peaks=charge.peaks,
             renewed=renewed,
-            again=None if by or run.reservations else _again(charge.gate, run),
+            again=None if by else _again(charge.gate, run),
         )
         for charge in charges.values()
         for renewed in (by in PERIODS and bool(charge.gate.partition),)

@@ -368,7 +368,7 @@ class Execution:
                 )
         if cell is not None:
             warned += self._report_cell(cell)
-        drawn = {"as_drawn": False}
+        drawn: dict[str, Any] = {"as_drawn": False}
         if self._drawn is not None:
             drawn = self._drawn.describe(self.value)
         if "measures" in self.request.body and not drawn["as_drawn"]:
@@ -390,7 +390,7 @@ class Execution:
             "value": text,
         }
         try:
-            digest = self.project.ledger.settle(reservation, **settlement)
+            settled = self.project.ledger.settle(reservation, **settlement)
         except BaseException as error:
             # Otherwise requests of its key would wait for the end of this process.
             unsettled.add(reservation, **settlement)
@@ -399,7 +399,7 @@ class Execution:
             self._warn(f"it stays charged in full and unsettled: {error.message}")
         else:
             unsettled.running.discard(reservation)
-            self.place.tell("settled", self.request, outcome=outcome, digest=digest)
+            self.place.tell_settled(self.request, settled, outcome)
 
     def _warn(self, text: str) -> None:
         warn(self.request.step, text)

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from dpflow.exceptions import DpflowError, ReservationConflict
 from dpflow.ledger import Ledger
+from dpflow.ledger.views.entries import alert_text
 
 logger = logging.getLogger("dpflow")
 
@@ -63,7 +64,8 @@ class Unsettled:
         settlement = self._owed.get(reservation)
         if settlement is None:
             return False
-        self._ledger.settle(reservation, **settlement)
+        for alert in self._ledger.settle(reservation, **settlement).alerts:
+            logger.warning("%s", alert_text(alert.account, alert.threshold))
         self._owed.pop(reservation, None)
         return True
 

@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import Any
@@ -33,7 +32,7 @@ from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import Ledger
 from dpflow.ledger.decision.terms import agrees
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.records import Granted, Request, Settled
 from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.entries import alert_text
 from dpflow.noise.sources import OWN
@@ -52,8 +51,6 @@ _warned: WeakSet[Callable[..., Any]] = WeakSet()
 #: The calls of steps without a key, by bodies; None after the warning.
 _charged: WeakKeyDictionary[Callable[..., Any], set[Any]] = WeakKeyDictionary()
 _COMPARED, _MOST_CALLS = (str, int, float, date, type(None)), 1000
-#: The runs of the `reserve_run` blocks that this context is in, nearest first.
-current_runs: ContextVar[tuple[str, ...]] = ContextVar("dpflow_runs", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +117,7 @@ class Place:
         self.tell(kind, request, message=refusal.message, **details)
 
     def tell_granted(self, request: Request, answer: Granted) -> None:
-        """Tell that a step's worst case is held, and what it is the first to reach."""
+        """Tell that a step's worst case is held, and which terms it opens."""
         self.tell("reserved", request)
         for term in answer.opened:
             logger.info("term %s of %r is charged first", term.number, term.book)
@@ -128,6 +125,10 @@ class Place:
             why = {"term": term.number, "reason": term.facts["reason"]}
             budget = term.facts["pinned"]["budget"]
             self.tell("term-opened", request, **named, **why, **budget)
+
+    def tell_settled(self, request: Request, answer: Settled, outcome: str) -> None:
+        """Tell that a step's charge has ended, and which thresholds it crossed."""
+        self.tell("settled", request, outcome=outcome, digest=answer.digest)
         for alert in answer.alerts:
             used = alert_text(alert.account, alert.threshold)
             logger.warning("%s, after step %r", used, request.step)
@@ -230,7 +231,6 @@ def ask(
         policies,
         cost,
         step=step.name,
-        preflights=runs_around(place),
         partitions=call.partitions,
         release_key=release_key,
         key_text=call.key or "",
@@ -333,12 +333,6 @@ def _check_person_budgets(step: Step, project: Project, request: Request) -> Non
         message = f"PersonBudgets() cannot be charged: {problem}. The step did not run."
         require(not is_there, message)
     people_folder(project.settings)
-
-
-def runs_around(place: Place) -> tuple[str, ...]:
-    """Return the runs whose reservation a step may draw from, nearest first."""
-    flows = (flow.run for flow in place.flows if flow.run is not None)
-    return (*current_runs.get(), *flows)
 
 
 def owner_of(project: Project) -> str:

@@ -199,17 +199,11 @@ def _give_back(project: Project, request: Request, answer: Answer) -> None:
 
 
 def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
-    """Log that the cost changed, or that the run's reservation did not hold it."""
+    """Log that a release of another cost is replayed."""
     if isinstance(answer, Replayed) and answer.made_at is not None:
         logger.warning(
             "release %r of DP step %r is replayed with its own cost, %s; the cost that "
             "the step declares now, %r, is for new releases",
             *(request.key_text, request.step, answer.made_at, request.cost),
-        )
-    if isinstance(answer, Granted) and answer.beyond:
-        logger.warning(
-            "DP step %r is beyond the reservation of its run. Declare it in "
-            "reserve_run=.",
-            request.step,
         )
     return answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -113,7 +112,6 @@ def check_size(name: str, shape: Shape) -> None:
         raise ConfigurationError(msg) from None
 
 
-@lru_cache(maxsize=1024)
 def unstorable(body: Callable[..., Any]) -> str | None:
     """Return the name of a returned type that no release can hold, if annotated."""
     kind = unstorable_type(_returned(body))

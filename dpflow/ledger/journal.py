@@ -3,13 +3,13 @@
 Following an entry calls it again and compares. What each kind does to an account's
 (settled, held), for the amount a of its posting and what its charge holds there:
 
-    open, tighten, freeze, unfreeze, refuse, withdraw, checkpoint, pay
+    open, tighten, freeze, unfreeze, refuse, withdraw, pay
                         nothing
-    reserve             held + a (nothing, if the run's reservation held it already)
+    reserve             held + a
     settle              held - what the charge holds, settled + a; a is all that it
                         holds, unless `may_return`
     forfeit             held - a, settled + a; a is what the charge holds
-    void, seal          held - a; a is what the charge holds
+    void                held - a; a is what the charge holds
     adjust, repair      settled + a
 """
 
@@ -27,7 +27,6 @@ from dpflow.ledger.rows import (
     added_up,
     evidence_keys,
     granted_key,
-    held_key,
     may_return,
     split,
     term_key,
@@ -100,14 +99,12 @@ def follow(state: State, draft: Entry) -> Entry:
 
 def _accounts(state: State, draft: Entry, kind: Kind, held: Sums) -> Rows:
     """Return the accounts that an entry moves, as they are after it."""
-    # What a step draws from its run's reservation is held already.
-    holds = kind.holds and "preflight" not in draft.body
     notes = "alerts" in draft.body or "overdrawn" in draft.body
     rows: Rows = {}
     for name, amount in draft.amounts.items():
         key = ACCOUNT + name
         _, done, holding, *flags = state.row(key) or [(0,) * len(amount)] * 3
-        if holds:
+        if kind.holds:
             holding = [*map(add, holding, amount)]
         elif kind.ends:
             holding = [*map(sub, holding, held.get(name, ()))]
@@ -150,20 +147,15 @@ def _reserve(state: State, draft: Entry, rows: Rows) -> None:
     if name is None or state.row(f"charge/{name}") is not None or not amounts:
         what = f"it reserves for charge {name}, which exists, or has no name or amounts"
         raise JournalError(what)
-    key, covers = body.get("key"), body.get("covers")
+    key = body.get("key")
+    # The last two fields are a part of the row's form; no decision reads them.
     rows[f"charge/{name}"] = {
         "state": "open",
         "owner": str(body["owner"]),
         "key": key,
-        "run": covers,
+        "run": None,
         "repairs": state.repairs,
     }
-    if "preflight" in body:
-        _draw(state, body["preflight"]["id"], amounts, rows)
-    if covers is not None:
-        run = _run(state, covers)
-        rows[f"run/{covers}"] = {**run, "reservation": name, "unheld": None}
-        rows |= {held_key(name, account): a for account, a in amounts.items()}
     if key is not None:
         rows[f"release/{key}"] = {"charge": name, "state": "claimed", "digest": None}
     for account, amount in amounts.items():
@@ -184,39 +176,13 @@ def _note_flow(state: State, draft: Entry, rows: Rows) -> None:
             _name_book(state, book, rows, [flow])
 
 
-def _draw(state: State, reservation: str, amounts: Sums, rows: Rows) -> None:
-    """Take what a step holds now out of what its run's reservation holds."""
-    whole = state.charge(reservation)
-    if whole is None or whole.state != "open" or whole.covers is None:
-        what = f"charge {reservation} is no open run reservation"
-        raise JournalError(what)
-    for name, amount in amounts.items():
-        if not any(amount):
-            continue
-        left = tuple(map(sub, whole.held.get(name, (-1,) * len(amount)), amount))
-        if min(left) < 0:
-            what = f"it draws {list(amount)} of {list(whole.held.get(name, ()))}"
-            raise JournalError(what)
-        rows[held_key(reservation, name)] = left
-
-
 def _end(state: State, draft: Entry, charge: Charge, rows: Rows) -> None:
     """End a charge."""
-    kind, amounts, body = draft.kind, draft.amounts, draft.body
-    held, covers = charge.held, charge.covers
+    kind, amounts, held = draft.kind, draft.amounts, charge.held
     if held.keys() != amounts.keys():
         what = f"it ends charge {charge.id} on some of its accounts only"
         raise JournalError(what)
-    if (kind, covers is None) in (("seal", True), ("settle", False)):
-        # The rest of a run reservation returns, because no body ran under it.
-        what = f"a {kind} is no end of charge {charge.id}"
-        raise JournalError(what)
-    repaired = covers is not None and charge.repairs != state.repairs
-    drawn = kind == "void" and held != charge.made.amounts
-    if drawn or (repaired and kind in ("void", "seal")):
-        what = "it returns a run reservation of which something was drawn, perhaps"
-        raise JournalError(what)
-    less = kind == "settle" and may_return(body, charge.added)
+    less = kind == "settle" and may_return(draft.body, charge.added)
     for name, amount in amounts.items():
         whole = held[name]
         if amount != whole and not (less and all(map(le, amount, whole))):
@@ -224,9 +190,6 @@ def _end(state: State, draft: Entry, charge: Charge, rows: Rows) -> None:
             raise JournalError(what)
     before = state.row(f"charge/{charge.id}")
     rows[f"charge/{charge.id}"] = {**before, "state": KINDS[kind].ends}
-    if covers is not None:
-        for name, amount in held.items():
-            rows[held_key(charge.id, name)] = (0,) * len(amount)
     if charge.key is not None:
         _end_release(state, draft, charge, rows)
 
@@ -248,8 +211,8 @@ def _adjust(state: State, draft: Entry, rows: Rows) -> None:
     """Charge what an operator says: of a step, or of prior spending."""
     if draft.charge is not None:
         charge, row = state.charge(draft.charge), state.row(f"charge/{draft.charge}")
-        if charge is None or charge.covers is not None:
-            what = f"it corrects charge {draft.charge}, which is no step's"
+        if charge is None:
+            what = f"it corrects charge {draft.charge}, which does not exist"
             raise JournalError(what)
         added = added_up(charge.added, draft.amounts)
         rows[f"charge/{draft.charge}"] = {**row, "added": added}
@@ -316,8 +279,6 @@ def _refuse(state: State, draft: Entry, rows: Rows) -> None:
         if name == charged:
             halted = (*run["halted"], *body.get("halts", ()))
             run["halted"] = [*dict.fromkeys(halted)]
-        if name == body.get("covers"):
-            run["unheld"] = draft.number
         rows[f"run/{name}"] = run
 
 
@@ -368,7 +329,6 @@ class Kind(NamedTuple):
         decides: Whether it is a person's decision that moves no budget.
         witnessed: Whether the witness gets a line of it. What ends a charge raises no
             use.
-        often: Whether every step writes one; the others have an index.
         operator: Whether only an operator may write it.
     """
 
@@ -380,7 +340,6 @@ class Kind(NamedTuple):
     posts: bool = False
     decides: bool = False
     witnessed: bool = False
-    often: bool = False
     operator: bool = False
 
     @property
@@ -390,36 +349,35 @@ class Kind(NamedTuple):
 
 
 _TERM = Kind(_pin, decides=True, witnessed=True, operator=True)
-_END = Kind(posts=True, often=True)
+_END = Kind(posts=True)
 _BY_HAND = Kind(posts=True, settles=True, witnessed=True, operator=True)
 
-#: The only list of kinds; SQL takes them from here.
+#: The only list of kinds; SQL takes those of operators from here.
 KINDS: Mapping[str, Kind] = {
     "open": _TERM,
     "tighten": _TERM,
     "freeze": Kind(_freeze, frozenset({"frozen"}), decides=True, witnessed=True),
     "unfreeze": Kind(_freeze, decides=True, witnessed=True, operator=True),
     "withdraw": Kind(_withdraw),
-    "checkpoint": Kind(witnessed=True, operator=True),
-    "refuse": Kind(_refuse, frozenset({"covers", "halts", "runs"})),
+    "refuse": Kind(_refuse, frozenset({"halts", "runs"})),
     "reserve": Kind(
         _reserve,
-        frozenset({"covers", "key", "owner", "preflight", "alerts"}),
+        frozenset({"key", "owner", "alerts"}),
         holds=True,
         posts=True,
         witnessed=True,
-        often=True,
     ),
-    "settle": _END._replace(settles=True, ends="settled"),
+    "settle": _END._replace(settles=True, ends="settled", facts=frozenset({"alerts"})),
     "void": _END._replace(ends="void"),
-    "forfeit": _END._replace(settles=True, ends="forfeited", often=False),
-    "seal": _END._replace(ends="sealed"),
-    "pay": Kind(_pay, frozenset({"people"}), witnessed=True, often=True),
+    "forfeit": _END._replace(
+        settles=True, ends="forfeited", facts=frozenset({"alerts"})
+    ),
+    "pay": Kind(_pay, frozenset({"people"}), witnessed=True),
     "adjust": _BY_HAND._replace(
-        also=_adjust, facts=frozenset({"evidence", "overdrawn"})
+        also=_adjust, facts=frozenset({"alerts", "evidence", "overdrawn"})
     ),
     "repair": _BY_HAND._replace(
-        also=_repair, facts=frozenset({"overdrawn", "people", "repairs"})
+        also=_repair, facts=frozenset({"alerts", "overdrawn", "people", "repairs"})
     ),
 }
 _FACTS = frozenset().union(*(kind.facts for kind in KINDS.values()))

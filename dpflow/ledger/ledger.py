@@ -7,7 +7,7 @@ settled stays in full, permanently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -22,15 +22,21 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.interrupts import suppress
-from dpflow.ledger.combiner import Combiner
-from dpflow.ledger.decision.admit import Reserve, kept_or_error
+from dpflow.ledger.continuity import NewestEntry
+from dpflow.ledger.decision.admit import Reserve, released
 from dpflow.ledger.decision.settlement import End, Forfeit
 from dpflow.ledger.entry import JournalError
-from dpflow.ledger.following import TooFar, Trail
 from dpflow.ledger.keys import Digests
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.provenance import provenance, writer
-from dpflow.ledger.records import Answer, Conditions, Granted, Replayed, Request
+from dpflow.ledger.records import (
+    Answer,
+    Conditions,
+    Granted,
+    Replayed,
+    Request,
+    Settled,
+)
 from dpflow.ledger.state import State
 from dpflow.ledger.storage.base import readable
 from dpflow.ledger.storage.owners import Liveness
@@ -69,8 +75,7 @@ class Ledger:
         self.id, self.environment, _ = storage.identity
         self.watch = Watch(storage.place, witness and witness(self.id))
         self.digests = Digests(storage)
-        self._trail = Trail(storage, self.watch)
-        self._combiner = Combiner(self.ask_all)
+        self._newest = NewestEntry(storage.place)
 
     def label(self) -> dict[str, Any]:
         """Return who sends a command, when, and how it is decided."""
@@ -84,166 +89,139 @@ class Ledger:
     # Every operation
 
     def ask(self, command: Command) -> Any:
-        """Answer one command; an answer that is an error is raised.
+        """Answer a command; an answer that is an error is raised.
 
         Raises:
             DpflowError: If it was refused, or could not be decided.
             LedgerUnavailable: If the ledger did not answer. Whether it decided is
                 unknown.
         """
-        return _raised(self.ask_all([command])[0])
-
-    def ask_all(self, commands: Sequence[Command]) -> list[Any]:
-        """Answer several commands one after another in one transaction.
-
-        Returns:
-            An answer for each; one that failed contributes nothing.
-        """
-        commands = [c if c.at else replace(c, **self.label()) for c in commands]
+        if not command.at:
+            command = replace(command, **self.label())
         if (why := self.storage.unwritable) is not None:
-            return self._replayed(commands, why)
-        decisions = self._sent(commands)
-        try:
-            # The answers are for the time when the witness has the entries.
-            self.watch.record(e for d in decisions for e in (*d.earlier, *d.entries))
-        except LedgerError as error:
-            return [self._unwitnessed(each, error) for each in decisions]
-        return [each.answer for each in decisions]
+            answer = self._replayed(command, why)
+        else:
+            decision = self._sent(command)
+            answer = decision.answer
+            try:
+                # The answer is for the time when the witness has the entries.
+                self.watch.record((*decision.earlier, *decision.entries))
+            except LedgerError:
+                if not self._is_answered_unwitnessed(decision):
+                    raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Decide a request without writing the decision."""
         command = Reserve(request=request, **self.label())
-        if (why := self.storage.unwritable) is not None:
-            replayed: Answer | DpflowError = self._replayed([command], why)[0]
-            return replayed
-        with self.storage.read() as reading, readable(self.place):
-            state = self._alive(reading.load(command.keys), [command])
-            answer: Answer | DpflowError = self._each(state, [command])[0].answer
+        try:
+            if (why := self.storage.unwritable) is not None:
+                answer: Answer | DpflowError = self._replayed(command, why)
+                return answer
+            with self.storage.read() as reading, readable(self.place):
+                state = self._with_living(reading.load(command.keys), command)
+                answer = command.decide(state).answer
+        except (LedgerUnavailable, LedgerCorrupt):
+            raise
+        except DpflowError as error:
+            return error
         return answer
 
-    def _sent(self, commands: Sequence[Command]) -> list[Decision]:
-        """Have commands decided, and again if the outcome is unknown.
+    def _sent(self, command: Command) -> Decision:
+        """Have a command decided, and again if the outcome is unknown.
 
         The ids exist before sending, so that the second attempt, on a fresh
         connection, either finds the answer or decides anew. It does not happen where
         the ledger was busy: the wait would be twice as long.
         """
-        prepare: Callable[[], object] | None = None
-        may_resend = all(command.resent for command in commands)
+        solve: Callable[[], object] | None = None
+        may_resend = command.resent
         for attempt in count():
             try:
-                if prepare is not None:
+                if solve is not None:
                     # No transaction is open, but perhaps that of a caller that a
                     # signal has interrupted.
                     with only_solved(active=False):
-                        prepare()
+                        solve()
                 with only_solved(active=attempt < _LOOKUPS):
-                    return self._transacted(commands)
-            except TooFar:
-                prepare = self._trail.catch_up
+                    return self._transacted(command)
             except NotSolved as missing:
-                prepare = missing.solve
+                solve = missing.solve
             except LedgerUnavailable as error:
                 if "waited" in error.details or not may_resend:
                     raise
-                prepare, may_resend = None, False
-                commands = [replace(command, again=True) for command in commands]
+                solve, may_resend = None, False
+                command = replace(command, again=True)
         raise AssertionError
 
-    def _transacted(self, commands: Sequence[Command]) -> list[Decision]:
-        """Decide commands in one transaction.
+    def _transacted(self, command: Command) -> Decision:
+        """Decide a command in one transaction.
 
         Raises:
             NotSolved: If a number is not solved yet; then nothing was decided.
-            TooFar: If more entries are new than are followed within a transaction.
         """
         with self.storage.write() as transaction, readable(self.place):
-            state = self._loaded(transaction, commands)
-            head = state.head
+            state = self._loaded(transaction, command)
             try:
-                decisions = self._each(state, commands)
+                decision = command.decide(state)
             except NotSolved:
 
                 def solve() -> None:
-                    # The same decisions solve all that they need. One whose keys could
+                    # The same decision solves all that it needs. One whose keys could
                     # not all be tried without a number has not loaded the others yet.
                     with suppress(JournalError):
-                        self._each(state, commands)
+                        command.decide(state)
 
                 raise NotSolved(solve) from None
-            if entries := [e for d in decisions for e in d.entries]:
-                values = [item for d in decisions for item in d.kept.items()]
-                transaction.append(entries, dict(values))
-        self._trail.went_on(head, entries)
-        return decisions
+            if decision.entries:
+                transaction.append(decision.entries, decision.kept)
+        self._newest.note(decision.state)
+        return decision
 
-    def _each(self, state: State, commands: Iterable[Command]) -> list[Decision]:
-        """Decide commands one after another; one that fails contributes nothing."""
-        decisions: list[Decision] = []
-        for command in commands:
-            try:
-                self.watch.check_sources(command.reads)
-                decision = command.decide(state)
-            except (LedgerUnavailable, LedgerCorrupt):
-                raise
-            except DpflowError as error:
-                decision = Decision(state, command, error)
-            decisions.append(decision)
-            state = decision.state
-        return decisions
-
-    def _loaded(self, reading: Reading, commands: Sequence[Command]) -> State:
-        """Load the keys of commands, checked against the witness if one is guarded."""
-        guarded = any(command.guarded for command in commands)
+    def _loaded(self, reading: Reading, command: Command) -> State:
+        """Load the keys of a command, checked against the witness if it is guarded."""
 
         def needs(state: State) -> Iterator[str]:
-            keys = (each.keys(state) for each in commands)
-            return chain(("repairs", *self._trail.keys), *keys)
+            return chain(self._newest.keys, command.keys(state))
 
-        state = self.watch.load(reading, needs, guarded=guarded)
-        if not self._trail.is_complete or any(command.follows for command in commands):
-            # Without a witness nothing tells a repaired ledger from an older copy.
-            witnessed = self.watch.witness is not None
-            self._trail.follow(reading, replaced=witnessed and not guarded)
-            self._trail.check(reading, reading.tagged)
-        elif self._trail.goes_on(state):
-            self._trail.check(reading, reading.tagged)
-        return self._alive(state, commands)
+        state = self.watch.load(reading, needs, guarded=command.guarded)
+        if command.continues:
+            self._newest.check(reading, state)
+        return self._with_living(state, command)
 
-    def _alive(self, state: State, commands: Sequence[Command]) -> State:
-        """Add the living owners of those open charges that matter to commands."""
-        asking = {c.request.owner for c in commands if isinstance(c, Reserve)}
-        names = [name for c in commands for name in c.charges_met(state) if name]
-        others = {c.owner for c in map(state.charge, names) if c and c.state == "open"}
-        living = {owner for owner in others - asking if self.owners.alive(owner)}
+    def _with_living(self, state: State, command: Command) -> State:
+        """Add the living owners of those open charges that matter to a command."""
+        charges = map(state.charge, filter(None, command.charges_met(state)))
+        owners = {c.owner for c in charges if c is not None and c.state == "open"}
+        asking = {command.request.owner} if isinstance(command, Reserve) else set()
+        living = {owner for owner in owners - asking if self.owners.alive(owner)}
         state.alive = asking | living
         return state
 
-    def _unwitnessed(self, decision: Decision, error: LedgerError) -> Any:
-        """Give a charge back that the witness does not have.
+    def _is_answered_unwitnessed(self, decision: Decision) -> bool:
+        """Return whether a decision stands that the witness does not have.
 
-        No body has started. The witness gets every other decision when it is enrolled
-        anew.
+        A charge is given back: no body has started. The witness gets every other
+        decision when it is enrolled anew.
         """
         if isinstance(decision.answer, Granted):
             with suppress(DpflowError):
                 self.void(decision.answer.reservation, reason="not witnessed")
-        elif not any(map(is_witnessed, decision.entries)):
-            return decision.answer
-        # One for each: a traceback belongs to the thread that raises it.
-        return type(error)(error.message, **error.details)
+            return False
+        return not any(map(is_witnessed, decision.entries))
 
-    def _replayed(
-        self, commands: Sequence[Command], why: LedgerUnavailable
-    ) -> list[Any]:
-        """Answer with stored releases where nothing can be charged, or an error."""
-        if not any(isinstance(command, Reserve) for command in commands):
+    def _replayed(self, command: Command, why: LedgerUnavailable) -> Any:
+        """Answer with a stored release where nothing can be charged.
+
+        Raises:
+            LedgerUnavailable: If there is none.
+        """
+        if not isinstance(command, Reserve):
             raise why
-        while True:
-            self._trail.catch_up()
-            with suppress(TooFar), self.storage.read() as reading, readable(self.place):
-                state = self._loaded(reading, commands)
-                return [kept_or_error(state, command, why) for command in commands]
+        with self.storage.read() as reading, readable(self.place):
+            return released(self._loaded(reading, command), command.request) or why
 
     # The life of a charge
 
@@ -258,7 +236,7 @@ class Ledger:
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
         command = Reserve(request=request, **self.label())
-        answer: Answer = _raised(self._combiner.ask(command))
+        answer: Answer = self.ask(command)
         if isinstance(answer, Replayed):
             name = request.key_text or request.step
             value, digest = answer.value, answer.digest
@@ -273,7 +251,7 @@ class Ledger:
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
         reported: Outcome | None = None,
-    ) -> str | None:
+    ) -> Settled:
         """Post a charge and, in the same transaction, keep the step's release.
 
         A step that reports its outcome is charged what its accounts' theorems allow
@@ -286,9 +264,6 @@ class Ledger:
             body: Further facts for the journal.
             reported: Number of sub-steps that ran, or cell of the mechanism's output.
 
-        Returns:
-            The digest of the stored value.
-
         Raises:
             ReservationConflict: If the charge was voided or forfeited.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
@@ -296,8 +271,7 @@ class Ledger:
         digest = None if value is None else self.digests.of_value(reservation, value)
         facts = {**(body or {}), "outcome": outcome, "digest": digest}
         end = self._end("settle", reservation, facts, value=value, reported=reported)
-        _raised(self._combiner.ask(end))
-        return digest
+        return Settled(digest=digest, alerts=self.ask(end))
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -310,31 +284,14 @@ class Ledger:
         """
         self.ask(self._end("void", reservation, {"reason": reason}))
 
-    def forfeit(self, reservation: str, *, reason: str) -> None:
+    def forfeit(self, reservation: str, *, reason: str) -> Settled:
         """Post a charge in full whose process has ended.
 
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        self.ask(self._end("forfeit", reservation, {"reason": reason}))
-
-    def seal(self, run: str, *, outcome: str) -> bool:
-        """End a flow run's preflight: no step draws after it, and the rest is returned.
-
-        Args:
-            run: The run that the preflight holds.
-            outcome: How the run ended, "completed" or "failed", for the journal.
-
-        Returns:
-            Whether there was one to seal: it was refused, sealed or closed before, if
-            not.
-
-        Raises:
-            ReservationConflict: If another process runs the flow, or the ledger lost
-                charges since: then nothing is returned.
-            LedgerUnavailable: If the ledger did not answer; the rest stays held.
-        """
-        return bool(self.ask(self._end("seal", "", {"outcome": outcome}, run=run)))
+        alerts = self.ask(self._end("forfeit", reservation, {"reason": reason}))
+        return Settled(digest=None, alerts=alerts)
 
     def _end(self, kind: str, charge: str, body: Mapping[str, Any], **more: Any) -> End:
         facts = {"owner": self.owners.mine(), **self.label(), **more}
@@ -345,10 +302,3 @@ class Ledger:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
         self.storage.close()
-
-
-def _raised(answer: Any) -> Any:
-    """Return an answer, or raise it if it is an error."""
-    if isinstance(answer, Exception):
-        raise answer
-    return answer

@@ -20,17 +20,13 @@ from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.entry import Entry, Sums, written
 from dpflow.ledger.journal import after
 from dpflow.ledger.rows import (
-    NONE,
     account_key,
-    granted_key,
     roots_of,
     split,
     term_key,
 )
-from dpflow.ledger.state import State, charge_keys
+from dpflow.ledger.state import State
 from dpflow.periods import part_at, place_of
-from dpflow.policy import Policy
-from dpflow.policy.windows import MOST_LENGTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +40,13 @@ class Command(ABC):
         applies: Whether a step with it opens a term under its policy.
         again: Whether this is the second sending, so that the first may have succeeded.
         guarded: Whether it is decided only while the witness agrees with the ledger.
-        follows: Whether all new entries are followed before it is decided, also where
-            the process followed all earlier ones. A command whose entries the witness
-            notes has to: a process that begins to follow at its line reads no earlier
-            entry.
         resent: Whether it is sent again where its outcome is unknown.
+        continues: Whether the ledger must have the newest entry that this process saw.
     """
 
     guarded: ClassVar[bool] = False
-    follows: ClassVar[bool] = True
     resent: ClassVar[bool] = True
+    continues: ClassVar[bool] = True
 
     at: str = ""
     writer: str = ""
@@ -71,11 +64,6 @@ class Command(ABC):
         with suppress(Exception):
             self.decide(replace(state, missing=missing))
         return missing
-
-    @property
-    def reads(self) -> Sequence[Policy]:
-        """The policies of the datasets that a step reads."""
-        return ()
 
     def charges_met(self, _: State) -> Iterable[str | None]:
         """Return charges whose decision depends on whether their owner runs."""
@@ -203,29 +191,6 @@ def terms_of_accounts(state: State, accounts: Iterable[str]) -> Iterator[str]:
         yield f"term/{root}"
         yield f"book/{split(root)[0]}"
         yield account_key(root)
-
-
-def keys_followed(state: State, entry: Entry) -> Iterator[str]:
-    """Yield the keys that following an entry reads; some once others were loaded.
-
-    An entry whose rows leave out a key that it has to name is not followed.
-    """
-    terms = terms_of_accounts(state, entry.amounts)
-    yield from ("repairs", *entry.rows, *terms)
-    length = min(entry.body.get("window", 0), MOST_LENGTH)
-    for name in entry.amounts if length else ():
-        near = accounts_near(name, length) if split(name)[4] else ()
-        yield from (account_key(each) for _, each in near)
-    for charge in (entry.charge, (entry.body.get("preflight") or NONE).get("id")):
-        if charge is not None:
-            yield from charge_keys(state, charge)
-    if entry.kind in ("open", "tighten"):
-        book = str(entry.body["book"])
-        yield from all_terms(state, book)
-        yield account_key(f"{book}#{entry.body['term']['number']}")
-    if entry.kind == "reserve":
-        step = str(entry.body["step"])
-        yield from (granted_key(step, name) for name in entry.amounts)
 
 
 # Gates as a term pins them

@@ -83,9 +83,6 @@ class Request:
         makers: The function by that digest, and those that it was before it was moved.
         fresh: Whether to draw anew, at a new charge, although there is a release.
         on_change: "refuse" if a release of another cost is an error.
-        preflights: Runs whose preflight may hold the step's worst case, nearest first.
-        covers: For a preflight, the run that it holds.
-        planned: For a preflight, its steps; the ids of their reservations are unused.
         body: Further facts for the journal: task run, attempt, version. Never data.
         shape: What the step declares of several numbers.
 
@@ -110,24 +107,18 @@ class Request:
     makers: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     on_change: str = "replay"
-    preflights: tuple[str, ...] = ()
-    covers: str | None = None
-    planned: tuple[Request, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
     shape: Shape = field(default_factory=Shape, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.policies or (self.covers is None) == bool(self.planned):
-            msg = (
-                f"step {self.step!r:.60} reads no dataset, or is a run reservation "
-                "without its run or without steps. It did not run."
-            )
+        if not self.policies:
+            msg = f"step {self.step!r:.60} reads no dataset. It did not run."
             raise ConfigurationError(msg)
         for names in (self.datasets, self.partitions):
             if len({*names}) != len(names):
                 msg = f"a step names each dataset and partition once, got {names!r:.80}"
                 raise ConfigurationError(msg)
-        runs = (*self.enclosing_runs, *self.preflights, self.covers, self.flow_run)
+        runs = (*self.enclosing_runs, self.flow_run)
         for pattern, texts in (
             (_ID, (self.reservation, self.owner, *self.partitions)),
             (_NAME, (self.step, self.flow, *runs)),
@@ -163,15 +154,9 @@ class Request:
             "partitions": list(self.partitions),
         }
 
-    @property
-    def plan(self) -> str | None:
-        """For a preflight, a digest of its steps."""
-        steps = [[each.facts(), each.release_key] for each in self.planned]
-        return digest(canonical(steps)) if steps else None
-
     def made(self, body: Mapping[str, Any]) -> bool:
         """Say whether a reserve entry with this body is of the same request."""
-        mine = {**self.facts(), "key": self.release_key, "planned": self.plan}
+        mine = {**self.facts(), "key": self.release_key}
         alike = sorted(mine.pop("datasets")) == sorted(body["datasets"])
         return alike and all(body.get(name) == said for name, said in mine.items())
 
@@ -204,13 +189,13 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A threshold of a policy that an account has reached for the first time.
+    """A threshold of a policy that the settled amounts of an account have crossed.
 
     Attributes:
         gate: The account's kind: "dataset", "partition", "population", "flow" for a
             share, or "odometer".
         name: Of the flow or partition, or "".
-        used_fraction: As of `AccountView`.
+        used_fraction: As of `AccountView`, of what is settled.
     """
 
     dataset: str
@@ -222,20 +207,28 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The end of a charge.
+
+    Attributes:
+        digest: Of the stored value; None if there is none.
+        alerts: Thresholds that were crossed with it.
+    """
+
+    digest: str | None
+    alerts: tuple[Alert, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
     Attributes:
-        alerts: Thresholds that were reached with it; empty for an id that was sent
-            again.
-        beyond: Whether the run has a preflight, and it did not cover the step.
         opened: Terms of which it is the first charge; empty for an id sent again, too.
     """
 
     reservation: str
     accounts: tuple[str, ...]
-    alerts: tuple[Alert, ...] = field(default=(), compare=False)
-    beyond: bool = field(default=False, compare=False)
     opened: tuple[Term, ...] = field(default=(), compare=False)
 
 
@@ -350,14 +343,12 @@ class OpenReservation:
 
     Attributes:
         body: Facts of the reservation, such as its step, flow, cost and accounts.
-        undrawn: For a run reservation, what no step has drawn, by account.
     """
 
     reservation: str
     body: Mapping[str, Any]
     alive: bool
     at: str
-    undrawn: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

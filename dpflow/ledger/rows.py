@@ -69,14 +69,12 @@ class Account(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """A step's claim on its accounts, or a flow run's on all of its steps.
+    """A step's claim on its accounts.
 
     Attributes:
-        state: "open", "settled", "void", "forfeited" or "sealed".
+        state: "open", "settled", "void" or "forfeited".
         owner: The process that holds it.
         key: The release that it makes, if it makes one.
-        covers: The flow run that it holds, if it is a run reservation.
-        repairs: How many repairs the ledger had when it began.
         added: What was charged for it by an operator, by account.
         held: What it holds now, by account.
         made: The entry that reserved it.
@@ -87,8 +85,6 @@ class Charge(NamedTuple):
     state: str
     owner: str
     key: str | None
-    covers: str | None
-    repairs: int
     added: Sums
     held: Sums
     made: Entry
@@ -110,20 +106,20 @@ class Release(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A flow run that met a refusal, or that a reservation holds.
+    """A flow run that met a refusal.
 
     Attributes:
         refusals: How many it met.
         halted: Odometer accounts that refused a step of it.
-        reservation: The newest charge that holds it.
-        unheld: The entry that refused its reservation, if none holds it since.
+        reservation: Always None: a part of the row's form.
+        unheld: The same.
     """
 
     id: str
     refusals: int = 0
     halted: Sequence[str] = ()
-    reservation: str | None = None
-    unheld: int | None = None
+    reservation: None = None
+    unheld: None = None
 
 
 # Keys
@@ -142,11 +138,6 @@ def term_key(book: str, number: int) -> str:
 @lru_cache(maxsize=1024)
 def _quoted(name: str) -> str:
     return quote(name, "")
-
-
-def held_key(charge: str, account: str) -> str:
-    """Return the key of what a run reservation holds on an account."""
-    return f"held/{_quoted(charge)}/{account}"
 
 
 def granted_key(step: str, account: str) -> str:

@@ -21,7 +21,6 @@ from dpflow.ledger.rows import (
     Term,
     account_key,
     granted_key,
-    held_key,
     split,
     sums_of_lists,
     term_key,
@@ -109,7 +108,7 @@ class State:
         A term that was opened on this state has no account yet.
         """
         kind, _, account = key.partition("/")
-        if kind in ("granted", "held"):
+        if kind == "granted":
             account = account.partition("/")[2]
         elif kind != "account":
             return False
@@ -173,13 +172,9 @@ class State:
         if name is None or row is None:
             return None
         made = self.made[name]
-        held: Mapping[str, Amounts] = {}
-        if row["state"] == "open":
-            held = made.amounts
-            if row["run"] is not None:
-                held = {a: tuple(self.row(held_key(name, a)) or ()) for a in held}
+        held = made.amounts if row["state"] == "open" else {}
         added = sums_of_lists(row.get("added", NONE))
-        fixed = row["state"], row["owner"], row["key"], row["run"], row["repairs"]
+        fixed = row["state"], row["owner"], row["key"]
         return Charge(name, *fixed, added, held, made, self.ends.get(name))
 
     def release(self, key: str | None) -> Release | None:
@@ -192,10 +187,6 @@ class State:
     def run(self, name: str) -> Run:
         """Return a flow run; one that no entry names met no refusal."""
         return Run(name, **(self.row(f"run/{name}") or NONE))
-
-    def reservation(self, run: str | None) -> Charge | None:
-        """Return the newest reservation of a flow run; None if it has none."""
-        return None if run is None else self.charge(self.run(run).reservation)
 
     def granted(self, step: str, account: str) -> Amounts | None:
         """Return the largest amount that a step was granted on an account."""
@@ -213,10 +204,8 @@ class State:
 
 
 def charge_keys(state: State, name: str) -> Iterator[str]:
-    """Yield the keys of a charge, of its release, and of what it holds for a run."""
+    """Yield the keys of a charge and of its release."""
     yield f"charge/{name}"
-    row, made = state.rows.get(f"charge/{name}"), state.made.get(name)
+    row = state.rows.get(f"charge/{name}")
     if row is not None and row["key"] is not None:
         yield f"release/{row['key']}"
-    if row is not None and made is not None and row["run"] is not None:
-        yield from (held_key(name, account) for account in made.amounts)

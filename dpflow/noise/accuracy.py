@@ -38,7 +38,8 @@ def widened(scale: Fraction) -> Fraction:
     """Return the scale of continuous noise as it is drawn, above the declared one.
 
     The nearest doubles of numbers are farther apart than the numbers by at most
-    `ADDED_SHARE` of the sensitivity, so that this noise has at most the declared price.
+    `ADDED_SHARE` of the sensitivity, so that this noise has at most the declared price
+    (docs/derivations/accuracy.md#doubles-of-numbers).
     """
     return scale * (1 + ADDED_SHARE)
 

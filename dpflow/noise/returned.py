@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import date, time, timedelta
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -73,10 +74,8 @@ class DrawnNumbers:
         # An object compares by its own code, and a value may hold itself.
         except without_interrupts(Exception):
             is_drawn = False
-        if not is_drawn:
-            return {"as_drawn": False}
-        known = {"known": self._known} if self._known else {}
-        return {"as_drawn": True, "as_int": self._as_int, **known}
+        known = {"known": self._known} if is_drawn and self._known else {}
+        return {"as_drawn": is_drawn, "as_int": self._as_int, **known}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
@@ -105,6 +104,10 @@ def numbers_in(value: Any) -> Iterator[Any]:
 def _rows(columns: list[Any]) -> Iterator[Any]:
     """Yield the entries of columns that may hold numbers, row by row."""
     read = map(column_of, columns)
-    held = [c.entries for c in read if c.kind in NUMBERS or c.kind == "object"]
-    for row in zip(*held, strict=True):
-        yield from numbers_in(row)
+    held = [c for c in read if c.kind in NUMBERS or c.kind == "object"]
+    rows = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
+    if all(column.kind in ("int", "float") for column in held):
+        yield from rows
+        return
+    for entry in rows:
+        yield from numbers_in(entry)

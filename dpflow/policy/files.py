@@ -26,7 +26,6 @@ from dpflow.policy.strict_yaml import (
     read_document,
 )
 from dpflow.policy.types import PROBLEM, did_you_mean, shown
-from dpflow.removed import FIELDS
 
 #: What to do where there is no folder of policies.
 NO_FOLDER_HINT = (
@@ -280,7 +279,7 @@ def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
     fields = _fields_around(place)
     name = str(place[-1]) if place else ""
     if kind == "extra_forbidden":
-        hint = FIELDS.get(name) or did_you_mean(name, fields)
+        hint = did_you_mean(name, fields)
         if len(place) > 1 and name in Policy.model_fields:
             hint = "Write it at the top of the policy."
         return place, "this field is unknown.", hint

@@ -127,8 +127,8 @@ class Policy(Governing):
     )
     source: Name | None = Field(
         default=None,
-        description="Public name of the data behind the dataset; one ledger governs "
-        "it, and any other needs a part of that one's budget.",
+        description="Public name of the data behind the dataset; no other dataset of "
+        "the ledger has the same, except within one population.",
         examples=["warehouse.sales.customers"],
     )
 

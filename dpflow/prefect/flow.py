@@ -35,7 +35,6 @@ from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
 from dpflow.prefect.run_context import current_run
-from dpflow.prefect.run_reservation import RunCostsLike, RunReservation
 from dpflow.prefect.states import refused_state
 
 P = ParamSpec("P")
@@ -56,7 +55,6 @@ def dp_flow(function: Callable[P, R], /) -> Flow[P, R]: ...
 def dp_flow(
     *,
     on_exhausted: OnExhausted | None = None,
-    reserve_run: RunCostsLike | None = None,
     **flow_options: Any,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
 
@@ -66,7 +64,6 @@ def dp_flow(
     /,
     *,
     on_exhausted: OnExhausted | None = None,
-    reserve_run: RunCostsLike | None = None,
     **flow_options: Any,
 ) -> Flow[P, R] | Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
@@ -81,12 +78,6 @@ def dp_flow(
         function: What it decorates, where it is written without parentheses.
         on_exhausted: Called with the refusal when a run has met one, after the ledger
             has committed it; whatever it raises is logged. It may be async.
-        reserve_run: The worst case of every step, by dataset, as
-            `{"cdnow": [Gaussian(sensitivity=1, sigma=20)] * 3}`, or a function of the
-            flow's parameters that returns that. All of it is held before the first
-            step runs. If it does not fit, stored releases are replayed, and the
-            first step that would draw ends the flow `BudgetExhausted`. What no step
-            drew is returned at its end.
         **flow_options: Every option of `prefect.flow`.
 
     Returns:
@@ -109,7 +100,6 @@ def dp_flow(
 
     def decorate(function: Callable[P, R]) -> Flow[P, R]:
         check_function(function, "dp_flow")
-        whole = RunReservation(reserve_run, function)
 
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -118,9 +108,8 @@ def dp_flow(
             value = None
             with _project_kept():
                 run = _execution()
-                with flushed(), noted_steps(run.id), whole.sealed():
+                with flushed(), noted_steps(run.id):
                     try:
-                        whole.begin(args, kwargs)
                         value = _finished(function(*args, **kwargs))
                     # A suspension is no Exception, and passes.
                     except without_interrupts(Exception) as error:
@@ -136,9 +125,8 @@ def dp_flow(
             with _project_kept():
                 run = await asyncio.to_thread(_execution)
                 try:
-                    with noted_steps(run.id), whole.sealed():
+                    with noted_steps(run.id):
                         try:
-                            await asyncio.to_thread(whole.begin, args, kwargs)
                             called = cast("Any", function(*args, **kwargs))
                             value = _finished(await called)
                         except without_interrupts(Exception) as error:
@@ -256,8 +244,7 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
     if isinstance(result, BudgetExhausted) and choices:
         if any(choice.schedule == "pause" for choice in choices):
             _pause_schedule()
-        halted = run.stopped or result.details.get("refused_with") is not None
-        if all(choice.flow == "skip" for choice in choices) and not halted:
+        if all(choice.flow == "skip" for choice in choices) and not run.stopped:
             # The refused step appears in its own state, in events and the artifact.
             return value
     return refused_state(result)

@@ -7,12 +7,15 @@ flow's state of it (PrefectHQ/prefect#7694); `dp_flow` does.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Self
 
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Cancelled
 from prefect.transactions import get_transaction
+from pydantic import SerializerFunctionWrapHandler, field_serializer
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.guard.request import Notice
@@ -62,6 +65,27 @@ class PrivateState(State[Any]):
     def __repr__(self) -> str:
         """Return the state without its data."""
         return str(self)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return what is pickled: without the data for Prefect's storage of results."""
+        fields: dict[Any, Any] = super().__getstate__()
+        if _is_for_storage():
+            fields["__dict__"] = {**fields["__dict__"], "data": None}
+        return fields
+
+    @field_serializer("data", mode="wrap")
+    def _serialize_data(
+        self, data: object, serialize: SerializerFunctionWrapHandler
+    ) -> Any:
+        return None if _is_for_storage() else serialize(data)
+
+
+def _is_for_storage() -> bool:
+    """Return True if Prefect writes a result; task runners pickle by themselves."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    while frame is not None and frame.f_globals["__name__"] != "prefect.serializers":
+        frame = frame.f_back
+    return frame is not None
 
 
 def private_state(value: Any) -> PrivateState:

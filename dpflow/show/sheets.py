@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.rule import COUNTS
-from dpflow.ledger.decision.refusal import amount_text, amounts_text
+from dpflow.ledger.decision.refusal import amount_text
 from dpflow.ledger.records import AccountView, OpenReservation
 from dpflow.ledger.views.entries import account_title, percent_text
 from dpflow.notebook import Sheet
@@ -81,7 +81,7 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     rows = [
         (
             each.reservation,
-            _held_step(each),
+            str(each.body["step"]),
             str(each.body.get("flow") or "-"),
             python_form(each.body["cost"]),
             each.at[:16].replace("T", " "),
@@ -91,15 +91,6 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     ]
     heads = ("reservation", "step", "flow", "cost", "since", "state")
     return Sheet(heads, rows, ("reservation",))
-
-
-def _held_step(item: OpenReservation) -> str:
-    """Name an open step; a run reservation with its run and undrawn amounts."""
-    if not item.undrawn:
-        return str(item.body["step"])
-    rest = next(iter(item.undrawn.values()))
-    run = f"run {item.body['covers']}: {amounts_text(rest)} undrawn"
-    return f"{item.body['step']}, {run}"
 
 
 def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:

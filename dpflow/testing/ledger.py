@@ -14,7 +14,6 @@ from unittest import mock
 from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.config import (
     ENVIRONMENT_VARIABLE,
-    KEY_VARIABLE,
     LEDGER_VARIABLE,
     NO_WITNESS,
     POLICIES_VARIABLE,
@@ -141,11 +140,9 @@ class LedgerForTests:
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
         """Return the granted executions, oldest first."""
         ends = {entry.charge: entry for entry in self._entries(*_STATES)}
-        # No body runs under a run reservation; its steps have their own.
         return [
             _charge(entry, ends.get(entry.charge))
             for entry in self._entries("reserve", dataset=dataset)
-            if entry.body.get("covers") is None
         ]
 
     def releases(self, dataset: str | None = None) -> list[ReleaseKept]:
@@ -195,7 +192,6 @@ def opened(folder: Path) -> Iterator[LedgerForTests]:
     }
     forget_projects()
     with mock.patch.dict(os.environ, variables):
-        os.environ.pop(KEY_VARIABLE, None)
         made = create_ledger(ours.url, environment=TEST_ENVIRONMENT, witness=NO_WITNESS)
         try:
             if source.is_dir():

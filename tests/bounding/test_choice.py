@@ -22,7 +22,11 @@ KEPT = [0, 6, 7, 0, 4, 6]
 def limits(rows=5, **choice):
     """Return bounds that only count."""
     return Contributions(
-        unit=("person",), max_rows=rows, relation="add-or-remove", **choice
+        unit=("person",),
+        max_rows=rows,
+        relation="add-or-remove",
+        objects="text",
+        **choice,
     )
 
 

@@ -340,7 +340,7 @@ def test_a_frame_that_cannot_be_bounded_is_refused():
         (pd.DataFrame([[1, 2, 3]], columns=["person", "amount", "amount"]), "once"),
         (pd.DataFrame({"person": [1], "amount": pd.Timestamp(0)}), "type Datetime"),
         (pl.DataFrame(TEXTS), "type String"),
-        (pd.DataFrame(TEXTS), "type String"),
+        (pd.DataFrame(TEXTS, dtype="string"), "type String"),
         (pd.DataFrame(TEXTS, dtype=object), r'Clip\(..., objects="decimal"\)'),
         (pl.DataFrame(TEXTS, schema_overrides={"amount": pl.Object}), "type Object"),
         (pd.DataFrame(TEXTS).astype("string[pyarrow]"), "type String"),

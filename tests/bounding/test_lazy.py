@@ -35,7 +35,7 @@ CLIPS = {"amount": Clip(-2, 3, grid="0.01"), "whole": Clip(-5, 9)}
 
 def limits(rows=2, **options):
     """Return bounds of these tables."""
-    options = {"order_by": ("at",), "clip": CLIPS, **options}
+    options = {"order_by": ("at",), "clip": CLIPS, "objects": "text", **options}
     return Contributions(
         unit=("person",), max_rows=rows, relation="add-or-remove", **options
     )

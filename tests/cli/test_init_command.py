@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpflow import Gaussian, guarded
+from dpflow import Gaussian
 from dpflow.cli import app
-from dpflow.exceptions import ConfigurationError
-from dpflow.guard.project import forget_projects
 from dpflow.starter.project import default_delta, filter_for, make_project
 from dpflow.starter.texts import ProjectOptions
 from tests.cli.support import Shop, run, run_fine, run_json
@@ -116,7 +113,7 @@ def test_a_bad_answer_is_prompted_for_again(empty, monkeypatch):
 
 
 def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
-    """For who is strict: a ledger made anew would not be noticed."""
+    """With `--strict`: two datasets could promise a budget each for the same data."""
     run_json("init", "--yes")
     path = empty.policies / "visits.yaml"
     lines = path.read_text().splitlines()
@@ -163,17 +160,3 @@ def test_a_second_dataset_warns_of_an_existing_flow(empty: Shop) -> None:
     # Again for the first one, nothing is new and nothing is wrong.
     again = make_project(ProjectOptions(dataset="one")).warnings
     assert not any("was there" in text for text in again)
-
-
-def test_a_ledger_made_anew_does_not_forget(empty: Shop) -> None:
-    """The policy names its source, and the witness knows which ledger governs that."""
-    step = {"dataset": "visits", "flow": "daily-report", "name": "count"}
-    count = guarded(cost=COUNT, noise="own", **step)(lambda: 1)
-    make_project(ProjectOptions())
-    assert count() == 1
-    forget_projects()
-    shutil.rmtree(empty.root / ".dpflow")
-    (empty.policies / "ledger.lock").unlink()
-    make_project(ProjectOptions())
-    with pytest.raises(ConfigurationError, match="governs the data source"):
-        count()

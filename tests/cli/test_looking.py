@@ -253,7 +253,7 @@ def test_a_file_without_the_right_to_read_is_an_error(place, end):
     with situation("another user", place) as project:
         (project / ".dpflow" / end).chmod(0o600)
         code, lines = Child(tell).end()
-    assert code == 0, lines
+    assert code == 0, "\n".join(lines)
     status, _, stderr = json.loads(lines[0])
     assert status == 1
     assert "Permission denied" in stderr

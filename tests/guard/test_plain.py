@@ -1,4 +1,4 @@
-"""Guarded functions, blocks and run reservations: charged once, replayed by key."""
+"""Guarded functions and blocks: charged once, replayed by key."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ import pytest
 
 from dpflow import (
     ApproxDP,
-    BudgetRefused,
     Laplace,
     guarded,
     release,
-    reserve_run,
     spend,
 )
 from dpflow.exceptions import (
     BudgetExhausted,
     ConfigurationError,
     ReservationConflict,
-    UnknownDataset,
     UnsupportedCost,
 )
 from dpflow.guard.project import current_project
@@ -29,7 +26,6 @@ from tests.projects import (
     NOISY,
     POLICY,
     TENTH,
-    held,
     journal,
     kinds,
     make_project,
@@ -201,35 +197,6 @@ def count() -> float:
     return 100.0
 
 
-def test_a_block_holds_its_steps_and_returns_the_rest(shop):
-    """Functions and blocks under the guard draw from it."""
-    with reserve_run(costs={"shop": [TENTH] * 4}, flow="weekly"):
-        assert (held(), spent()) == ("0.4", "0")
-        count()
-        with spend(dataset="shop", cost=TENTH, step="other", flow="weekly"):
-            assert (held(), spent()) == ("0.3", "0.1")
-    assert (held(), spent()) == ("0", "0.2")
-    assert kinds() == ["reserve", *["reserve", "settle"] * 2, "seal"]
-
-
-def test_a_block_that_does_not_fit_draws_nothing(shop):
-    """Its first draw names requested and remaining amounts, and a cost that fits."""
-    ran = []
-
-    @guarded(dataset="shop", cost=TENTH)
-    def cheap() -> None:
-        ran.append(1)
-
-    with reserve_run(costs={"shop": [TENTH] * 11}):
-        for _ in range(2):
-            with pytest.raises(BudgetRefused, match="Repeated\\(PureDP") as caught:
-                cheap()
-            assert caught.value.asked["epsilon"] == "1.1"
-    assert ran == []
-    assert kinds() == ["refuse"] * 3
-    assert (held(), spent()) == ("0", "0")
-
-
 def test_a_block_with_a_delta_is_refused_in_windows(tmp_path, monkeypatch):
     """It could answer again when rows of other parts have arrived."""
     weeks = "partition: {by: week}\nwindow: {length: 2}\n"
@@ -247,23 +214,3 @@ def test_a_block_with_a_delta_is_refused_in_windows(tmp_path, monkeypatch):
     with spend(cost=TENTH, **block):
         pass
     assert kinds() == ["reserve", "settle"]
-
-
-def test_bad_declarations_charge_nothing(shop):
-    """The error names what is wrong, and the block does not run."""
-    good = {"shop": [TENTH]}
-    for costs in ({}, {"shop": []}, {"shop": TENTH}, {"shop": ["0.1"]}, {3: [TENTH]}):
-        with pytest.raises(ConfigurationError), reserve_run(costs=costs):
-            pytest.fail("the block ran")
-    for name in ("other", "shop"):
-        parts = {name: ["w1"]}
-        with (
-            pytest.raises(ConfigurationError),
-            reserve_run(costs=good, partitions=parts),
-        ):
-            pytest.fail("the block ran")
-    with pytest.raises(UnknownDataset), reserve_run(costs={"other": [TENTH]}):
-        pytest.fail("the block ran")
-    with reserve_run(costs=good):
-        pass
-    assert kinds() == ["reserve", "seal"]

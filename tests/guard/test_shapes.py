@@ -236,6 +236,65 @@ def test_a_value_that_cannot_be_stored_says_what_follows(shop):
     assert "not kept" in str(caught(unkept))
 
 
+DAYS = pd.date_range("2026-03-28", periods=3)
+HOURS = pd.Series(1, index=pd.date_range("2026-03-28", periods=60, freq="h"))
+CITY = pd.DataFrame({"city": ["oslo", "rome", "oslo"], "n": [1, 2, 3]})
+ARROW = CITY.convert_dtypes(dtype_backend="pyarrow")
+CITIES = {"groups": {"city": ["rome", "oslo"]}}
+#: Ordinary results of pandas, with their declaration.
+RESULTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "resample": (HOURS.resample("D").sum(), {"groups": list(DAYS)}),
+    "zone": (
+        HOURS.tz_localize("UTC").tz_convert("Europe/Oslo").resample("D").sum(),
+        {"groups": list(DAYS.tz_localize("Europe/Oslo"))},
+    ),
+    "periods": (
+        HOURS.to_period("D").groupby(level=0).sum(),
+        {"groups": list(DAYS.to_period("D"))},
+    ),
+    "size": (ARROW.groupby("city").size(), CITIES),
+    "value_counts": (ARROW["city"].value_counts(), {"groups": ["rome", "oslo"]}),
+    "agg": (
+        ARROW.groupby("city").agg(total=("n", "sum")),
+        {**CITIES, "columns": ["total"]},
+    ),
+    "reset_index": (
+        ARROW.groupby("city")["n"].sum().reset_index(),
+        {**CITIES, "columns": ["n"]},
+    ),
+    "cut": (
+        pd.cut(CITY["n"], [0, 2, 4]).value_counts(),
+        {"groups": list(pd.interval_range(0, 4, 2))},
+    ),
+    "two levels": (
+        CITY.groupby(["city", "n"]).size(),
+        {"groups": {"city": ["oslo"], "n": [1, 2]}},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", RESULTS)
+def test_ordinary_results_of_pandas_are_kept(shop, name):
+    """A replay equals the first answer; dtypes are numpy's, and no index has a freq."""
+    value, declared = RESULTS[name]
+
+    @guarded(**STEP, **declared, release_key="n", ignore=("value",))
+    def step() -> Any:
+        return release(value)
+
+    first, again = step(), step()
+    assert type(first) is type(value)
+    numbers = first.to_frame() if isinstance(first, pd.Series) else first
+    others = again.to_frame() if isinstance(again, pd.Series) else again
+    pd.testing.assert_frame_equal(numbers, others)
+    dtype = numbers.dtypes.iloc[-1]
+    assert (type(dtype), dtype) == (type(np.dtype(float)), np.float64)
+    freq = getattr(first.index, "freq", None)
+    assert freq is None or isinstance(first.index, pd.PeriodIndex)
+    assert spent() == "0.1"
+
+
 #: Data whose labels equal no group, and both types.
 TYPOS: list[tuple[Any, list[Any], tuple[str, str]]] = [
     ({"North": 1}, REGIONS, ("str", "str")),

@@ -143,12 +143,12 @@ def no_rollback(patch: pytest.MonkeyPatch) -> None:
 
 def voids_of_others(patch: pytest.MonkeyPatch) -> None:
     """Let everyone give back everyone's charges."""
-    check = settlement._answer
+    check = settlement._has_ended
 
-    def lax(state: Any, charge: Any, command: Any) -> bool | None:
+    def lax(state: Any, charge: Any, command: Any) -> bool:
         return check(state, charge, replace(command, owner=charge.owner))
 
-    patch.setattr(settlement, "_answer", lax)
+    patch.setattr(settlement, "_has_ended", lax)
 
 
 def half_a_store(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ Ask = Callable[[str], Sequence[Sequence[Any]]]
 
 #: One epsilon in tally units.
 UNIT = math.lcm(10**36, *range(1, 101))
-ENDS = {"settle": "settled", "void": "void", "forfeit": "forfeited", "seal": "sealed"}
+ENDS = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 POSTED = ("settle", "forfeit", "adjust", "repair")
 
 
@@ -99,9 +99,8 @@ class _Auditor:
     def __init__(self, limit: int | None) -> None:
         self.limit, self.head, self.number, self.refused = limit, "", 0, 0
         self.accounts: dict[str, _Account] = {}
-        #: What each charge held when it was made, and what of it is left.
+        #: What each charge held when it was made.
         self.reserved: dict[str, dict[str, list[int]]] = {}
-        self.left: dict[str, dict[str, list[int]]] = {}
         self.states: dict[str, str] = {}
         self.frozen: set[str] = set()
         self.newest: dict[str, Any] = {}
@@ -123,13 +122,11 @@ class _Auditor:
             assert charge not in self.states, "reserved twice"
             self.states[charge] = "open"
             self.reserved[charge] = {name: row[0] for name, row in amounts.items()}
-            self.left[charge] = dict(self.reserved[charge])
-            self._draw(charge, body)
         for name, (amount, settled, held, *_) in amounts.items():
             nothing = [0] * len(amount)
             kept = self.accounts.setdefault(name, _Account(nothing, nothing))
-            held_now = self.left[charge][name] if kind in ENDS else None
-            self._post(kept, kind, held_now, amount, body)
+            held_now = self.reserved[charge][name] if kind in ENDS else None
+            self._post(kept, kind, held_now, amount)
             assert [settled, held] == [kept.settled, kept.held], "a sum is wrong"
             assert min(*settled, *held) >= 0, "less than nothing"
         if kind in ENDS:
@@ -145,19 +142,8 @@ class _Auditor:
             state = self.newest[f"charge/{charge}"]["state"]
             assert state == self.states[charge], "a charge lies"
 
-    def _draw(self, charge: str, body: Any) -> None:
-        if "preflight" not in body:
-            return
-        rest = self.left[body["preflight"]["id"]]
-        for name, amount in self.reserved[charge].items():
-            if any(amount):
-                rest[name] = _less(rest[name], amount)
-                assert min(rest[name]) >= 0, "it draws more than there is"
-
-    def _post(
-        self, kept: _Account, kind: str, held: Any, amount: Any, body: Any
-    ) -> None:
-        if kind == "reserve" and "preflight" not in body:
+    def _post(self, kept: _Account, kind: str, held: Any, amount: Any) -> None:
+        if kind == "reserve":
             kept.held = _sum(kept.held, amount)
         if kind in ENDS:
             assert kind == "settle" or amount == held, "it gives back something else"

@@ -16,7 +16,6 @@ from dpflow.ledger import entry
 from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.office import (
     Amend,
-    Checkpoint,
     Freeze,
     Prior,
     Repair,
@@ -185,9 +184,9 @@ class Play:
         self.ended: list[str] = []
         self.answers: list[tuple[str, str]] = []
         deeds: list[Callable[[], object]] = [self.reserve] * 8 + [self.end] * 5
-        deeds += [self.preflight, self.die] * 3 + [self.seal, self.close] * 2
+        deeds += [self.die] * 3 + [self.close] * 2
         deeds += [self.again, self.amend, self.prior, self.apply, self.withdraw]
-        self.deeds = [*deeds, self.repair, self.checkpoint]
+        self.deeds = [*deeds, self.repair]
 
     def step(self) -> None:
         """Do something."""
@@ -237,7 +236,6 @@ class Play:
             "flow_run": run,
             "enclosing_runs": () if run is None else (run, "outer"),
             "release_key": random.choice([None, "k1"]),
-            "preflights": () if run is None else (run,),
             "fresh": random.random() < 0.1,
             **fields,
         }
@@ -258,24 +256,6 @@ class Play:
         answer = self.ask(Reserve(request=request, **self.facts()))
         if isinstance(answer, Granted) and answer.reservation == request.reservation:
             self.open.append((request.reservation, request))
-
-    def preflight(self) -> None:
-        """Hold a whole run."""
-        run = f"f{self.random.randint(1, 2)}"
-        same = {"flow": "f", "flow_run": run, "release_key": None, "preflights": ()}
-        steps = tuple(self.request(**same) for _ in range(self.random.randint(1, 3)))
-        policies = {p.dataset: p for step in steps for p in step.policies}
-        people = {p.dataset: p for step in steps for p in step.populations}
-        request = self.request(
-            **same,
-            policies=tuple(policies.values()),
-            populations=tuple(people.values()),
-            partitions=(),
-            cost=steps[0].cost,
-            covers=run,
-            planned=steps,
-        )
-        self.send(request)
 
     def again(self) -> None:
         """Send an id again."""
@@ -313,12 +293,6 @@ class Play:
             )
         )
         self.ended.append(name)
-
-    def seal(self) -> None:
-        """End a run's reservation."""
-        run, mine = f"f{self.random.randint(1, 2)}", self.owners.mine()
-        body = {"outcome": "completed"}
-        self.ask(End(kind="seal", run=run, owner=mine, body=body, **self.facts()))
 
     def die(self) -> None:
         """Let a process begin, or the oldest end: its charges are abandoned."""
@@ -405,13 +379,6 @@ class Play:
             "repairs": state.repairs + 1,
         }
         self.ask(Repair(reason="x", **loss, **self.facts()))
-
-    def checkpoint(self) -> None:
-        """Keep a signature over the end of the journal."""
-        number, digest = self.state().head
-        if number:
-            signed = {"number": number, "hash": digest, "signature": "s"}
-            self.ask(Checkpoint(signed=signed, **self.facts()))
 
     def state(self) -> State:
         """Return what every key is."""

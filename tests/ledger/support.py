@@ -18,10 +18,8 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.composed import Composed
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.entry import ACCOUNT, Entry
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import all_terms
@@ -115,11 +113,6 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
     answer = ledger.reserve(request(ledger, cost, **fields))
     assert isinstance(answer, Granted)
     return answer.reservation
-
-
-def reserve_all(ledger: Ledger, requests: Sequence[Request]) -> list[Any]:
-    """Ask for several steps in one transaction."""
-    return ledger.ask_all([Reserve(request=step) for step in requests])
 
 
 def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -382,44 +375,3 @@ def waiting(storage: StorageType, seconds: float) -> StorageType:
 def write_a_row(session: Transaction) -> None:
     """Write something within a transaction."""
     session.append((), {"x": "1"})
-
-
-RUN = "run/1"
-
-
-def whole(
-    ledger: Ledger,
-    costs: Sequence[Cost | str],
-    *,
-    run: str = RUN,
-    policies: Sequence[Policy] = (BASIC,),
-    **fields: Any,
-) -> Request:
-    """Make the request of a run's reservation; a text stands for an epsilon."""
-    priced = [PureDP(epsilon=c) if isinstance(c, str) else c for c in costs]
-    planned = tuple(
-        request(ledger, cost, policies=policies, **fields) for cost in priced
-    )
-    values = {"step": "preflight", **fields}
-    return request(
-        ledger,
-        Composed(*priced),
-        policies=policies,
-        covers=run,
-        planned=planned,
-        **values,
-    )
-
-
-def held_run(ledger: Ledger, costs: Sequence[Cost | str], **fields: Any) -> str:
-    """Hold a run and return its run reservation's id; anything but a grant fails."""
-    answer = ledger.reserve(whole(ledger, costs, **fields))
-    assert isinstance(answer, Granted)
-    return answer.reservation
-
-
-def drawn(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> Granted:
-    """Reserve a step of the run; anything but a grant fails."""
-    answer = ledger.reserve(request(ledger, cost, **{"preflights": (RUN,), **fields}))
-    assert isinstance(answer, Granted)
-    return answer

@@ -18,12 +18,10 @@ from dpflow.ledger.decision.office import Amend, Freeze, Prior
 from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json
-from tests.ledger.support import Place, audit, drawn, granted, held_run, url
-from tests.signing import key_file, key_of
+from tests.ledger.support import Place, audit, granted, url
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
-KEY = key_of("k")
 SHOP = """\
 dataset: shop
 unit: customer
@@ -40,8 +38,8 @@ alerts: [0.2]
 """
 STEP = Gaussian(sensitivity=1, sigma=20)
 KINDS = {
-    *("open", "reserve", "settle", "void", "forfeit", "refuse", "seal"),
-    *("adjust", "tighten", "freeze", "unfreeze", "checkpoint"),
+    *("open", "reserve", "settle", "void", "forfeit", "refuse"),
+    *("adjust", "tighten", "freeze", "unfreeze"),
 }
 
 
@@ -50,7 +48,6 @@ def ledger(
     path: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ledger]:
     """Make a project and a ledger with all kinds of entries, verified in between."""
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(tmp_path, "k"))
     monkeypatch.setenv("DPFLOW_WITNESS", str(tmp_path / "witness"))
     monkeypatch.setenv(LEDGER_VARIABLE, url(path))
     monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
@@ -59,9 +56,9 @@ def ledger(
     Path("pyproject.toml").touch()
     made = create_ledger(url(path), witness=str(tmp_path / "witness"))
     pin_ledger(made, tmp_path / "policies")
-    for deed in (charge_plainly, hold_runs, charge_by_hand, freeze, tighten, open_term):
+    for deed in (charge_plainly, charge_by_hand, freeze, tighten, open_term):
         deed(made, policy_of(SHOP))
-        report = verify(made, key=KEY, sign=True)
+        report = verify(made)
         assert (report.bad, report.witness) == ([], "agrees")
     yield made
     made.close()
@@ -84,22 +81,6 @@ def charge_plainly(ledger: Ledger, policy: Policy) -> None:
     ledger.forfeit(lost, reason="its process is gone")
     with pytest.raises(BudgetRefused):
         granted(ledger, Gaussian(sensitivity=1, sigma="0.1"), policies=[policy])
-
-
-def hold_runs(ledger: Ledger, policy: Policy) -> None:
-    """Hold runs that are sealed, closed and left open."""
-    here: dict[str, Any] = {"policies": [policy], "flow": "weekly"}
-    for run_id in ("r1", "r3", "r4"):
-        owner = {"owner": "0" * 32} if run_id == "r3" else {}
-        same = {**here, "flow_run": run_id}
-        name = held_run(ledger, [STEP] * 3, run=run_id, **same, **owner)
-        mine = drawn(ledger, STEP, preflights=(run_id,), **same)
-        assert not mine.beyond
-        if run_id != "r4":
-            ledger.settle(mine.reservation)
-        if run_id == "r3":
-            ledger.forfeit(name, reason="its run was killed")
-    assert ledger.seal("r1", outcome="failed")
 
 
 def charge_by_hand(ledger: Ledger, policy: Policy) -> None:
@@ -136,19 +117,16 @@ def open_term(ledger: Ledger, policy: Policy) -> None:
 
 def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
     """Verified, audited, exported, and printed by every command."""
-    report = verify(ledger, key=KEY)
+    report = verify(ledger)
     assert report.bad == []
     audit(path)
     _, *rows = journal_rows(ledger)
     assert {row["kind"] for row in rows} == KINDS
     assert [row["number"] for row in rows] == [*range(1, report.entries + 1)]
     run_fine("ledger", "export", "--out", "journal.jsonl")
-    exported = verify_export(Path("journal.jsonl"), KEY)[1]
-    assert (exported.bad, exported.signed, exported.entries) == ([], True, len(rows))
+    exported = verify_export(Path("journal.jsonl"))[1]
+    assert (exported.bad, exported.entries) == ([], len(rows))
     assert run_json("ledger", "verify")["fine"]
-    # One run, of which one step still runs: the rest of it is shown once.
-    shown = run_json("ledger", "reservations")["reservations"]
-    assert sorted(each["body"].get("covers") or "" for each in shown) == ["", "r4"]
     for command in (
         ("status",),
         ("status", "shop"),
@@ -163,5 +141,4 @@ def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
         assert result.exit_code == 0, (command, result.output)
         assert result.output.strip()
     page = Path("page.html").read_text("utf-8")
-    assert "run r4: mu_squared 0.005 undrawn" in page
     assert "Traceback" not in page

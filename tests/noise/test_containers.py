@@ -102,6 +102,11 @@ TAKEN: list[tuple[Any, dict[str, Any], Any]] = [
         table({"week": ["b", "a"], "v": [0.0, 0.5], "m": [2.0, 1.0]}),
     ),
     (
+        pd.DataFrame([]),
+        {**NAMED, "columns": ["m"]},
+        table({"week": ["b", "a"], "m": [0.0, 0.0]}),
+    ),
+    (
         FRAME[FRAME.m > 1],
         {**WEEKS, "columns": ["m"]},
         table({"week": ["b", "a"], "m": [2.0, 0.0]}),

@@ -380,3 +380,24 @@ def test_labels_of_a_dtype_that_equals_no_group_are_refused(
     message = outcome(COSTS["continuous"][0], counts, {"groups": groups})
     assert "no label of groups=" in message
     assert all(word in message for word in types.split())
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *("text", 3, 2.5, True, None, Decimal("1.5"), dt.date(2026, 1, 1)),
+        *(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), dt.time(1), dt.timedelta(hours=3)),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("make", [dict, pd.DataFrame, pl.DataFrame, pa.table])
+def test_every_label_is_kept(label, make):
+    """The replay equals the first answer, whatever the labels are."""
+    value, declared = {label: 1}, {"groups": [label]}
+    if make is not dict:
+        value = make({"k": [label], "n": [1.0]})
+        declared = {"groups": {"k": [label]}, "columns": ["n"]}
+    noisy = draw(COSTS["continuous"][0], value, read_shape(**declared))
+    again = decode(encode(noisy, ordered=True))
+    assert again.equals(noisy) if hasattr(noisy, "equals") else again == noisy
+    assert form(again) == form(noisy)

@@ -76,12 +76,11 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
             show(title, total([CANARY], day, return_state=True))
 
     in_flow(of_tasks)()
-    for title, call, options in (
-        ("refused", too_much, {}),
-        ("a run refused", lambda: half(1), {"reserve_run": {"shop": [TENTH] * 9}}),
-        ("exhausted", lambda: [half(week) for week in range(3)], {}),
+    for title, call in (
+        ("refused", too_much),
+        ("exhausted", lambda: [half(week) for week in range(3)]),
     ):
-        report = in_flow(call, make_flow=dp_flow, **options)
+        report = in_flow(call, make_flow=dp_flow)
         show(title, report(return_state=True))
     artifact = Artifact.get("dpflow-budget-shop").data
     assert "dpflow policy apply shop --new-term --reason TEXT" in artifact

@@ -40,12 +40,12 @@ def count():
 
 @pytest.mark.parametrize("elsewhere", ["two", "removed"])
 def test_later_steps_are_charged_in_the_same_ledger(project, other, count, elsewhere):
-    """Of the flow, a subflow and a retry; what is held is sealed; `status` agrees."""
+    """Of the flow, a subflow and a retry; `status` agrees."""
     seen = []
     inner = dp_flow(name="inner")(lambda: count() + 1)
     folder = other.with_name(elsewhere)
 
-    @dp_flow(name="report", retries=1, reserve_run={"shop": [TENTH] * 5})
+    @dp_flow(name="report", retries=1)
     def report():
         if not seen:
             folder.mkdir(exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -10,7 +9,7 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import following, open_ledger
+from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.gates import Gate as LedgerGate
 from dpflow.ledger.records import Granted, Replayed
@@ -19,14 +18,11 @@ from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     Place,
     audit,
-    drawn,
     granted,
-    held_run,
     kinds,
     make_ledger,
     read,
     request,
-    reserve_all,
     sums,
     url,
 )
@@ -122,8 +118,6 @@ def test_a_check_outside_the_transaction_is_found(
     """Processes that all saw room before exceed the budget."""
     make_ledger(path).close()
     monkeypatch.setattr(LedgerGate, "admits", lambda *_: True)
-    # The next process would find the first grant above the gate, and stop there.
-    monkeypatch.setattr(following, "check", lambda *_: None)
     racers(lambda _, say: say(granted(open_ledger(url(path)), "1")))
     assert sum(sums(path)) == PROCESSES
 
@@ -150,63 +144,3 @@ def test_processes_under_another_name_take_nothing_of_a_reserved_share(
     assert not fits(ledger, ONE, "1e-12", REPORT)
     assert verify(ledger).bad == []
     ledger.close()
-
-
-def draws(path: Place) -> int:
-    """Return how many steps drew from a run reservation."""
-    bodies = read(path, "SELECT body FROM entry WHERE kind = 'reserve'")
-    return sum("preflight" in json.loads(body) for (body,) in bodies)
-
-
-def test_processes_draw_what_the_run_holds_and_no_more(path: Place) -> None:
-    """Ten steps are held, the budget is full: ten are drawn, in any order."""
-    ledger = make_ledger(path)
-    held_run(ledger, ["0.02"] * 10)
-    granted(ledger, "0.8")
-    ledger.close()
-
-    def ask(_: int, say: Callable[[str], None]) -> None:
-        ledger = open_ledger(url(path))
-        while True:
-            try:
-                step = drawn(ledger, "0.02")
-            except BudgetRefused:
-                return
-            assert not step.beyond
-            say(step.reservation)
-            ledger.settle(step.reservation)
-
-    said = [line for lines in racers(ask, 4) for line in lines]
-    assert len(said) == len(set(said)) == draws(path) == 10
-    assert sums(path) == (Fraction(2, 10), Fraction(8, 10))
-    audit(path)
-
-
-def test_a_draw_that_races_the_seal_is_before_it_or_refused(path: Place) -> None:
-    """Whatever was not drawn when the run was sealed is returned, and only that."""
-    ledger, run = make_ledger(path), "run/0"
-    held_run(ledger, ["0.001"] * 40, run=run)
-
-    def ask(_: int, say: Callable[[str], None]) -> None:
-        here = open_ledger(url(path))
-        for _ in range(10):
-            step = request(here, "0.001", preflights=(run,))
-            (answer,) = reserve_all(here, [step])
-            if not isinstance(answer, Granted):
-                say("late" if "sealed" in str(answer) else repr(answer))
-                return
-            say("beyond" if answer.beyond else "drawn")
-            here.settle(answer.reservation)
-
-    def seal() -> None:
-        # The first draw tells that the others are under way.
-        while draws(path) == 0:
-            pass
-        assert ledger.seal(run, outcome="completed")
-
-    said = [line for lines in racers(ask, 4, seal) for line in lines]
-    assert set(said) <= {"drawn", "late"}
-    assert sums(path) == (said.count("drawn") * Fraction(1, 1000), 0)
-    assert verify(ledger).bad == []
-    ledger.close()
-    audit(path)

@@ -119,11 +119,14 @@ def info() -> Answer:
     with project_ledger() as (result, ledger):
         datasets = {view.dataset for view in views.accounts(ledger)}
         alive = [each.alive for each in views.open_reservations(ledger)]
+        with ledger.storage.read() as reading:
+            number, digest = reading.head()
     counts = {"count": len(alive), "running": sum(alive)}
     data = {
         **ledger_facts(ledger),
         "pin": str(result.policies / LOCK_NAME),
         "schema": VERSION,
+        "newest_entry": {"number": number, "hash": digest},
         "witness": _witness_place(ledger),
         "failover_detected": ledger.watch.witness is not None,
         "environment": ledger.environment,
@@ -145,6 +148,7 @@ def _info_parts(data: dict[str, Any]) -> Iterator[str]:
     undetected = "" if data["failover_detected"] else " (failover undetected)"
     yield f"witness            {data['witness']}{undetected}"
     yield f"schema             {data['schema']}"
+    yield "newest entry       {number}, hash {hash}".format(**data["newest_entry"])
     yield f"environment        {data['environment'] or 'any'}"
     yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"
     yield f"open reservations  {count}{of_them}"
@@ -165,7 +169,7 @@ def roles(*, sql: bool = False) -> None:
         return
     say(
         "dpflow_owner    owns the tables; not for daily use",
-        "dpflow_operator opens terms, unfreezes, repairs, signs and charges by hand",
+        "dpflow_operator opens terms, unfreezes, repairs and charges by hand",
         "dpflow_worker   runs steps; changes no journal row and sets no budget",
         "dpflow_reader   sees accounts and journal; no released value",
         "",
@@ -175,7 +179,6 @@ def roles(*, sql: bool = False) -> None:
 
 for _command in (
     audit.verify,
-    audit.sign,
     audit.trust,
     audit.reconcile,
     operations.backup,

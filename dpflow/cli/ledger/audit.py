@@ -1,4 +1,4 @@
-"""`dpflow ledger verify`, `sign`, `trust` and `reconcile`."""
+"""`dpflow ledger verify`, `trust` and `reconcile`."""
 
 # ruff: noqa: PLC0415 (`dpflow --help` must not wait for the ledger)
 
@@ -20,7 +20,6 @@ from dpflow.notebook import data_of
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
     from dpflow.ledger.audit.verify import Verification
-    from dpflow.ledger.keys import LedgerKey
 
 _AGREES = "The registry entry agrees. Its free texts are those of the policy, unproven."
 
@@ -28,27 +27,26 @@ _AGREES = "The registry entry agrees. Its free texts are those of the policy, un
 def verify(export: Path | None = None, *, entry: Path | None = None) -> Answer:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
-    The command checks every hash, tally, reservation, gate and release; with a key in
-    DPFLOW_LEDGER_KEY, public or private, also the signed checkpoints. Steps may run
-    meanwhile. With FILE, it checks the hash chain and checkpoints of an export, without
-    a project and a ledger. With --entry, it also compares an entry of `dpflow policy
-    registry` with the journal, and exits with 1 where the entry differs.
+    The command checks every hash, tally, reservation, gate and release. Steps may run
+    meanwhile. With FILE, it checks the hash chain of an export, without a project and a
+    ledger, and prints the newest entry that the chain reaches: compare it with `dpflow
+    ledger info`. With --entry, it also compares an entry of `dpflow policy registry`
+    with the journal, and exits with 1 where the entry differs.
 
     Example: `dpflow ledger verify`
     """
     from dpflow.ledger.audit.backup import verify_export
-    from dpflow.ledger.keys import ledger_key
 
     if export is not None and entry is not None:
         msg = "an export holds no state to compare an entry with; leave FILE out"
         raise typer.BadParameter(msg, param_hint="--entry")
     if export is not None:
-        ledger_id, report = verify_export(export, ledger_key())
+        ledger_id, report = verify_export(export)
         entries = f"Export of ledger {ledger_id}: {report.entries:,} entries."
-        points = f"Checkpoints: {_checkpoint_text(report)}."
-        return _answer({"ledger": ledger_id}, report, [entries, points])
+        head = f"Newest entry: {report.head[0]}, hash {report.head[1]}."
+        return _answer({"ledger": ledger_id}, report, [entries, head])
     with project_ledger(quiet=True) as (_, ledger):
-        report = _verified(ledger, key=ledger_key())
+        report = _verified(ledger)
         if entry is not None and report.fine:
             return _compared(ledger, report, entry)
     return _answer(ledger_facts(ledger), report, _report_parts(report))
@@ -68,46 +66,6 @@ def _compared(ledger: Ledger, report: Verification, entry: Path) -> Answer:
     return ledger_facts(ledger) | data, lines, fine
 
 
-def sign(*, new_key: Path | None = None) -> Answer:
-    """Verify the whole ledger and sign its newest entry.
-
-    This needs the private key in DPFLOW_LEDGER_KEY. It signs a journal without a
-    checkpoint, too: make sure that it was not rewritten. Keep the private key away from
-    every writer of the ledger, and give the public key to every person who verifies.
-
-    Example: `dpflow ledger sign`
-    """
-    if new_key is not None:
-        from dpflow.ledger.keys import write_keys
-
-        public = write_keys(new_key)
-        data = {"private": str(new_key.absolute()), "public": str(public.absolute())}
-        text = f"Wrote the private key to {new_key} and the public key "
-        return data, [f"{text}to {public}."]
-    key = _signing_key()
-    with project_ledger(quiet=True, writes=True) as (_, ledger):
-        report = _verified(ledger, key=key, sign=True)
-    signed = f"signed the newest, entry {report.head[0]:,}"
-    done = f"Verified {report.entries:,} entries and {signed}."
-    lines = [done] if report.fine else _report_parts(report)
-    return _answer(ledger_facts(ledger), report, lines)
-
-
-def _signing_key() -> LedgerKey:
-    from dpflow.config import KEY_VARIABLE
-    from dpflow.ledger.keys import ledger_key
-
-    key = ledger_key()
-    if key is not None and key.sign is not None:
-        return key
-    what = "is not set" if key is None else "names a public key"
-    msg = (
-        f"{KEY_VARIABLE} {what}, and signing needs a private key. `dpflow ledger sign "
-        "--new-key PATH` makes one; keep it where no writer of the ledger can read it."
-    )
-    raise ConfigurationError(msg)
-
-
 def trust(*, yes: bool = False) -> Answer:
     """Begin a witness of the ledger on this machine, after a verification.
 
@@ -121,7 +79,7 @@ def trust(*, yes: bool = False) -> Answer:
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
         place = _free_place(ledger)
-        report = _verified(ledger, key=None)
+        report = _verified(ledger)
         if not report.fine:
             return _answer(ledger_facts(ledger), report, _report_parts(report))
         if yes:
@@ -176,9 +134,7 @@ def reconcile(*, reason: str | None = None) -> Answer:
     return data | {"releases": comparison.releases}, lines, fine
 
 
-def _verified(
-    ledger: Ledger, *, key: LedgerKey | None, sign: bool = False
-) -> Verification:
+def _verified(ledger: Ledger) -> Verification:
     """Verify, and show how far it is, where a person looks at it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -193,7 +149,7 @@ def _verified(
         def tell(done: int, total: int) -> None:
             progress.update(bar, advance=done, total=total)
 
-        return recompute(ledger, key=key, sign=sign, progress=tell)
+        return recompute(ledger, progress=tell)
 
 
 def _answer(
@@ -221,24 +177,12 @@ def _report_parts(report: Verification) -> Iterator[str]:
         )
     if not report.values:
         yield "Values of releases: not checked, for this role cannot read the secret."
-    yield f"Checkpoints: {_checkpoint_text(report)}."
     yield f"Witness: {report.witness}."
     if not report.fine:
         yield (
             "Let no step run before each line is explained. Where the ledger was "
             "damaged or edited, put a good backup back: `dpflow ledger restore`."
         )
-
-
-def _checkpoint_text(report: Verification) -> str:
-    if report.signed:
-        return f"{report.checkpoints} checked"
-    if not report.checkpoints:
-        return "none"
-    return (
-        f"{report.checkpoints} are there, but their signatures were not checked: "
-        "DPFLOW_LEDGER_KEY is not set"
-    )
 
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:

@@ -25,7 +25,6 @@ _DECISIONS = {
     "tighten": "a tightened policy",
     "freeze": "a freeze",
     "unfreeze": "an unfreeze",
-    "checkpoint": "a signed checkpoint",
     "repair": "a repair",
 }
 
@@ -40,8 +39,6 @@ def comparison_parts(comparison: Comparison, *, repaired: bool) -> Iterator[str]
     if comparison.again:
         repair = "by a repair that did not begin the witness anew"
         yield f"{comparison.again} missing entries were charged again {repair}."
-    if comparison.unsigned:
-        yield f"{comparison.unsigned} signed checkpoints are missing; sign new ones."
     for lost in comparison.lost:
         yield from ("", *_decision_parts(lost, repaired=repaired))
     yield ""

@@ -109,9 +109,9 @@ def export(
 ) -> Answer | None:
     """Write the whole journal, in order, with raw texts.
 
-    `dpflow ledger verify FILE` checks the hash chain and checkpoints of an export in
-    JSON lines, without project and ledger. With --json and --out, the output is the
-    number of entries; with --json alone, the journal.
+    `dpflow ledger verify FILE` checks the hash chain of an export in JSON lines,
+    without project and ledger. With --json and --out, the output is the number of
+    entries; with --json alone, the journal.
 
     Example: `dpflow ledger export --format csv --out journal.csv`
     """
@@ -139,13 +139,15 @@ def reservations(*, close: str | None = None, reason: str | None = None) -> Answ
     Example: `dpflow ledger reservations --close ID --reason "the worker is gone"`
     """
     from dpflow.ledger import views
+    from dpflow.ledger.views.entries import alert_text
 
     if (close is None) != (reason is None):
         msg = "--close and --reason go together; name both or none"
         raise typer.BadParameter(msg)
     with project_ledger(writes=close is not None) as (_, ledger):
         if close is not None and reason is not None:
-            ledger.forfeit(close, reason=reason)
+            for alert in ledger.forfeit(close, reason=reason).alerts:
+                warn(alert_text(alert.account, alert.threshold))
             facts = {"reservation": close, "state": "forfeited"}
             done = f"Closed reservation {close}; it is charged in full."
             return ledger_facts(ledger) | facts, [done]
@@ -277,12 +279,4 @@ def _reservation_parts(items: list[OpenReservation]) -> Iterator[Part]:
         yield (
             "If it cost more, first raise its charge: `dpflow ledger charge DATASET "
             "--charge ID --cost COST --reason TEXT`."
-        )
-    if any(each.undrawn and not each.alive for each in items):
-        yield ""
-        yield (
-            "A run reservation holds budget for steps that have not run. Retry that "
-            "flow run in Prefect: it goes on with what is held, and its end returns "
-            "the rest. If it is given up, or was a block outside Prefect, close the "
-            "run reservation, which posts the rest in full."
         )

@@ -106,8 +106,6 @@ class Comparison:
         losses: What the ledger lacks of its accounts.
         older: Whether the ledger is a copy from before a repair.
         epoch: Number of repairs of the ledger.
-        unsigned: Number of missing checkpoints; they cannot be signed again, and the
-            next `sign` makes a new one.
         lost: Missing decisions; a repair freezes their datasets.
         again: Number of missing entries that a repair has charged which died before it
             began the witness anew.
@@ -120,7 +118,6 @@ class Comparison:
     losses: tuple[Loss, ...]
     older: bool
     epoch: int
-    unsigned: int
     lost: tuple[LostDecisions, ...]
     again: int
     lacking: Sequence[Line] = field(repr=False)
@@ -295,7 +292,6 @@ def _compared(
         losses=losses,
         older=witness is not None and state.repairs < witness.epoch,
         epoch=state.repairs,
-        unsigned=sum(line.kind == "checkpoint" for line in lacking),
         lost=tuple(each for each in decisions if each.gates or each.terms),
         again=len(away) - len(lacking),
         lacking=lacking,

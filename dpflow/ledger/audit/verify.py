@@ -1,16 +1,18 @@
-"""The whole ledger, followed again from its journal.
+"""The whole ledger, computed again from its journal.
 
-Every hash is computed again, every entry followed, every grant compared with its gate;
-tags and stored values are compared with the journal, and the journal with its signed
-checkpoints and the witness. Entries are read in pages, each in a transaction of its
-own, so that steps go on running meanwhile. The memory in use does not grow with the
-journal: an ended charge is dropped, and read again if it is corrected.
+Every hash is computed again and every entry followed, so that each sum and each state
+is that of the journal. Terms, accounts and windows are compared with their gates, tags
+and stored values with the journal, and the journal with the witness. Entries are read
+in pages, each in a transaction of its own, so that steps go on running meanwhile. The
+memory in use does not grow with the journal: an ended charge is dropped, and read
+again if it is corrected. Prices of grants and of settlements are not decided again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
@@ -19,27 +21,27 @@ from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnwitnessed
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.decision.checks import (
-    check,
-    check_grant,
-    check_windows,
-    is_admitted,
-    totals,
+from dpflow.ledger.decision.gates import is_admitted
+from dpflow.ledger.decision.lifetime import lifetime_error, term_views, view_of
+from dpflow.ledger.decision.terms import BY_ITSELF, other_claimant
+from dpflow.ledger.decision.windows import (
+    charged_near,
+    used_of,
+    window_of,
+    window_total,
 )
-from dpflow.ledger.decision.office import Checkpoint
 from dpflow.ledger.entry import (
     ACCOUNT,
     Entry,
     JournalError,
+    canonical,
     draft_of,
-    entry_of,
 )
 from dpflow.ledger.journal import KINDS, follow
-from dpflow.ledger.keys import SIGNED, LedgerKey, signed_point, signed_text
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import keys_followed
-from dpflow.ledger.rows import split
-from dpflow.ledger.state import State
+from dpflow.ledger.records import digest
+from dpflow.ledger.rows import Account, Term, split
+from dpflow.ledger.state import State, charge_keys
 from dpflow.ledger.storage.base import UNREADABLE
 from dpflow.ledger.storage.tables import Reading, smaller
 from dpflow.ledger.witness.rollback_check import missing
@@ -63,11 +65,8 @@ class Verification:
 
     Attributes:
         bad: The first bad entry of the journal, then all else; empty if all agrees.
-        checkpoints: Number of signed checkpoints.
-        signed: Whether their signatures were checked.
         values: Whether the values of releases were compared with their digests.
         head: Number and hash of the newest entry that was read.
-        points: Signed parts of the checkpoints, oldest first.
     """
 
     accounts: int = 0
@@ -75,13 +74,10 @@ class Verification:
     postings: int = 0
     reservations: int = 0
     releases: int = 0
-    checkpoints: int = 0
-    signed: bool = False
     values: bool = False
     witness: str = "waived"
     bad: list[Finding] = field(default_factory=list)
     head: tuple[int, str] = (0, "")
-    points: list[Mapping[str, Any]] = field(default_factory=list, repr=False)
 
     @property
     def fine(self) -> bool:
@@ -98,14 +94,12 @@ class Verification:
         self,
         page: Iterable[Sequence[Any]],
         reader: Callable[[tuple[Any, ...]], Entry],
-        hash_of: Callable[[int], str],
     ) -> bool:
         """Read the next entries; return False after a bad one, which is a finding.
 
         Args:
             page: Columns of the entries, as a database keeps them.
             reader: Checks the columns, with the hash of the entry before.
-            hash_of: Returns the hash of an earlier entry.
         """
         number, previous = self.head
         try:
@@ -114,8 +108,6 @@ class Verification:
                     what = f"entry {number + 1} is missing or out of order"
                     raise JournalError(what)
                 entry = reader((*columns, previous))
-                if entry.kind == "checkpoint":
-                    self._note(entry, hash_of)
                 number, previous = self.head = entry.number, entry.hash
         except without_interrupts(*UNREADABLE, RecursionError) as error:
             what = str(error)
@@ -125,39 +117,10 @@ class Verification:
         self.entries = number
         return self.fine
 
-    def _note(self, entry: Entry, hash_of: Callable[[int], str]) -> None:
-        """Compare a checkpoint with the journal before it."""
-        point = {name: entry.body["signed"][name] for name in SIGNED}
-        number = point["number"]
-        if not 0 < number < entry.number or point["hash"] != hash_of(number):
-            what = "it was signed with another content: the history was rewritten"
-            self.add(what, number)
-        self.points.append(point)
-
-    def check_points(self, ledger: str, key: LedgerKey | None) -> None:
-        """Check the signatures of the checkpoints, and that none is missing."""
-        self.signed, self.checkpoints = key is not None, len(self.points)
-        if not self.points and key is not None:
-            self.add(
-                "the journal has no signed checkpoint: it was never signed, or its "
-                "checkpoints were removed. If you trust it, sign it with "
-                "`dpflow ledger sign`"
-            )
-        previous = ""
-        for count, point in enumerate(self.points, 1):
-            placed = (point["count"], point["previous"]) == (count, previous)
-            text, previous = signed_text(ledger, point), point["signature"]
-            if not placed or (key and not key.verifies(text, previous)):
-                what = "its checkpoint was forged, or signed with another key"
-                self.add(what, point["number"])
-                return
-
 
 _PAGE = 500
 #: Keys of charges and their outputs: no entry reads them after the end of the charge.
-_OF_CHARGES = ("charge/", "release/", "held/")
-#: Kinds of steps; they change no term, no freeze and no overdraft.
-_STEPS = frozenset(name for name, kind in KINDS.items() if kind.often)
+_OF_CHARGES = ("charge/", "release/")
 _TERMS = ("open", "tighten")
 #: Kinds that change an ended charge, or its output.
 _LATE = ("adjust", "withdraw")
@@ -169,8 +132,6 @@ Progress = Callable[[int, int], None]
 def verify(
     ledger: Ledger,
     *,
-    key: LedgerKey | None = None,
-    sign: bool = False,
     witness: bool = True,
     progress: Progress | None = None,
 ) -> Verification:
@@ -178,9 +139,6 @@ def verify(
 
     Args:
         ledger: The ledger; other processes may go on using it.
-        key: Checks the signed checkpoints.
-        sign: With a private key: sign the journal if all is fine, also one without a
-            checkpoint, which is bad otherwise.
         witness: Compare with the witness as well.
         progress: Called after each page.
     """
@@ -188,19 +146,12 @@ def verify(
     report.head = 0, ledger.storage.identity.first
     try:
         _Journal(ledger, report, progress).follow()
-        if report.points or (report.fine and not sign):
-            report.check_points(ledger.id, key)
         if report.fine:
             _check_values(ledger, report)
     except without_interrupts(LedgerCorrupt, *UNREADABLE) as error:
         report.add(getattr(error, "message", f"it cannot be read ({error!r:.80})"))
     if witness:
         _check_witness(ledger, report)
-    last = report.points[-1] if report.points else None
-    is_new = report.head[0] > (last["number"] + 1 if last else 0)
-    if sign and key and key.sign and report.fine and is_new:
-        point = signed_point(key.sign, ledger.id, report.head, last)
-        ledger.ask(Checkpoint(signed=point))
     return report
 
 
@@ -236,8 +187,8 @@ class _Journal:
         self._state = State(whole=True)
         #: A sum over the keys that the entries name, and how each summand begins.
         self._named, self._secret = 0, token_hex(8)
-        #: Flows and accounts of grants, checked since the last entry of no step.
-        self._checked = set[tuple[Any, ...]]()
+        #: By book and number, each term with the gates of its first revision.
+        self._opened = defaultdict[str, dict[int, Term]](dict)
 
     def follow(self) -> None:
         """Follow every entry up to the newest, and compare the tags with them."""
@@ -246,7 +197,7 @@ class _Journal:
             with self._storage.read() as reading:
                 page = reading.page(report.head[0], limit)
                 reader = partial(self._followed, reading)
-                more = report.read(page, reader, reading.hash_of) and bool(page)
+                more = report.read(page, reader) and bool(page)
                 if more:
                     limit = smaller(limit, page)
                 elif report.fine:
@@ -258,25 +209,14 @@ class _Journal:
 
     def _followed(self, reading: Reading, columns: tuple[Any, ...]) -> Entry:
         """Check an entry and add it to the state."""
-        state, report = self._state, self._report
-        draft = (draft_of if columns[1] in _STEPS else entry_of)(columns)
-        made = state.made.get(draft.charge or "")
-        if draft.kind == "reserve":
-            grant = draft.body.get("flow"), *draft.amounts
-            if grant not in self._checked:
-                check_grant(state, draft)
-                self._checked.add(grant)
-        elif draft.kind != "settle" or made is None or made.amounts != draft.amounts:
-            # Sums fall, or rise without a grant, or gates change.
-            book = f"{draft.body['book']}#" if draft.kind in _TERMS else ""
-            self._check_gates(reading, self._accounts(book) if book else draft.amounts)
-            if draft.kind not in _STEPS:
-                self._checked.clear()
-            if draft.kind in _LATE:
-                self._recall(reading, draft)
-            check(state, draft)
+        state, report, draft = self._state, self._report, draft_of(columns)
+        if draft.kind in _LATE and draft.charge is not None:
+            self._recall(reading, draft, draft.charge)
+        if draft.kind in _TERMS:
+            self._check_term(draft)
         entry = follow(state, draft)
-        check_windows(state, entry)
+        if entry.kind in _TERMS:
+            self._note_term(entry.body["book"])
         start = f"{self._secret}{entry.number}/"
         self._named += sum([hash(start + key) for key in entry.rows])
         report.reservations += entry.kind == "reserve"
@@ -284,14 +224,45 @@ class _Journal:
         self._forget(entry)
         return entry
 
-    def _accounts(self, start: str = "") -> list[str]:
-        """Return the accounts whose ids begin so."""
-        keys = (key for key in self._state.rows if key.startswith(ACCOUNT + start))
-        return [key.removeprefix(ACCOUNT) for key in keys]
+    def _check_term(self, draft: Entry) -> None:
+        """Check a term's copy, its source and the lifetime, on the state before it.
 
-    def _recall(self, reading: Reading, entry: Entry) -> None:
-        """Load what was dropped and is changed late."""
-        needs = partial(keys_followed, entry=entry)
+        Raises:
+            JournalError: If something is wrong.
+        """
+        state, facts, book = self._state, draft.body["term"], str(draft.body["book"])
+        pinned, number = facts["pinned"], facts["number"]
+        if digest(canonical(pinned)) != facts["policy_hash"]:
+            what = f"the pinned policy of term {number} was edited"
+            raise JournalError(what)
+        population = pinned.get("population", "")
+        other = other_claimant(state, pinned.get("source"), book, population)
+        if other is not None:
+            what = f"it names the source of dataset {other!r}"
+            raise JournalError(what)
+        opens = draft.kind == "open"
+        if opens and facts["reason"] in BY_ITSELF:
+            return
+        terms = term_views(state, book, draft.body.get("forgotten", ()))
+        raises = bool(draft.body.get("raises"))
+        error = lifetime_error(book, terms, view_of(facts), opens=opens, raises=raises)
+        if error is not None:
+            raise JournalError(error.message)
+
+    def _note_term(self, book: str) -> None:
+        """Keep the first gates of a term; the rest of reserved shares may grow."""
+        term = self._state.newest(book)
+        if term is None:
+            return
+        gates, before = term.facts["gates"], self._opened[book].get(term.number)
+        first = {} if before is None else before.facts["gates"]
+        kept = {k: v for k, v in first.items() if k != "others" and v is not None}
+        opened = term._replace(facts={**term.facts, "gates": {**gates, **kept}})
+        self._opened[book][term.number] = opened
+
+    def _recall(self, reading: Reading, entry: Entry, charge: str) -> None:
+        """Load a charge that was dropped and is changed late."""
+        needs = partial(charge_keys, name=charge)
         past = reading.load(needs, before=entry.number)
         state = self._state
         state.rows, state.numbers = past.rows | state.rows, past.numbers | state.numbers
@@ -312,37 +283,47 @@ class _Journal:
             if key.startswith(_OF_CHARGES):
                 del state.rows[key], state.numbers[key]
 
-    def _check_gates(self, reading: Reading, accounts: Iterable[str]) -> None:
-        """Check that the gates of accounts admit the sums, to which grants raised them.
-
-        An account that was overdrawn by hand was checked before that, and no step is
-        granted on it. A gate may be tightened to less than the sums.
-        """
-        state = self._state
-        for account in accounts:
-            row, term = state.account(account), state.term(*split(account)[:2])
-            if row is None or row.overdrawn:
-                continue
-            if is_admitted(term, account, tuple(map(add, row.settled, row.held))):
-                continue
-            since = term.entry if term else 0
-            drafts = reading.naming_after([ACCOUNT + account], since)
-            for entry in reading.whole(drafts):
-                if entry.number > state.head[0]:
-                    break
-                total = dict(totals(entry))[account]
-                if entry.kind == "reserve" and not is_admitted(term, account, total):
-                    what = f"account {account!r}: a grant is beyond its gate"
-                    self._report.add(what, entry.number)
-                    break
-
     def _check_end(self, reading: Reading) -> None:
-        """Compare what was counted with the tables, where the journal ends."""
-        report, accounts = self._report, self._accounts()
-        report.accounts = len(accounts)
-        self._check_gates(reading, accounts)
+        """Compare what was counted with the gates and the tables."""
+        report, state = self._report, self._state
+        keys = [key for key in state.rows if key.startswith(ACCOUNT)]
+        report.accounts = len(keys)
+        for row in (state.account(key.removeprefix(ACCOUNT)) for key in keys):
+            if row is not None and not row.overdrawn:
+                self._check_gate(reading, row)
         for number, charge in reading.ask("made_twice"):
             report.add(f"its charge {charge} was made before", number)
+
+    def _check_gate(self, reading: Reading, row: Account) -> None:
+        """Compare an account, or its fullest window, with its gate.
+
+        Usage may be above a gate that was tightened since, and not above the gate with
+        which its term was opened. No step raises it above the newest gate.
+        """
+        state, (book, number, *_, part) = self._state, split(row.id)
+        term, total = state.term(book, number), window_total(state, row.id)
+        window = window_of(term.facts["pinned"], part) if term and total else None
+        if window and charged_near(state, row.id, window).overdrawn:
+            return
+        amounts = (total or used_of(row)).amounts
+        terms = self._opened[book]
+        opened = terms.values() if number == 0 else [terms.get(number)]
+        if term is None or not any(is_admitted(o, row.id, amounts) for o in opened):
+            what = "account" if total is None else "a window of account"
+            self._report.add(f"{what} {row.id!r} is above its gate")
+            return
+        if is_admitted(term, row.id, amounts):
+            return
+        drafts = reading.naming_after([ACCOUNT + row.id], term.entry)
+        for entry in reading.whole(drafts):
+            _, settled, held = entry.postings[row.id]
+            used = tuple(map(add, settled, held))
+            if entry.number > state.head[0]:
+                break
+            if entry.kind == "reserve" and not is_admitted(term, row.id, used):
+                what = f"account {row.id!r}: a grant is beyond its gate"
+                self._report.add(what, entry.number)
+                break
 
     def _check_tags(self) -> None:
         """Compare the tags with the keys that the followed entries name.
@@ -397,9 +378,8 @@ def _check_witness(ledger: Ledger, report: Verification) -> None:
     else:
         if lost:
             what = (
-                f"the witness {witness.place} saw {len(lost)} charges or signed "
-                "checkpoints that are not here, this one first; `dpflow ledger "
-                "reconcile` charges them again"
+                f"the witness {witness.place} saw {len(lost)} charges that are "
+                "not here, this one first; `dpflow ledger reconcile` charges them again"
             )
             report.add(what, lost[0].number)
         else:

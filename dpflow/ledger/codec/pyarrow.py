@@ -21,9 +21,9 @@ _TYPES: Types = {
     **{str(kind()): (kind, (), None) for kind in _PLAIN},
     "decimal128": (pa.decimal128, ("precision", "scale"), None),
     "date32": (pa.date32, (), pa.int32()),
-    "timestamp": (pa.timestamp, ("unit", "tz"), pa.int64()),
     "time64": (pa.time64, ("unit",), pa.int64()),
     "duration": (pa.duration, ("unit",), pa.int64()),
+    "timestamp": (pa.timestamp, ("unit", "tz"), pa.int64()),
 }
 
 

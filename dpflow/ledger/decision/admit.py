@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
-    LedgerUnavailable,
     ReservationConflict,
 )
+from dpflow.ledger.decision.alerts import thresholds_of
 from dpflow.ledger.decision.fitting import (
     first_fitting_part,
     fitting_factor,
@@ -24,43 +22,21 @@ from dpflow.ledger.decision.fitting import (
     window_fact,
     with_parts_near,
 )
-from dpflow.ledger.decision.gates import (
-    Gate,
-    accounts_of,
-    charges_of,
-    gates_of,
-)
-from dpflow.ledger.decision.refusal import (
-    Refusal,
-    journaled,
-    refusal_error,
-    refused_with_run,
-)
-from dpflow.ledger.decision.settlement import (
-    Cover,
-    check_additive,
-    cover_of,
-    held_keys,
-    known_charge,
-    refusal_of_run,
-    reopened,
-)
+from dpflow.ledger.decision.gates import Gate, accounts_of, gates_of
+from dpflow.ledger.decision.refusal import Refusal, journaled, refusal_error
+from dpflow.ledger.decision.settlement import known_charge
 from dpflow.ledger.decision.terms import policies_of, terms_of
-from dpflow.ledger.decision.windows import alerts_near
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.journal import KINDS
 from dpflow.ledger.model import Command, Decision, accounts_near, newest_terms
 from dpflow.ledger.records import (
-    Alert,
     Busy,
     Granted,
     Replayed,
     Request,
-    by_identity,
     cost_text,
 )
 from dpflow.ledger.rows import (
-    NONE,
     Charge,
     Release,
     Term,
@@ -68,13 +44,11 @@ from dpflow.ledger.rows import (
     granted_key,
 )
 from dpflow.ledger.state import State, charge_keys
-from dpflow.policy import Policy
-from dpflow.rounding import number_text
 
 #: Characters of what an entry says of its keys.
 MOST_TEXT = 16 * 2**20
 #: Causes of a refusal that no noise and no smaller step changes, and all others.
-_NEVER, _OTHERS = ("frozen", "closed", "ended"), ("halted", "overdrawn", "full")
+_NEVER, _OTHERS = ("frozen", "closed"), ("halted", "overdrawn", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +58,6 @@ class Reserve(Command):
     guarded: ClassVar[bool] = True
 
     request: Request
-
-    @property
-    def reads(self) -> Sequence[Policy]:
-        """Those of the request."""
-        return self.request.policies
 
     def keys(self, state: State) -> Iterator[str]:
         """Yield the accounts of every gate, the release, the runs, what was granted."""
@@ -101,35 +70,26 @@ class Reserve(Command):
             yield key
             if release := rows.get(key):
                 yield from charge_keys(state, release["charge"])
-        around = (*request.preflights, request.flow_run, *request.enclosing_runs)
-        for run in filter(None, (request.covers, *around)):
+        for run in filter(None, (request.flow_run, *request.enclosing_runs)):
             yield f"run/{run}"
-            row = rows.get(f"run/{run}") or NONE
-            if row.get("unheld"):
-                yield f"#{row['unheld']}"
-            if row.get("reservation"):
-                keys = held_keys if run == request.covers else charge_keys
-                yield from keys(state, row["reservation"])
-        for step in request.planned or (request,):
-            for policy in (*step.policies, *step.populations):
-                book = policy.dataset
-                yield from newest_terms(state, book)
-                number = max((rows.get(f"book/{book}") or {"term": 1})["term"], 1)
-                # Older terms decide whether an uncharged one gets its first charge.
-                if account_key(f"{book}#{number}") in state.loaded - rows.keys():
-                    yield from (account_key(f"{book}#{n}") for n in range(1, number))
-                length = policy.window.length if policy.window else 0
-                for name in accounts_of(policy, step, number):
-                    yield account_key(name)
-                    yield granted_key(request.step, name)
-                    near = accounts_near(name, length, length) if length else ()
-                    yield from (account_key(other) for _, other in near)
+        for policy in (*request.policies, *request.populations):
+            book = policy.dataset
+            yield from newest_terms(state, book)
+            number = max((rows.get(f"book/{book}") or {"term": 1})["term"], 1)
+            # Older terms decide whether an uncharged one gets its first charge.
+            if account_key(f"{book}#{number}") in state.loaded - rows.keys():
+                yield from (account_key(f"{book}#{n}") for n in range(1, number))
+            length = policy.window.length if policy.window else 0
+            for name in accounts_of(policy, request, number):
+                yield account_key(name)
+                yield granted_key(request.step, name)
+                near = accounts_near(name, length, length) if length else ()
+                yield from (account_key(other) for _, other in near)
 
     def charges_met(self, state: State) -> Iterable[str | None]:
-        """Return the charges that make its release and hold its run."""
+        """Return the charge that makes its release."""
         release = state.release(self.request.release_key)
-        held = state.reservation(self.request.covers)
-        return (release and release.charge, held and held.id)
+        return (release and release.charge,)
 
     def decide(self, state: State) -> Decision:
         """Decide one request against every account.
@@ -147,9 +107,6 @@ class Reserve(Command):
         before = released(state, request)
         if before is not None:
             return pen.answered(before)
-        taken = reopened(pen, request)
-        if taken is not None:
-            return taken
         case = _case(pen, request)
         return pen.answered(_refused(case) or _held(case))
 
@@ -158,25 +115,15 @@ class _Case(NamedTuple):
     """A request with its gates and the amount for each account.
 
     Attributes:
-        requests: Each gate, with the cost of each step.
-        pairs: Each account once, with the sum.
-        cover: Reservation of the step's run, if it has one.
-        drawn: Whether that reservation holds all of it already.
+        pairs: The gate of each account, with the price.
         body: What the journal keeps of the request, whatever the answer.
     """
 
     pen: Decision
     request: Request
     terms: Sequence[Term]
-    requests: Sequence[tuple[Gate, Cost]]
     pairs: Sequence[tuple[Gate, Tally]]
-    cover: Cover | None
-    drawn: bool
     body: Mapping[str, Any]
-
-    def added(self, gate: Gate, amount: Tally) -> Tally:
-        """Return by how much the request raises what an account holds."""
-        return gate.rule.zero() if self.drawn else amount
 
 
 def _sent_before(request: Request, charge: Charge) -> Granted:
@@ -258,16 +205,6 @@ def _replayed(
     raise ReservationConflict(msg, release_key=request.key_text)
 
 
-def kept_or_error(state: State, command: Command, why: LedgerUnavailable) -> Any:
-    """Answer with a stored release where nothing can be charged, else say why not."""
-    if not isinstance(command, Reserve):
-        return why
-    try:
-        return released(state, command.request) or why
-    except ReservationConflict as error:
-        return error
-
-
 def _case(pen: Decision, request: Request) -> _Case:
     """Find every account that a request is charged to, and price it there."""
     if foreign := KINDS["reserve"].facts & request.body.keys():
@@ -277,30 +214,20 @@ def _case(pen: Decision, request: Request) -> _Case:
         )
         raise ConfigurationError(msg)
     terms = terms_of(pen, request)
-    by_name = {term.book: term for term in terms}
-    requests: list[tuple[Gate, Cost]] = []
-    for step in request.planned or (request,):
-        books = [by_name[p.dataset] for p in (*step.policies, *step.populations)]
-        gates = gates_of(pen.state, step, books)
-        near = (with_parts_near(pen.state, g, step.partitions) for g in gates)
-        requests += [(gate, step.cost) for gate in near]
-    for gate, _ in requests if request.planned else ():
-        check_additive(gate)
-    cover = cover_of(pen.state, request, requests)
-    drawn = None if cover is None else cover.drawn
-    pairs = charges_of(requests) if drawn is None else drawn
-    pairs = in_windows(pairs, drawn=drawn is not None)
+    gates = gates_of(pen.state, request, terms)
+    gates = [with_parts_near(pen.state, gate, request.partitions) for gate in gates]
+    pairs = in_windows([(gate, gate.price(request.cost)) for gate in gates])
     arguments = {k: v for k, v in (request.arguments or {}).items() if v}
     body: dict[str, Any] = {
         **request.body,
         **request.facts(),
         **policies_of(terms),
         "release_key": request.key_text or None,
-        "units": {gate.id: gate.size for gate, _ in requests if gate.size != 1},
-        **_said(arguments=arguments, covers=request.covers),
-        **window_fact(gate for gate, _ in requests),
+        "units": {gate.id: gate.size for gate in gates if gate.size != 1},
+        **_said(arguments=arguments),
+        **window_fact(gates),
     }
-    return _Case(pen, request, terms, requests, pairs, cover, drawn is not None, body)
+    return _Case(pen, request, terms, pairs, body)
 
 
 def _said(**facts: Any) -> dict[str, Any]:
@@ -312,18 +239,10 @@ def _said(**facts: Any) -> dict[str, Any]:
 
 def _refused(case: _Case) -> BudgetRefused | None:
     """Refuse a request that a gate does not admit, with an entry; None if all do."""
-    request, facts = case.request, {**case.body}
-    run, refusals = refusal_of_run(case.pen.state, request), _refusals(case)
-    if run is not None:
-        error = refused_with_run(request, run)
-        facts["refused_with"] = run["covers"]
-        # Of the account that refused the run, if the step is charged to it.
-        pair = min(case.pairs, key=lambda pair: pair[0].id != run["account"])
-        refusals = [Refusal(*pair, "full")]
-    elif refusals:
-        error = _error(case, refusals)
-    else:
+    request, refusals = case.request, _refusals(case)
+    if not refusals:
         return None
+    error = _error(case, refusals)
     # An odometer halts the flow run even where another gate refused first; a frozen
     # one says nothing about the run.
     halts = [
@@ -331,9 +250,10 @@ def _refused(case: _Case) -> BudgetRefused | None:
         for refusal in refusals
         if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
     ]
-    runs = (*request.enclosing_runs, request.flow_run, request.covers)
+    runs = (*request.enclosing_runs, request.flow_run)
     first = refusals[0].gate.id
-    facts |= {
+    facts = {
+        **case.body,
         **journaled(error),
         "account": first,
         "accounts": [*dict.fromkeys((first, *halts))],
@@ -348,18 +268,15 @@ def _refusals(case: _Case) -> list[Refusal]:
     """Return the gates that do not admit a request, the first cause first."""
     run, causes = case.request.flow_run, (*_NEVER, *_OTHERS)
     halted = () if run is None else case.pen.state.run(run).halted
-    closed = {gate.id for gate, _ in case.requests if gate.closed}
     refusals = []
     for gate, amount in case.pairs:
         if gate.state == "frozen":
             cause = "frozen"
-        elif gate.id in closed:
+        elif gate.closed:
             cause = "closed"
-        elif case.cover is not None and case.cover.ended:
-            cause = "ended"
         elif gate.id in halted:
             cause = "halted"
-        elif not gate.admits(case.added(gate, amount)):
+        elif not gate.admits(amount):
             cause = "full" if gate.state == "open" else gate.state
         else:
             continue
@@ -372,9 +289,9 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
     state, first = case.pen.state, refusals[0]
     halted = any(refusal.cause == "halted" for refusal in refusals)
     factor = None
-    if first.cause == "full" and not halted and not case.drawn:
-        gates = tuple((gate._replace(row=None), cost) for gate, cost in case.requests)
-        factor = fitting_factor(gates)
+    if first.cause == "full" and not halted:
+        gates = tuple(gate._replace(row=None, rest=None) for gate, _ in case.pairs)
+        factor = fitting_factor(gates, case.request.cost)
     # Other gates that refuse admit no later part.
     by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
     most = state.granted(case.request.step, first.gate.id)
@@ -399,16 +316,14 @@ def _error(case: _Case, refusals: Sequence[Refusal]) -> BudgetRefused:
 
 def _held(case: _Case) -> Granted:
     """Hold a request on all its accounts, with an entry."""
-    request, cover, state = case.request, case.cover, case.pen.state
-    alerts, reached = tuple(_alerts(case)), dict[str, list[str]]()
-    for alert in alerts:
-        reached.setdefault(alert.account, []).append(alert.threshold)
+    request, state = case.request, case.pen.state
     opened = [term for term in case.terms if state.account(term.whole) is None]
     accounts = [gate.id for gate, _ in case.pairs]
     facts = {**case.body, "owner": request.owner, "accounts": accounts}
-    facts |= _said(key=request.release_key, planned=request.plan, alerts=reached)
-    if cover is not None and case.drawn:
-        facts["preflight"] = {"id": cover.charge, **_said(held=cover.held)}
+    facts |= _said(
+        key=request.release_key,
+        alert_at=thresholds_of((*request.policies, *request.populations)),
+    )
     amounts = {gate.id: amount.amounts for gate, amount in case.pairs}
     entry = case.pen.write("reserve", amounts, facts, charge=request.reservation)
     if (length := len(entry.columns.rows)) > MOST_TEXT:
@@ -422,33 +337,5 @@ def _held(case: _Case) -> Granted:
     return Granted(
         reservation=request.reservation,
         accounts=tuple(accounts),
-        alerts=alerts,
-        beyond=cover is not None and not case.drawn,
         opened=tuple(opened),
     )
-
-
-def _alerts(case: _Case) -> Iterator[Alert]:
-    """Yield the thresholds of policies that a charge is the first to reach."""
-    policies = (*case.request.policies, *case.request.populations)
-    thresholds = {policy.dataset: _thresholds(policy) for policy in policies}
-    for gate, amount in case.pairs:
-        used = gate.total + case.added(gate, amount)
-        before = alerts_near(case.pen.state, gate.id, gate.window)
-        for threshold in thresholds[gate.dataset]:
-            if not gate.uses(used, threshold):
-                break
-            if number_text(threshold) not in before:
-                yield Alert(
-                    dataset=gate.dataset,
-                    account=gate.id,
-                    gate=gate.kind,
-                    name=gate.name,
-                    threshold=number_text(threshold),
-                    used_fraction=gate.used_share(used) or 0.0,
-                )
-
-
-@by_identity
-def _thresholds(policy: Policy) -> list[Fraction]:
-    return [Fraction(threshold) for threshold in policy.alerts]

@@ -13,7 +13,7 @@ from dpflow.accounting.searches import least_noise
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import UnsupportedCost
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.decision.gates import Gate, charges_of
+from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.decision.windows import charged_near
 from dpflow.ledger.state import State
 from dpflow.periods import part_at, place_of
@@ -36,17 +36,14 @@ def with_parts_near(state: State, gate: Gate, parts: Sequence[str] = ()) -> Gate
     return gate._replace(size=size, window=near)
 
 
-def in_windows(
-    pairs: Sequence[tuple[Gate, Tally]], *, drawn: bool = False
-) -> list[tuple[Gate, Tally]]:
+def in_windows(pairs: Sequence[tuple[Gate, Tally]]) -> list[tuple[Gate, Tally]]:
     """Return the same with the sums of fullest windows, the step's parts included.
 
     Args:
         pairs: Each account of a request once, with its amount.
-        drawn: Whether a run reservation holds these amounts already.
     """
     families: dict[tuple[str, str], dict[int, Tally]] = {}
-    for gate, amount in () if drawn else pairs:
+    for gate, amount in pairs:
         if gate.window is not None:
             families.setdefault(gate.family, {})[gate.window.place] = amount
     return [
@@ -116,26 +113,24 @@ def window_fact(gates: Iterable[Gate]) -> dict[str, int]:
 
 
 @lru_cache(maxsize=64)
-def fitting_factor(requests: tuple[tuple[Gate, Cost], ...]) -> Fraction | None:
+def fitting_factor(gates: tuple[Gate, ...], cost: Cost) -> Fraction | None:
     """Return by how much the noise must grow for every gate to admit a request.
 
     It is solved, and remembered while nothing else is used.
 
     Args:
-        requests: The gates without their rows, each with a cost as it was requested;
-            those of one account add up.
+        gates: The gates without their rows.
+        cost: The cost as it was requested.
 
     Returns:
         A factor within about 1 % of the smallest, or None if none up to 1e6 fits.
     """
-    before_solving(lambda: fitting_factor(requests))
+    before_solving(lambda: fitting_factor(gates, cost))
 
     def fits(factor: Fraction) -> bool:
         try:
-            smaller = [
-                (gate, cost.noisier(factor).rounded()) for gate, cost in requests
-            ]
-            pairs = in_windows(charges_of(smaller))
+            smaller = cost.noisier(factor).rounded()
+            pairs = in_windows([(gate, gate.price(smaller)) for gate in gates])
             return all(gate.admits(amount) for gate, amount in pairs)
         except without_interrupts(ValueError, UnsupportedCost):
             return False

@@ -8,10 +8,11 @@ partitions by time, see a person in each of them: the step costs them as a group
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from operator import add
+from operator import add, le
 from typing import Any, NamedTuple, cast
 
 from dpflow.accounting.costs.base import Cost, Outcome, relations_of
@@ -20,16 +21,18 @@ from dpflow.accounting.rules.rule import (
     Filter,
     Odometer,
     Rule,
+    ThresholdFilter,
     price_or_error,
     priced,
     solved_thresholds,
 )
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.tightening import admits_less
 from dpflow.accounting.rules.windows import part_price
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.decision.windows import Window, window_of
-from dpflow.ledger.entry import Sums, canonical
+from dpflow.ledger.entry import Amounts, canonical
 from dpflow.ledger.model import rule_of
 from dpflow.ledger.records import Request, by_identity
 from dpflow.ledger.rows import OF_FLOW, Account, Term, asked_for, gate_in, split
@@ -39,7 +42,6 @@ from dpflow.policy.population import PREFIX
 from dpflow.policy.reserved import charges_others
 from dpflow.rounding import float_down, float_up, number_from_text
 
-_NOTHING: Sums = {}
 RuleAndHalt = tuple[Rule, Fraction | None]
 
 
@@ -163,6 +165,31 @@ def rule_admits(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
         return rule.admits(total)
     # An undefined reading is infinite, and above every halt.
     return halt is None or cast("Odometer", rule).read(total) <= float_down(halt)
+
+
+def is_admitted(term: Term | None, account: str, total: Amounts) -> bool:
+    """Return True if the gate of an account admits a total.
+
+    Steps may have been granted up to the thresholds that the term pinned: a later
+    version that solves lower ones grants no more, and finds no fault with these.
+    """
+    gate = term and gate_in(term.facts["gates"], *split(account)[2:4])
+    asked = rule_and_halt(gate)
+    if gate is None or asked is None or rule_admits(*asked, Tally(total)):
+        return asked is not None
+    limits = json.loads(gate["rule"]).get("thresholds")
+    pinned = limits is not None and isinstance(asked[0], ThresholdFilter)
+    return pinned and all(map(le, total, limits))
+
+
+def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:
+    """Return True if a rule with its halt admits no more than another one."""
+    if old is None or new is None:
+        return old is None
+    if isinstance(old[0], Filter) and isinstance(new[0], Filter):
+        return old[0] == new[0] or admits_less(new[0], old[0])
+    lower = old[1] is None or (new[1] is not None and new[1] <= old[1])
+    return old[0] == new[0] and lower
 
 
 def remainder(whole: Tally, drawn: Tally) -> Tally:
@@ -411,25 +438,3 @@ def _check_partitions(request: Request) -> None:
 def population_of(policy: Policy) -> str | None:
     """Return the book of the population that a dataset belongs to."""
     return None if policy.population is None else f"population/{policy.population}"
-
-
-def charges_of(
-    requests: Iterable[tuple[Gate, Cost]], held: Sums = _NOTHING
-) -> list[tuple[Gate, Tally]]:
-    """Return each account once, with the sum of its prices.
-
-    Args:
-        requests: The gates, each with a cost.
-        held: Amounts that do not count as used, by account.
-
-    Raises:
-        UnsupportedCost: If a gate would have to guess.
-    """
-    sums: dict[str, tuple[Gate, Tally]] = {}
-    for gate, cost in requests:
-        mine = held.get(gate.id)
-        used = gate.used if mine is None else remainder(gate.used, Tally(mine))
-        # A later step of a run asks when the earlier ones are held.
-        before = sums[gate.id][1] if gate.id in sums else gate.rule.zero()
-        sums[gate.id] = (gate, before + gate.price(cost, used + before))
-    return list(sums.values())

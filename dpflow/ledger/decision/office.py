@@ -1,10 +1,11 @@
-"""Commands of operators: freezes, withdrawals, checkpoints, charges and repairs.
+"""Commands of operators: freezes, withdrawals, charges and repairs.
 
 A charge of an operator, and of a repair, only ever raises usage.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -16,6 +17,12 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     PolicyNotApplied,
     ReservationConflict,
+)
+from dpflow.ledger.decision.alerts import (
+    Thresholds,
+    alerts_of,
+    noted,
+    thresholds_of,
 )
 from dpflow.ledger.decision.fitting import in_windows, window_fact, with_parts_near
 from dpflow.ledger.decision.gates import (
@@ -109,30 +116,6 @@ class Withdraw(Command):
         return pen.answered(answer=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint(Command):
-    """Keep a signature over an entry, and over all before it.
-
-    Attributes:
-        signed: What the journal keeps: the signature, and the signed facts, such as
-            number and hash of the entry that was signed; others may have come since.
-    """
-
-    signed: Mapping[str, Any]
-
-    def keys(self, _: State) -> Iterator[str]:
-        """Yield the entry."""
-        yield f"#{self.signed['number']}"
-
-    def decide(self, state: State) -> Decision:
-        """Keep a signature; the answer is whether the journal holds that entry."""
-        pen, entry = Decision(state, self), state.entries.get(self.signed["number"])
-        if entry is None or entry.hash != self.signed["hash"]:
-            return pen.answered(answer=False)
-        pen.write("checkpoint", {}, {"signed": dict(self.signed)})
-        return pen.answered(answer=True)
-
-
 # Charges of an operator
 
 
@@ -211,7 +194,12 @@ class ByHand(Command):
                 raise ConfigurationError(msg)
         facts = {"reason": self.reason, "evidence": self.evidence}
         said = {**body, **facts, "cost": described(self.cost)}
+        said["alert_at"] = self.alert_at(pen.state)
         return pen.answered(_raised(pen, "adjust", raises, said, charge))
+
+    @abstractmethod
+    def alert_at(self, state: State) -> Thresholds:
+        """Return the thresholds of the policies that it charges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,9 +224,7 @@ class Amend(ByHand):
         """
         pen, charge = Decision(state, self), known_charge(state, self.charge)
         made, problem, raises = charge.made, "", list[_Raise]()
-        if charge.covers is not None:
-            problem = "is the one of a flow run: no body runs under it. Amend a step"
-        elif self.dataset not in (None, *made.books):
+        if self.dataset not in (None, *made.books):
             books = ", ".join(map(repr, made.books))
             problem = f"charged {books}, not dataset {self.dataset!r}"
         else:
@@ -256,6 +242,11 @@ class Amend(ByHand):
         raises = [r for r in raises if any(r.more.amounts) or r.gate.id in wholes]
         body = {name: made.body[name] for name in ("policy", "currency")}
         return self.charged(pen, raises, body, charge.id)
+
+    def alert_at(self, state: State) -> Thresholds:
+        """Return those of the step."""
+        thresholds: Thresholds = state.made[self.charge].body.get("alert_at", {})
+        return thresholds
 
     def _raise(self, state: State, charge: Charge, name: str) -> _Raise:
         """Return by how much the cost is above all that was charged to an account."""
@@ -317,6 +308,10 @@ class Prior(ByHand):
         body = {"step": request.step, "flow": self.flow, **policies_of(terms)}
         return self.charged(pen, raises, body)
 
+    def alert_at(self, _: State) -> Thresholds:
+        """Return those of its policies."""
+        return thresholds_of((self.policy, *self.populations))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair(Command):
@@ -337,6 +332,7 @@ class Repair(Command):
     """
 
     resent: ClassVar[bool] = False
+    continues: ClassVar[bool] = False
 
     amounts: Sums
     reason: str
@@ -379,6 +375,7 @@ class Repair(Command):
             "lost": [digest for _, digest in self.lost],
             "people": dict(self._people(pen.state)),
             "repairs": self.repairs,
+            "alert_at": thresholds_of(self.policies.values()),
         }
         posted = _raised(pen, "repair", raises, body)
         for book, reason in self.frozen.items():
@@ -436,6 +433,7 @@ def _raised(
     facts = {**body, "overdrawn": overdrawn} if overdrawn else {**body}
     facts |= window_fact(gate for gate, _ in posted)
     amounts = {gate.id: amount.amounts for gate, amount in posted}
+    facts |= noted(alerts_of(pen.state, amounts, facts.pop("alert_at")))
     pen.write(kind, amounts, facts, charge=charge)
     return tuple(
         Posted(

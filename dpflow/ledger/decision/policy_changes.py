@@ -13,8 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dpflow.exceptions import InvalidCost, PolicyChanged, PolicyNotApplied
-from dpflow.ledger.decision.checks import check, is_admitted
-from dpflow.ledger.decision.gates import announced_gate
+from dpflow.ledger.decision.gates import (
+    announced_gate,
+    is_admitted,
+    is_tighter,
+    rule_and_halt,
+)
 from dpflow.ledger.decision.lifetime import lifetime_error, term_views
 from dpflow.ledger.decision.terms import (
     agrees,
@@ -26,6 +30,7 @@ from dpflow.ledger.decision.terms import (
     pinned,
 )
 from dpflow.ledger.decision.windows import continuation_problem, used_of, window_total
+from dpflow.ledger.entry import JournalError
 from dpflow.ledger.model import Command, Decision
 from dpflow.ledger.records import TermView
 from dpflow.ledger.rows import Term, roots_of, term_of
@@ -239,8 +244,13 @@ def _tighten(pen: Decision, command: Apply, changes: list[str]) -> list[str]:
     body = {"reason": command.reason or reason}
     facts = {**before.facts, "pinned": pins}
     entry = pin(pen, "tighten", policy, facts, {**body, "changes": changes})
-    check(was, entry)
     after = before._replace(facts=entry.body["term"])
+    for place, gate in before.facts["gates"].items():
+        tighter = map(rule_and_halt, (gate, after.facts["gates"][place]))
+        # The rest may grow when a reserved share ends.
+        if place != "others" and not is_tighter(*tighter):
+            what = f"gate {place!r} would be loosened in place"
+            raise JournalError(what)
     return [
         row.id
         for row in was.accounts(before.book)

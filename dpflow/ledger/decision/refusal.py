@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.records import Request
-from dpflow.ledger.rows import split
 from dpflow.rounding import (
     number_from_text,
     number_text,
@@ -31,9 +30,9 @@ class Refusal(NamedTuple):
     Attributes:
         gate: The gate.
         amount: The step's request to its account.
-        cause: "frozen"; "closed" if the policy gives the flow no access; "ended" if the
-            reservation of the step's run was sealed; "halted" if this account has
-            halted the flow run; "overdrawn"; else "full": the amount does not fit.
+        cause: "frozen"; "closed" if the policy gives the flow no access; "halted" if
+            this account has halted the flow run; "overdrawn"; else "full": the amount
+            does not fit.
     """
 
     gate: Gate
@@ -85,9 +84,6 @@ def refusal_error(
             "Run it in a flow that stands under `flows:` in the policy, or add its "
             f"flow there: `dpflow policy diff {gate.dataset}` says what that takes."
         )
-    elif refusal.cause == "ended":
-        reason = "its flow run has ended, and its reservation is sealed."
-        fits = "A late step draws nothing: run the flow again."
     elif refusal.cause == "overdrawn":
         reason, fits = "the account is overdrawn.", "No step fits an overdrawn account."
     elif refusal.cause == "halted":
@@ -102,32 +98,10 @@ def refusal_error(
         f"{reason[0].upper()}{reason[1:]} {fits} Nothing was charged for it."
     )
     facts = (gate.kind, gate.rule.theorem, asked, left, fits)
-    details = dict(zip(_JOURNALED, facts, strict=True))
-    return kind(message, **_step(request, gate.dataset), **details)
-
-
-def refused_with_run(request: Request, run: Mapping[str, Any]) -> BudgetRefused:
-    """Build the error of a step whose run's reservation was refused.
-
-    Args:
-        request: The step, which would draw.
-        run: Body of the refusal of its run's reservation.
-    """
-    exhausted = run["refusal"] == BudgetExhausted.__name__
-    kind = BudgetExhausted if exhausted else BudgetRefused
-    message = (
-        f"Step {request.step!r} draws nothing: the reservation of its run was refused. "
-        f"{run['message']}"
-    )
-    details = {name: run[name] for name in _JOURNALED}
-    about = _step(request, split(str(run["account"]))[0])
-    return kind(message, **about, **details, refused_with=run["covers"])
-
-
-def _step(request: Request, dataset: str) -> dict[str, Any]:
     names = ("flow", "flow_run", "step")
-    facts = {name: getattr(request, name) for name in names}
-    return {"dataset": dataset, "cost": request.cost.describe(), **facts}
+    details = {name: getattr(request, name) for name in names}
+    details |= {"dataset": gate.dataset, "cost": request.cost.describe()}
+    return kind(message, **details, **dict(zip(_JOURNALED, facts, strict=True)))
 
 
 def frozen_text(freeze: Mapping[str, Any]) -> str:

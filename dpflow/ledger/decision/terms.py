@@ -251,23 +251,33 @@ def _changed(term: Term, policy: Policy) -> PolicyChanged:
     return PolicyChanged(msg, dataset=policy.dataset, differences=differences)
 
 
-def _check_alone(state: State, policy: Policy) -> None:
-    """Refuse a term on a source that another dataset of this ledger spends already.
+def other_claimant(
+    state: State, source: str | None, book: str, population: str | None
+) -> str | None:
+    """Return another dataset that spends a source, if there is one.
 
     Under two names the same data would have two budgets. Datasets of one population
     are capped together.
+    """
+    claims = {} if source is None else state.claimed(source)
+    for other, its_population in sorted(claims.items()):
+        if other != book and not (its_population and its_population == population):
+            return other
+    return None
+
+
+def _check_alone(state: State, policy: Policy) -> None:
+    """Refuse a term on a source that another dataset of this ledger spends already.
 
     Raises:
         ConfigurationError: If there is one.
     """
-    claims = {} if policy.source is None else state.claimed(policy.source)
-    for book, population in sorted(claims.items()):
-        together = population and population == policy.population
-        if book != policy.dataset and not together:
-            msg = (
-                f"the policy of dataset {policy.dataset!r} names the source "
-                f"{policy.source!r} of {book!r}: under two names the same data would "
-                f"have two budgets. Go on with {book!r}, or let one population cap "
-                "both. The policy was not applied."
-            )
-            raise ConfigurationError(msg)
+    book = other_claimant(state, policy.source, policy.dataset, policy.population)
+    if book is not None:
+        msg = (
+            f"the policy of dataset {policy.dataset!r} names the source "
+            f"{policy.source!r} of {book!r}: under two names the same data would "
+            f"have two budgets. Go on with {book!r}, or let one population cap "
+            "both. The policy was not applied."
+        )
+        raise ConfigurationError(msg)

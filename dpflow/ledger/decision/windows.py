@@ -98,13 +98,6 @@ def window_total(state: State, account: str) -> Tally | None:
     return own + charged_near(state, account, window).rest(own, {})
 
 
-def alerts_near(state: State, account: str, window: Window | None) -> set[str]:
-    """Return the alerts of an account, or of all that share a window with it."""
-    near = accounts_near(account, window.length) if window else ((0, account),)
-    rows = (state.account(name) for _, name in near)
-    return {threshold for row in rows if row is not None for threshold in row.alerts}
-
-
 def continuation_problem(
     state: State, book: str, pins: Mapping[str, Any], forgotten: Sequence[str] = ()
 ) -> str:

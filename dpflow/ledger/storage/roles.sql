@@ -6,13 +6,13 @@
 -- Then GRANT one of the roles to each login. A second run changes nothing.
 --
 --   dpflow_owner     owns the tables; not for daily use
---   dpflow_operator  opens and tightens terms, unfreezes, signs, charges by hand
+--   dpflow_operator  opens and tightens terms, unfreezes, charges by hand
 --   dpflow_worker    runs steps: reserves, settles, voids, keeps releases
 --   dpflow_reader    sees accounts and journal; no released value, no secret of keys
 --
--- Only the owner can delete an entry. One that does not follow from those before it stops
--- every step: remove it with all behind it, N being its number, and then charge what the
--- witness knows of them with `dpflow ledger reconcile`:
+-- Only the owner can delete an entry. `dpflow ledger verify` names one that does not follow
+-- from those before it. Stop the flows, remove it with all behind it, N being its number,
+-- and then charge what the witness knows of them with `dpflow ledger reconcile`:
 --
 --     BEGIN;
 --     ALTER TABLE dpflow.entry DISABLE TRIGGER entry_stays;

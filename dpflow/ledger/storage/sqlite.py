@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
@@ -144,15 +145,19 @@ class SqliteStorage(Storage):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        open_here = self._connection is not None or not is_only_read(self.path)
-        opened = self._unlocked(until) if open_here else opened_for_reading(self.path)
-        with self._alone(), opened as connection:
+        with self._alone(), self._opened(until) as connection:
             try:
                 connection.execute("BEGIN")
                 yield Transaction(connection, self.place, self.opened)
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
+
+    def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
+        """Return the connection of a reader, which changes no file that it may not."""
+        if self._connection is None and is_only_read(self.path):
+            return opened_for_reading(self.path)
+        return self._unlocked(until)
 
     @contextmanager
     def _unlocked(self, until: float) -> Iterator[sqlite3.Connection]:

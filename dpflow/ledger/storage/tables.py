@@ -33,9 +33,10 @@ _WORDS = (
     (r"(?<!:):(\w+)", r"%(\1)s"),
     (r"\?", "%s"),
 )
+#: `seal` is a part of the form of the indexes, and no kind.
 _LISTS = {
-    "{often}": [name for name, kind in KINDS.items() if kind.often],
-    "{ends}": [name for name, kind in KINDS.items() if kind.ends is not None],
+    "{often}": ["reserve", "settle", "void", "seal", "pay"],
+    "{ends}": ["settle", "void", "forfeit", "seal"],
     "{operator}": [name for name, kind in KINDS.items() if kind.operator],
 }
 

@@ -111,6 +111,13 @@ WHERE kept.key > :above ORDER BY kept.key LIMIT :limit
 SELECT number, kind, charge, rows, body, at, writer, hash
 FROM entry WHERE number > :after ORDER BY number LIMIT :limit
 
+-- The first key that an entry names without a tag.
+-- name: untagged
+SELECT named.key, entry.number FROM entry, json_each(entry.rows) AS named
+WHERE entry.number > :after AND NOT EXISTS (
+    SELECT 1 FROM tag WHERE tag.key = named.key AND tag.number = entry.number
+) LIMIT 1
+
 -- name: numbers_down
 SELECT number FROM tag WHERE key = :key AND number < :end
 ORDER BY number DESC LIMIT :limit

@@ -270,19 +270,12 @@ def open_reservations(ledger: Ledger) -> list[OpenReservation]:
     """Return the charges that no process has settled, oldest first."""
     with ledger.storage.read() as reading:
         charges = waiting(ledger, reading)
-        undrawn = {charge.id: charge.held for charge, _ in charges if charge.covers}
-        names = {name for held in undrawn.values() for name in held}
-        gates = gates_by_name(reading, names)
     return [
         OpenReservation(
             reservation=charge.id,
             body=charge.made.body,
             alive=alive,
             at=charge.made.at,
-            undrawn={
-                name: gates[name].rule.named(Tally(amount))
-                for name, amount in undrawn.get(charge.id, {}).items()
-            },
         )
         for charge, alive in charges
     ]

@@ -122,8 +122,6 @@ class JournalEntry:
         body, kind = self.body, self.kind
         if kind == "refuse":
             return str(body.get("refusal")).removeprefix("Budget").lower()
-        if kind == "seal":
-            return f"run {body.get('outcome')}, undrawn rest returned"
         if kind == "settle":
             failed = body.get("outcome") == "failed"
             error, noise = body.get("error_type", "error"), body.get("noise", "unknown")
@@ -133,8 +131,7 @@ class JournalEntry:
             by_hand = reason and reason not in BY_ITSELF
             texts = [self.opened_with, reason if by_hand else ""]
         elif kind == "reserve":
-            drawn = "from the reservation" if "preflight" in body else ""
-            texts = [self.fate or drawn]
+            texts = [self.fate]
         else:
             texts = [reason]
         return "; ".join(filter(None, [*texts, f"by {who}" if who else ""]))

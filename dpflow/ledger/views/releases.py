@@ -242,8 +242,7 @@ def refusal_of_run(
 ) -> BudgetRefused | None:
     """Return the refusal that a flow run met, if it met one.
 
-    An exhausted budget is returned before a refused step, for it ends the flow. A
-    preflight that was refused ends no run: its releases may all be replayed.
+    An exhausted budget is returned before a refused step, for it ends the flow.
 
     Args:
         ledger: The ledger to read.
@@ -254,13 +253,11 @@ def refusal_of_run(
     with ledger.storage.read() as reading:
         named = reading.naming_after([f"run/{flow_run}"])
         refused = [_view(entry) for entry in named if entry.kind == "refuse"][after:]
-    steps = [each for each in refused if each.body.get("covers") is None]
-    if not steps:
+    if not refused:
         return None
-    found = min(steps, key=lambda each: not each.is_exhausted)
+    found = min(refused, key=lambda each: not each.is_exhausted)
     kind = BudgetExhausted if found.is_exhausted else BudgetRefused
-    names = (*_NAMED, *({"refused_with"} & found.body.keys()))
-    details = {"dataset": found.dataset, **{n: found.body.get(n) for n in names}}
+    details = {"dataset": found.dataset, **{n: found.body.get(n) for n in _NAMED}}
     return kind(found.body["message"], flow_run=flow_run, **details)
 
 

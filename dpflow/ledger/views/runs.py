@@ -7,9 +7,8 @@ cost it was; people read both as one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import sub
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -48,12 +47,6 @@ class JournalCharge:
         return str(self.made.charge)
 
     @property
-    def covers(self) -> str | None:
-        """The flow run that it holds, if it is a run reservation."""
-        covers: str | None = self.made.body.get("covers")
-        return covers
-
-    @property
     def cost(self) -> Cost:
         """The step's worst case.
 
@@ -87,11 +80,7 @@ def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCha
     for entry in reading.naming_after([account_key(whole)], after):
         kind, name = KINDS[entry.kind], entry.charge or ""
         if entry.kind == "reserve":
-            begun[name] = charge = JournalCharge(entry, None, {**entry.amounts})
-            if around := begun.get(drawn_from(entry.body)):
-                for place in charge.amounts.keys() & around.amounts.keys():
-                    rest = map(sub, around.amounts[place], charge.amounts[place])
-                    around.amounts[place] = tuple(rest)
+            begun[name] = JournalCharge(entry, None, {**entry.amounts})
         else:
             before = begun.pop(name, None) if kind.ends else begun.get(name)
             made = {name: before.made} if before else beginnings(reading, [name])
@@ -131,11 +120,6 @@ def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
     return {k: v for k, v in made.body.items() if k != "code"} | dict(entry.body)
 
 
-def drawn_from(body: Mapping[str, Any]) -> str:
-    """Return the reservation that held what an entry reserves; "" if none did."""
-    return str((body.get("preflight") or {}).get("id", ""))
-
-
 # Runs of flows
 
 
@@ -164,7 +148,7 @@ class FlowRun:
     """One run of a flow; a charge outside of any run counts as one.
 
     Attributes:
-        charges: Charges of its steps and of its run reservations, in order.
+        charges: Charges of its steps, in order.
         raised: Entries by which an operator raised them.
         begun: Whether its first entry was read.
         refused: Whether it met a refusal, on whatever dataset.
@@ -204,20 +188,14 @@ class FlowRun:
     @property
     def steps(self) -> list[JournalCharge]:
         """The steps that were charged, in order."""
-        return [c for c in self.charges if c.covers is None and c.last.kind != "void"]
-
-    @property
-    def reservations(self) -> list[JournalCharge]:
-        """Reservations that held the run, or its rest, before its steps."""
-        return [c for c in self.charges if c.covers is not None]
+        return [c for c in self.charges if c.last.kind != "void"]
 
     @property
     def complete(self) -> bool:
         """Whether all of it was read, nothing was refused, and all ended well."""
-        ends = [charge.last for charge in (*self.steps, *self.reservations)]
         fine = all(
-            end.kind in ("settle", "seal") and end.body.get("outcome") != "failed"
-            for end in ends
+            step.last.kind == "settle" and step.last.body.get("outcome") != "failed"
+            for step in self.steps
         )
         return self.begun and fine and not self.refused
 
@@ -291,7 +269,7 @@ def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunChar
 
     Those of its population are among them.
     """
-    own = [*run.steps, *run.reservations]
+    own = run.steps
     entries = [entry for c in own for entry in (c.made, c.ended) if entry is not None]
     entries = sorted(entries, key=lambda entry: entry.number)
     with ledger.storage.read() as reading:
@@ -314,14 +292,11 @@ def _charge_of(gate: Gate, entries: Iterable[Entry]) -> RunCharge:
     peaks, held = [total], dict[str, Tally]()
     for entry in (entry for entry in entries if gate.id in entry.amounts):
         amount, kind = Tally(entry.amounts[gate.id]), KINDS[entry.kind]
-        charge, around = str(entry.charge), drawn_from(entry.body)
         if kind.holds:
-            held[charge] = amount
+            held[str(entry.charge)] = amount
         if kind.ends:
-            total = total - held.pop(charge)
-        if kind.holds and around in held:
-            held[around] = held[around] - amount
-        elif kind.holds or kind.settles:
+            total = total - held.pop(str(entry.charge))
+        if kind.holds or kind.settles:
             total = total + amount
         if not any(total.fits_within(peak) for peak in peaks):
             # None is below another.

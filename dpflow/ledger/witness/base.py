@@ -321,14 +321,6 @@ class Witness(ABC):
 
         self._asked(self.rewrite, begin)
 
-    def claim(self, source: str) -> str:
-        """Return the ledger that governs a data source; this one, if none did yet.
-
-        Raises:
-            LedgerUnavailable: If the place does not answer.
-        """
-        return self._asked(self.first_claim, source)
-
     def _texts(self, header: Line, lines: Iterable[Line]) -> list[str]:
         return [line.to_text(self.ledger) for line in (header, *lines)]
 
@@ -391,10 +383,6 @@ class Witness(ABC):
 
         Those of another epoch stay, too.
         """
-
-    @abstractmethod
-    def first_claim(self, source: str) -> str:
-        """Return the first ledger that claimed a source; this one, if none had."""
 
 
 #: Makes the witness of a ledger with this id.

@@ -6,14 +6,12 @@ ignored. Any other line that does not fit its checksum is damage, and fails clos
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
 from dpflow.durable import make_private_folder, sync, sync_path, write
-from dpflow.ledger.entry import canonical
 from dpflow.ledger.witness.base import Change, End, Stored, Witness
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock, open_private
@@ -92,26 +90,6 @@ class FileWitness(Witness):
             self._lock().run(replace, _LOCK_SECONDS)
         else:
             replace()
-
-    def first_claim(self, source: str) -> str:
-        """Return the first ledger that claimed a source, by a line of a shared file."""
-        path = self.path.with_name("sources")
-
-        def claim(descriptor: int) -> str:
-            cut_torn(descriptor)
-            size = os.fstat(descriptor).st_size
-            for line in os.pread(descriptor, size, 0).splitlines():
-                name, ledger = json.loads(line)
-                if name == source:
-                    return str(ledger)
-            write(descriptor, _joined([canonical([source, self.ledger])]))
-            sync(descriptor)
-            sync_path(path.parent)
-            return self.ledger
-
-        make_private_folder(path.parent)
-        lock = FileLock(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        return lock.run(claim, _LOCK_SECONDS)
 
     def _lock(self) -> FileLock:
         """Return a lock for one turn.

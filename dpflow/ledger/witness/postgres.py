@@ -101,14 +101,6 @@ class PostgresWitness(Witness):
             row = {"ledger": self.ledger, "epoch": epoch, "content": "\n".join(texts)}
             connection.execute(_statements()["begin"], row)
 
-    def first_claim(self, source: str) -> str:
-        """Return the first ledger that claimed a source; this one, if none had."""
-        name = f"source {source}"
-        with self._turn(name) as connection:
-            values = {"source": name, "ledger": self.ledger}
-            rows = connection.execute(_statements()["claim"], values).fetchall()
-        return str(rows[0][0])
-
     def _rows(self, connection: Connection, end: End | None) -> list[Any]:
         values = {"ledger": self.ledger, "number": None if end is None else end.at}
         return connection.execute(_statements()["lines"], values).fetchall()

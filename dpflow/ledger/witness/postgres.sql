@@ -3,8 +3,7 @@
 -- name: schema
 CREATE SCHEMA IF NOT EXISTS dpflow_witness;
 -- A row with an epoch begins anew: a header and lines, which stand for all before it.
--- Each repair of the ledger begins an epoch; compaction repeats the newest one. The row
--- of a data source has the ledger that governs it: the first that claimed it.
+-- Each repair of the ledger begins an epoch; compaction repeats the newest one.
 CREATE TABLE IF NOT EXISTS dpflow_witness.line (
     ledger text NOT NULL,
     number bigint NOT NULL CHECK (number >= 0),
@@ -45,11 +44,3 @@ WHERE ledger = %(ledger)s AND number >= coalesce(%(number)s, (
     WHERE ledger = %(ledger)s AND epoch IS NOT NULL ORDER BY number DESC LIMIT 1
 ))
 ORDER BY number
-
--- name: claim
-WITH made AS (
-    INSERT INTO dpflow_witness.line (ledger, number, epoch, content)
-    VALUES (%(source)s, 0, 0, %(ledger)s) ON CONFLICT DO NOTHING RETURNING content
-)
-SELECT content FROM made
-UNION ALL SELECT content FROM dpflow_witness.line WHERE ledger = %(source)s

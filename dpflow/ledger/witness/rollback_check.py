@@ -18,7 +18,7 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     LedgerUnwitnessed,
 )
-from dpflow.interrupts import suppress, without_interrupts
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import KINDS
@@ -37,7 +37,6 @@ from dpflow.ledger.witness.base import (
     line_of,
 )
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.policy import Policy
 
 
 def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
@@ -114,20 +113,11 @@ class Watch:
     def __init__(self, place: str, witness: Witness | None) -> None:
         self.place = place
         self.witness = witness
-        #: By source, the ledger that governs it, which never changes.
-        self._governors: dict[str, str] = {}
 
     @property
     def epoch(self) -> int:
         """How many repairs the ledger had when its witness was begun."""
         return 0 if self.witness is None else self.witness.epoch
-
-    def newest(self, head: int) -> int:
-        """Return the number of the witness's newest line; the head without one."""
-        with suppress(LedgerError):
-            if self.witness is not None and (lines := self.witness.unseen().expected):
-                return max(line.number for line in lines)
-        return head
 
     def load(self, reading: Reading, needs: Needs, *, guarded: bool = True) -> State:
         """Load keys, and check that the ledger holds what the witness has.
@@ -173,34 +163,6 @@ class Watch:
                 what = f"{key} is as entry {older} left it, {moved} moved it since"
                 raise damaged(what, self.place)
         return state
-
-    def check_sources(self, policies: Iterable[Policy]) -> None:
-        """Refuse a step on a source that another ledger governs.
-
-        Two ledgers on the same data would each promise its own budget, and together
-        lose the sum. The first ledger that used a source governs it; the place of the
-        witness remembers which. Without a witness nothing is noticed.
-
-        Raises:
-            ConfigurationError: If another ledger governs one of the sources.
-            LedgerUnavailable: If the place of the witness does not answer.
-        """
-        witness, governors = self.witness, self._governors
-        for policy in policies:
-            source = policy.source
-            if witness is None or source is None:
-                continue
-            if source not in governors:
-                governors[source] = witness.claim(source)
-            if governors[source] != witness.ledger:
-                msg = (
-                    f"ledger {governors[source]} governs the data source {source!r} of "
-                    f"dataset {policy.dataset!r}, according to the witness "
-                    f"{witness.place}; this is ledger {witness.ledger}. Two ledgers on "
-                    "the same data would lose more than either promises. Set "
-                    "DPFLOW_LEDGER_URL to the governing ledger; the step did not run."
-                )
-                raise ConfigurationError(msg)
 
     def problem(self, storage: Storage) -> str | None:
         """Return the reason that no step would run, for commands that only show."""

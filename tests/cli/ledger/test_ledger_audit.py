@@ -1,4 +1,4 @@
-"""`dpflow ledger verify`, `sign`, `trust` and `reconcile`."""
+"""`dpflow ledger verify`, `trust` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerUnwitnessed
-from dpflow.ledger.keys import key_from_text
 from tests.cli.support import Shop, run, run_fine, run_json
 from tests.ledger.support import edit
-from tests.signing import key_file
 
 BECAUSE = ("--reason", "the disk died")
 
@@ -38,79 +36,19 @@ def witness_of(shop: Shop) -> Path:
     return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
 
 
-def test_checkpoints_are_signed_and_checked(shop, monkeypatch):
-    """By `verify` and by `verify FILE`; without the key both say so."""
+def test_an_export_is_verified_up_to_the_newest_entry_of_the_ledger(shop: Shop) -> None:
+    """`verify FILE` prints the entry that `ledger info` names; an edit is found."""
     shop.charge()
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k"))
-    assert run("ledger", "verify").exit_code == 1
-    assert "signed the newest" in run_fine("ledger", "sign")
-    shop.charge()
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", key_file(shop.root, "k", public=True))
-    data = run_json("ledger", "verify")
-    assert (data["checkpoints"], data["signed"]) == (1, True)
     run_fine("ledger", "export", "--out", "journal.jsonl")
-    assert "1 checked" in run_fine("ledger", "verify", "journal.jsonl")
-    monkeypatch.delenv("DPFLOW_LEDGER_KEY")
-    assert "were not checked" in run_fine("ledger", "verify")
+    newest = run_json("ledger", "info")["newest_entry"]
     data = run_json("ledger", "verify", "journal.jsonl")
-    assert (data["fine"], data["entries"]) == (True, 6)
-    assert (data["checkpoints"], data["signed"]) == (1, False)
+    assert (data["fine"], data["entries"]) == (True, newest["number"])
+    said = f"Newest entry: {newest['number']}, hash {newest['hash']}."
+    assert said in run_fine("ledger", "verify", "journal.jsonl")
     place = shop.root / "journal.jsonl"
     text = place.read_text("utf-8")
     place.write_text(text.replace('"kind":"settle"', '"kind":"void"', 1), "utf-8")
     assert run_json("ledger", "verify", "journal.jsonl", exit_code=1)["bad"]
-
-
-NO_PRIVATE_KEY = {
-    "": "DPFLOW_LEDGER_KEY is not set",
-    "k" * 40: "names no file of a key (No such file or directory)",
-    "key-k.pub": "names a public key, and signing needs a private key",
-    "secret": "it holds no key of Ed25519",
-}
-
-
-def test_a_checkpoint_needs_the_private_key(shop, monkeypatch):
-    """What else is named is refused with what to do, and nothing is written."""
-    shop.charge()
-    key_file(shop.root, "k", public=True)
-    (shop.root / "secret").write_text("k" * 40, "utf-8")
-    before = run_fine("ledger", "export")
-    for key, reason in NO_PRIVATE_KEY.items():
-        monkeypatch.setenv("DPFLOW_LEDGER_KEY", key)
-        result = run("ledger", "sign")
-        text = " ".join(result.stderr.split())
-        assert (result.exit_code, reason in text) == (1, True), text
-        assert "dpflow ledger sign --new-key" in text
-        assert "kkk" not in text
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "")
-    assert run_fine("ledger", "export") == before
-
-
-def test_a_new_key_is_written_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The private key for its owner's eyes only; neither file is ever replaced."""
-    before = os.umask(0)
-    try:
-        data = run_json("ledger", "sign", "--new-key", "mine")
-    finally:
-        os.umask(before)
-    private, public = (Path(data[name]) for name in ("private", "public"))
-    assert (private, public) == (shop.root / "mine", shop.root / "mine.pub")
-    modes = [each.stat().st_mode & 0o777 for each in (private, public)]
-    assert modes == [0o600, 0o644]
-    texts = [private.read_bytes(), public.read_bytes()]
-    assert key_from_text(texts[0]).public == key_from_text(texts[1]).public
-    shop.charge()
-    monkeypatch.setenv("DPFLOW_LEDGER_KEY", "mine")
-    assert "signed the newest" in run_fine("ledger", "sign")
-    for there, gone in (("mine", "mine.pub"), ("mine.pub", "mine")):
-        kept = (shop.root / there).read_bytes()
-        (shop.root / gone).unlink()
-        result = run("ledger", "sign", "--new-key", "mine")
-        assert (result.exit_code, "File exists" in result.stderr) == (1, True)
-        assert [each.name for each in shop.root.glob("mine*")] == [there]
-        assert (shop.root / there).read_bytes() == kept
-        (shop.root / gone).write_bytes(kept)
-    assert run("ledger", "sign", "--new-key", "none/mine").exit_code == 1
 
 
 def test_a_new_machine_is_shown_the_ledger_before_it_is_trusted(shop: Shop) -> None:

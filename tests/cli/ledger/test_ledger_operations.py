@@ -17,7 +17,7 @@ from dpflow.cli.ledger import operations
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.entry import Columns
-from tests.cli.support import Shop, run, run_fine, run_json, run_process, without_colour
+from tests.cli.support import Shop, run, run_fine, run_json, without_colour
 from tests.projects import TENTH
 
 WHY = ("--reason", "a test")
@@ -131,22 +131,6 @@ def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
     assert (data["reservation"], data["state"]) == (other, "forfeited")
 
 
-PREFLIGHT = """
-import os, signal, sys
-from dpflow import Gaussian, guarded, reserve_run
-cost = Gaussian(sensitivity=100, sigma=1000)
-
-@guarded(dataset="cdnow", cost=cost, flow="weekly-report", noise="own")
-def step():
-    return 1
-
-with reserve_run(costs={"cdnow": [cost] * 2}, flow="weekly-report"):
-    step()
-    if sys.argv[1] == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def dataset_account() -> Any:
     """Return the dataset's own account, as `status --json` has it."""
     every = run_json("status")["datasets"]
@@ -157,33 +141,6 @@ def dataset_account() -> Any:
         if a["id"] == "cdnow#1"
     ]
     return account
-
-
-def test_a_killed_run_reservation_is_listed_as_the_rest_of_a_run(shop: Shop) -> None:
-    """With what to do; closing it posts the rest, and every view shows that."""
-    assert run_process("die", code=PREFLIGHT).returncode == -9
-    (row,) = run_json("ledger", "reservations")["reservations"]
-    assert not row["alive"]
-    assert row["body"]["step"] == "run reservation of weekly-report"
-    assert row["body"]["covers"].startswith("block/")
-    whole = row["undrawn"]["cdnow#1"]
-    assert whole == {"mu_squared": "0.01"}
-    text = " ".join(run_fine("ledger", "reservations").split())
-    assert "Retry that flow run in Prefect: it goes on with what is held" in text
-    before = dataset_account()
-    assert before["forfeited"] == whole
-    correction = ("--charge", row["reservation"], "--cost", "PureDP(epsilon=1)")
-    result = failed("ledger", "charge", "cdnow", *correction, *WHY)
-    assert "no body runs" in result
-    run_fine("ledger", "reservations", "--close", row["reservation"], *WHY)
-    after = dataset_account()
-    assert (after["forfeited"], after["left"]) == (whole, before["left"])
-    assert run_json("ledger", "verify")["fine"] is True
-    kinds = [each["kind"] for each in run_json("history")["entries"]]
-    assert kinds == ["forfeit", "settle", "reserve", "reserve", "open"]
-    lines = run_fine("ledger", "export").splitlines()
-    bodies = [json.loads(json.loads(line)["body"]) for line in lines[1:]]
-    assert sum("preflight" in body for body in bodies) == 1
 
 
 @pytest.mark.parametrize("sign", [*"=+-@", "\t", "\r", "\n"])
@@ -203,12 +160,13 @@ def test_no_cell_of_an_export_is_a_formula(sign: str) -> None:
     assert [json.loads(line) for line in file.getvalue().splitlines()] == rows
 
 
+@pytest.mark.usefixtures("empty")
 def test_folders_of_ledger_and_witness_are_for_their_owner_only(
-    empty: Shop, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those above them that dpflow makes, too, whatever the mask; others stay."""
-    home = empty.root / "home"
-    home.mkdir(mode=0o755)
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o755)
     monkeypatch.setenv(LEDGER_VARIABLE, f"sqlite:///{home}/a/b/ledger.db")
     monkeypatch.setenv(WITNESS_VARIABLE, str(home / "c/d"))
     before = os.umask(0)

@@ -19,7 +19,12 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 from dpflow import PureDP
-from dpflow.exceptions import BudgetRefused, LedgerUnavailable, ReservationConflict
+from dpflow.exceptions import (
+    BudgetRefused,
+    DpflowError,
+    LedgerUnavailable,
+    ReservationConflict,
+)
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Busy, Granted, Replayed, Request
 from tests.hunts.machinery.support import (
@@ -30,7 +35,7 @@ from tests.hunts.machinery.support import (
     tables_in_memory,
 )
 from tests.ledger.auditor import audit, first
-from tests.ledger.support import UNIT, make_policy, request, reserve_all
+from tests.ledger.support import UNIT, make_policy, request
 
 CAP = Fraction(1)
 POLICIES = {name: make_policy(name) for name in ("a", "b")}
@@ -188,19 +193,19 @@ class Simulation:
                     ledger.owners.close()
 
     def work(self, ledger: Ledger) -> None:
-        """Ask for a batch of steps and run those that are granted."""
-        batch = [self.make(ledger) for _ in range(self.random.choice((1, 1, 1, 2)))]
-        for made, answer in zip(batch, self.send(ledger, batch), strict=True):
-            self.counts[type(answer).__name__] += 1
-            if isinstance(answer, Granted):
-                self.notes.granted.add(made.reservation)
-                self.run_body(ledger, made)
-            elif isinstance(answer, Replayed):
-                known = self.notes.values[made.key_text]
-                assert answer.value in known, "replayed what nobody made"
-            else:
-                refusals = BudgetRefused, Busy, LedgerUnavailable, ReservationConflict
-                assert isinstance(answer, refusals), answer
+        """Ask for a step and run it if it is granted."""
+        made = self.make(ledger)
+        answer = self.send(ledger, made)
+        self.counts[type(answer).__name__] += 1
+        if isinstance(answer, Granted):
+            self.notes.granted.add(made.reservation)
+            self.run_body(ledger, made)
+        elif isinstance(answer, Replayed):
+            known = self.notes.values[made.key_text]
+            assert answer.value in known, "replayed what nobody made"
+        else:
+            refusals = BudgetRefused, Busy, LedgerUnavailable, ReservationConflict
+            assert isinstance(answer, refusals), answer
 
     def make(self, ledger: Ledger) -> Request:
         """Make a request on one dataset or two, with a key or without."""
@@ -219,17 +224,19 @@ class Simulation:
         self.notes.requests[made.reservation] = made
         return made
 
-    def send(self, ledger: Ledger, batch: list[Request]) -> list[Any]:
-        """Ask, and ask again with the same ids while the answer is unknown."""
-        answers: list[Any] = []
+    def send(self, ledger: Ledger, made: Request) -> Any:
+        """Ask, and ask again with the same id while the answer is unknown."""
+        answer: Any = None
         for _ in range(3):
             try:
-                return reserve_all(ledger, batch)
+                return ledger.reserve(made)
             except LedgerUnavailable as error:
-                answers = [error] * len(batch)
+                answer = error
                 if "waited" in error.details:
                     break
-        return answers
+            except DpflowError as error:
+                return error
+        return answer
 
     def run_body(self, ledger: Ledger, made: Request) -> None:
         """Void, or run the body and settle."""

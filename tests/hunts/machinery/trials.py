@@ -14,7 +14,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.records import Granted, Request
 from tests.hunts.machinery.support import SimulatedOwners
 from tests.ledger.auditor import Facts
-from tests.ledger.support import make_policy, request, reserve_all, whole
+from tests.ledger.support import make_policy, request
 
 CAP = Fraction(100)
 POLICY = make_policy(budget="{epsilon: 100}")
@@ -28,13 +28,11 @@ class Trial:
         ledger: The ledger whose driver fails.
         requests: Every request that was ever made.
         sure: The states that were acknowledged.
-        runs: Which charge holds what a run may cost.
     """
 
     ledger: Ledger
     requests: dict[str, Request] = field(default_factory=dict)
     sure: dict[str, str] = field(default_factory=dict)
-    runs: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def on(cls, storage: Any) -> Trial:
@@ -58,17 +56,6 @@ class Trial:
         self.sure[made.reservation] = "open"
         return made.reservation
 
-    def held_run(self) -> str:
-        """Hold a run in peace; return its name."""
-        do, aims = hold_run(self)
-        do()
-        self.sure |= aims
-        (name,) = aims
-        run = self.requests[name].covers
-        assert run is not None
-        self.runs[run] = name
-        return run
-
 
 #: What an operation does and which states it leads to.
 Action = tuple[Callable[[], Any], dict[str, str]]
@@ -78,13 +65,6 @@ def reserve(trial: Trial) -> Action:
     """Reserve one step under a release key."""
     made = trial.make(key=uuid.uuid4().hex)
     return lambda: trial.ledger.reserve(made), {made.reservation: "open"}
-
-
-def reserve_many(trial: Trial) -> Action:
-    """Reserve three steps, one of which does not fit."""
-    batch = [trial.make(), trial.make(cost=PureDP(epsilon=1000)), trial.make()]
-    names = [made.reservation for made in (batch[0], batch[2])]
-    return lambda: reserve_all(trial.ledger, batch), dict.fromkeys(names, "open")
 
 
 def settle(trial: Trial) -> Action:
@@ -105,29 +85,6 @@ def forfeit(trial: Trial) -> Action:
     return lambda: trial.ledger.forfeit(name, reason="test"), {name: "forfeited"}
 
 
-def hold_run(trial: Trial) -> Action:
-    """Reserve what a whole run may cost."""
-    made = whole(trial.ledger, ["0.001"] * 2, run=uuid.uuid4().hex, policies=[POLICY])
-    trial.requests[made.reservation] = made
-    return lambda: trial.ledger.reserve(made), {made.reservation: "open"}
-
-
-def draw(trial: Trial) -> Action:
-    """Draw a step from what its run holds."""
-    made = trial.make(preflights=(trial.held_run(),))
-    return lambda: trial.ledger.reserve(made), {made.reservation: "open"}
-
-
-def seal(trial: Trial) -> Action:
-    """End a run of which one step was drawn; the rest returns."""
-    do, aims = draw(trial)
-    do()
-    trial.sure |= aims
-    (run,) = trial.requests[next(iter(aims))].preflights
-    held = trial.runs[run]
-    return lambda: trial.ledger.seal(run, outcome="completed"), {held: "sealed"}
-
-
 def reopen(trial: Trial) -> Action:
     """Open the ledger anew, and read something of it."""
     storage = trial.ledger.storage
@@ -135,7 +92,7 @@ def reopen(trial: Trial) -> Action:
     return lambda: Ledger(storage, trial.ledger.owners).digests.of("x"), {}
 
 
-ACTIONS = [reserve, reserve_many, settle, void, forfeit, reopen, hold_run, draw, seal]
+ACTIONS = [reserve, settle, void, forfeit, reopen]
 
 
 def attempt(do: Callable[[], Any]) -> DpflowError | None:

@@ -10,16 +10,11 @@ import pytest
 
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import journal
-from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.entry import Entry, canonical, entry_hash, first_hash
+from dpflow.ledger.entry import canonical, entry_hash, first_hash
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Decision
 from tests.ledger.support import Place, edit, granted, make_policy, read, request
-from tests.signing import key_of
 
-KEY = key_of("k")
 SHOP = make_policy(
     "shop",
     budget="{epsilon: 3, delta: 1e-6}",
@@ -106,44 +101,4 @@ def cheaper(row: dict[str, Any]) -> None:
             row["rows"][key] = [n // 10 for n in row["rows"][key]]
 
 
-def signed_thrice(ledger, path):
-    """Sign a ledger after each of three charges; return the journal's length then."""
-    for _ in range(3):
-        ledger.settle(granted(ledger))
-        assert verify(ledger, key=KEY, sign=True).bad == []
-    counts = [each["count"] for each in points(path)]
-    assert counts == [1, 2, 3]
-
-
-def points(path):
-    """Return what the checkpoints say."""
-    sql = "SELECT body FROM entry WHERE kind = 'checkpoint'"
-    rows = read(path, f"{sql} ORDER BY number")
-    return [json.loads(body)["signed"] for (body,) in rows]
-
-
 POLICIES = {name: make_policy(name, budget="{epsilon: 100}") for name in ("a", "b")}
-
-
-def settle_for(
-    ledger: Ledger,
-    charge: str,
-    monkeypatch: pytest.MonkeyPatch,
-    share: int,
-    **facts: Any,
-) -> None:
-    """Settle a charge at a part of what it holds, as a changed program could.
-
-    Hashes, rows and sums fit each other.
-    """
-    write = Decision.write
-
-    def forging(pen: Decision, kind: str, amounts: Any, *rest: Any, **kw: Any) -> Entry:
-        held = pen.state.charge(charge).held
-        forged = {name: tuple(a * share // 20 for a in held[name]) for name in amounts}
-        return write(pen, kind, forged, *rest, **kw)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(journal, "may_return", lambda *_: True)
-        patch.setattr(Decision, "write", forging)
-        ledger.settle(charge, **facts)

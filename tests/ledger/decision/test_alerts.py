@@ -1,45 +1,106 @@
-"""Each threshold of a term alerts once; the first charge announces its term."""
+"""Settled amounts alert once a threshold; the first charge announces its term."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpflow import Gaussian, guarded
+from dpflow import Gaussian, OutputDP, PureDP, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.decision.terms import FIRST
 from dpflow.ledger.office import apply_policy
-from dpflow.ledger.records import Granted
+from dpflow.ledger.records import Alert, Granted
 from dpflow.ledger.views.entries import alert_text
 from dpflow.policy import Policy
-from tests.ledger.support import make_policy, request
+from tests.ledger.support import audit, granted, make_policy, request
 from tests.projects import TENTH, make_project
 
 POLICY = make_policy(alerts="[0.5, 0.8, 0.95]")
 
 
-def reached(ledger: Ledger, cost: object = "0.1", **fields: object) -> list[str]:
-    """Reserve a step and return the thresholds that it reached."""
-    answer = ledger.reserve(request(ledger, cost, policies=(POLICY,), **fields))
-    assert isinstance(answer, Granted)
-    return [alert.threshold for alert in answer.alerts]
+def charged(
+    ledger: Ledger, cost: Any = "0.1", policy: Policy = POLICY, **ends: Any
+) -> tuple[Alert, ...]:
+    """Reserve a step and settle it; return its alerts."""
+    return ledger.settle(granted(ledger, cost, policies=(policy,)), **ends).alerts
+
+
+def reached(ledger: Ledger, cost: Any = "0.1", **ends: Any) -> list[str]:
+    """Reserve a step and settle it; return the thresholds that it crossed."""
+    return [alert.threshold for alert in charged(ledger, cost, **ends)]
 
 
 def test_each_threshold_alerts_once(ledger: Ledger) -> None:
-    """When it is reached, equality included; a void does not tell it again."""
-    assert [reached(ledger) for _ in range(4)] == [[]] * 4
-    step = request(ledger, "0.1", policies=(POLICY,))
-    answer = ledger.reserve(step)
-    assert isinstance(answer, Granted)
-    assert [alert.threshold for alert in answer.alerts] == ["0.5"]
-    ledger.void(step.reservation, reason="not started")
-    assert [reached(ledger) for _ in range(6)] == [
-        [], [], [], ["0.8"], [], ["0.95"],
+    """When settled amounts cross it, equality included; what is held crosses none."""
+    held = [granted(ledger, "0.1", policies=(POLICY,)) for _ in range(6)]
+    ledger.void(held.pop(), reason="not started")
+    assert [ledger.settle(name).alerts for name in held[:4]] == [()] * 4
+    (alert,) = ledger.settle(held[4]).alerts
+    assert (alert.account, alert.threshold, alert.used_fraction) == ("a#1", "0.5", 0.5)
+    assert ledger.settle(held[4]).alerts == ()
+    assert [reached(ledger) for _ in range(5)] == [[], [], ["0.8"], [], ["0.95"]]
+    assert [view.threshold for view in views.alerts(ledger, "a")] == [
+        "0.95", "0.8", "0.5",
     ]  # fmt: skip
+
+
+def test_one_alert_names_the_highest_threshold(ledger: Ledger) -> None:
+    """A step that crosses three alerts once, and the two below are over."""
+    assert reached(ledger, "0.96") == ["0.95"]
+    assert reached(ledger, "0.04") == []
+    assert [view.threshold for view in views.alerts(ledger, "a")] == ["0.95"]
+
+
+def test_what_an_outcome_returns_crosses_nothing(ledger: Ledger) -> None:
+    """Held amounts above each threshold that are settled below say nothing."""
+    cells = OutputDP({"none": "0.1", "answer": "0.9"})
+    policy = make_policy(alerts="[0.5]", filter="output-dp")
+    assert charged(ledger, cells, policy, reported="none") == ()
+    (alert,) = charged(ledger, "0.5", policy)
+    assert (alert.threshold, round(alert.used_fraction, 9)) == ("0.5", 0.6)
+
+
+def test_each_kind_of_end_and_charges_by_hand_alert(ledger: Ledger) -> None:
+    """A failure, a forfeit, a correction and prior spending."""
+    assert reached(ledger, "0.5", outcome="failed") == ["0.5"]
+    dead = granted(ledger, "0.3", policies=(POLICY,), owner="0" * 32)
+    (alert,) = ledger.forfeit(dead, reason="gone").alerts
+    assert alert.threshold == "0.8"
+    spent = Prior(policy=POLICY, cost=PureDP(epsilon="0.15"), reason="before")
+    ledger.ask(spent)
+    assert views.alerts(ledger, "a")[0].threshold == "0.95"
+    other = make_policy("b", alerts="[0.5]")
+    name = granted(ledger, "0.1", policies=(other,))
+    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.7"), reason="as drawn"))
+    assert [view.threshold for view in views.alerts(ledger, "b")] == ["0.5"]
+    audit(ledger)
+
+
+def test_a_plan_that_fits_permanently_alerts_in_its_first_window_only(
+    ledger: Ledger,
+) -> None:
+    """Thirteen reports under a window of four weeks raise three."""
+    policy = make_policy(
+        unit="customer-week",
+        partition="{by: week}",
+        window="{length: 4}",
+        filter="basic",
+        alerts="[0.5, 0.75, 0.99]",
+    )
+    told = []
+    for week in range(1, 14):
+        parts = (f"2026-W{week:02}",)
+        name = granted(ledger, "0.25", policies=(policy,), partitions=parts)
+        told += [(week, a.threshold) for a in ledger.settle(name).alerts]
+    assert told == [(2, "0.5"), (3, "0.75"), (4, "0.99")]
+    assert verify(ledger).bad == []
 
 
 @pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "sequence"}))
@@ -53,11 +114,10 @@ def test_every_filter_alerts_when_half_is_used(ledger: Ledger, theorem: str) -> 
     fractions = []
     for _ in range(200):
         try:
-            answer = ledger.reserve(request(ledger, cost or step, policies=(policy,)))
-        except Exception:
+            alerts = charged(ledger, cost or step, policy)
+        except BudgetRefused:
             break
-        assert isinstance(answer, Granted)
-        fractions += [alert.used_fraction for alert in answer.alerts]
+        fractions += [alert.used_fraction for alert in alerts]
     assert len(fractions) == 1
     assert 0.5 <= fractions[0] < 0.75
 
@@ -141,10 +201,9 @@ def test_the_gate_that_stops_a_flow_warns_before(
 
     def run() -> None:
         for _ in range(200):
-            step = request(ledger, cost, policies=(policy,), flow="weekly")
-            answer = ledger.reserve(step)
-            assert isinstance(answer, Granted)
-            thresholds.extend(alert_text(a.account, a.threshold) for a in answer.alerts)
+            name = granted(ledger, cost, policies=(policy,), flow="weekly")
+            alerts = ledger.settle(name).alerts
+            thresholds.extend(alert_text(a.account, a.threshold) for a in alerts)
 
     with pytest.raises(BudgetRefused, match=gate):
         run()
@@ -157,9 +216,8 @@ def test_an_odometer_that_only_idles_reaches_no_threshold(ledger: Ledger) -> Non
     """Its reading counts from where it idles; the first step is far from the halt."""
     policy = gates("{halt_at_epsilon: 2}", alerts="[0.1, 0.4]")
     cost = Gaussian(sensitivity=1, sigma=200)
-    answer = ledger.reserve(request(ledger, cost, policies=(policy,), flow="weekly"))
-    assert isinstance(answer, Granted)
-    assert answer.alerts == ()
+    name = granted(ledger, cost, policies=(policy,), flow="weekly")
+    assert ledger.settle(name).alerts == ()
     (odometer,) = [v for v in views.accounts(ledger) if v.kind == "odometer"]
     assert odometer.reading is not None
     assert odometer.reading / 2 > 0.4

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
-from dpflow import EarlyStopping, Gaussian, Laplace, OutputDP, PureDP
+from dpflow import EarlyStopping, Laplace, OutputDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger import views
-from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Command
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.accounts import accounts
 from tests.ledger.processes import killed
 from tests.ledger.support import (
     BASIC,
-    RUN,
     UNIT,
     Place,
     audit,
@@ -35,15 +28,12 @@ from tests.ledger.support import (
     granted,
     kinds,
     make_policy,
-    new_ledger,
     refused,
     request,
     state_of,
     sums,
     url,
-    whole,
 )
-from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
@@ -184,108 +174,14 @@ def test_a_request_that_cannot_be_kept_is_refused(ledger: Ledger, path: Place) -
 # Batches
 
 
-def ending(ledger: Ledger, charge: str, kind: str, value: str | None) -> End:
-    """Make the command that ends a charge."""
-    kept = value and ledger.digests.of_value(charge, value)
-    body = {"outcome": "completed", "digest": kept}
-    return End(
-        charge=charge,
-        kind=kind,
-        owner=ledger.owners.mine() if kind != "forfeit" else "",
-        body=body if kind == "settle" else {"reason": "test"},
-        value=value if kind == "settle" else None,
-    )
-
-
-ALERTS = make_policy(alerts="[0.3, 0.6]")
-UNPRICED = Gaussian(sensitivity=1, sigma=20)
-
-
-def any_command(ledger: Ledger, random: Random, charges: list[str]) -> Command:
-    """Make a step, a run reservation, a draw from it, or an end of one of them."""
-    deed = random.choice(("step", "step", "draw", "run", "end", "end", "seal"))
-    here: dict[str, Any] = {"policies": (ALERTS,)}
-    if deed == "end" and charges:
-        kind = random.choice(("settle", "settle", "void", "forfeit"))
-        value = random.choice((None, "1", "2"))
-        return ending(ledger, random.choice(charges), kind, value)
-    if deed == "seal":
-        body, mine = {"outcome": "completed"}, ledger.owners.mine()
-        return End(kind="seal", run=RUN, owner=mine, body=body)
-    if deed == "run":
-        plans = (["0.1"] * 2, ["0.1"] * 2, ["0.2"], ["0.9"], [UNPRICED])
-        step = whole(ledger, random.choice(plans), **here)
-        return Reserve(request=step, applies=True)
-    if deed == "draw":
-        here["preflights"] = (RUN,)
-    step = request(
-        ledger,
-        random.choice(("0.1", "0.1", "0.3")),
-        key=random.choice((None, "x", "x", "y")),
-        fresh=random.random() < 0.1,
-        **here,
-    )
-    charges.append(step.reservation)
-    return Reserve(request=step, applies=True)
-
-
-def contents(answers: list[Any]) -> list[tuple[Any, ...]]:
-    """Return what answers say, whatever ids they name."""
-    names = ("value", "beyond", "accounts")
-    return [
-        (
-            str(each) if isinstance(each, bool) else type(each).__name__,
-            *(getattr(each, name, None) for name in names),
-            [alert.threshold for alert in getattr(each, "alerts", ())],
-            len(getattr(each, "opened", ())),
-        )
-        for each in answers
-    ]
-
-
-def test_no_batch_answers_otherwise_than_its_commands_alone(tmp_path: Path) -> None:
-    """Whatever steps and runs share keys and a budget, in any order of ends."""
-    for seed in range(scaled(60, push=30)):
-        outcomes = []
-        for together in (True, False):
-            folder = tmp_path / f"{seed}-{together}"
-            folder.mkdir()
-            with closing(new_ledger(folder)) as ledger:
-                random, charges = Random(seed), list[str]()
-                count = random.randint(2, 14)
-                commands = [any_command(ledger, random, charges) for _ in range(count)]
-                if together:
-                    answers = ledger.ask_all(commands)
-                else:
-                    answers = [ledger.ask_all([each])[0] for each in commands]
-            place = folder / "ledger.db"
-            outcomes.append((contents(answers), kinds(place), sums(place)))
-            audit(place)
-        assert outcomes[0] == outcomes[1], f"seed {seed}"
-
-
-def test_a_batch_has_answers_of_each_kind(ledger: Ledger) -> None:
-    """The search above asserts nothing about answers that it may not meet."""
-    first, again = (request(ledger, key="x") for _ in range(2))
-    dear, unpriced = request(ledger, "0.95"), request(ledger, UNPRICED)
-    steps = [Reserve(request=each) for each in (first, again, dear, unpriced)]
-    end = ending(ledger, first.reservation, "settle", "1")
-    replay = Reserve(request=request(ledger, key="x"))
-    answers = ledger.ask_all([*steps, end, replay])
-    names = [type(answer).__name__ for answer in answers]
-    assert names[:3] == ["Granted", "Busy", "BudgetRefused"]
-    assert names[3:] == ["UnsupportedCost", "bool", "Replayed"]
-
-
 def test_facts_of_the_ledger_come_from_no_request(ledger: Ledger, path: Place) -> None:
     """Facts of a caller neither claim a release key nor name another owner."""
     before = everything(path)
-    for name in ("covers", "key", "owner", "preflight", "alerts"):
+    for name in ("key", "owner", "alerts"):
         with pytest.raises(ConfigurationError, match=f"says '{name}'"):
             ledger.reserve(request(ledger, PureDP(epsilon=TENTH), body={name: "x"}))
-    for odd in ({"covers": "run"}, {"policies": ()}):
-        with pytest.raises(ConfigurationError, match="reads no dataset, or is a run"):
-            request(ledger, **odd)
+    with pytest.raises(ConfigurationError, match="reads no dataset"):
+        request(ledger, policies=())
     assert everything(path) == before
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision import gates, terms
 from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
@@ -192,34 +189,3 @@ def test_where_no_single_threshold_bounds_a_share_nothing_is_reserved(
     flows = f"{{f: {{epsilon: 2, delta: 5e-7, reserved: true}}{share}}}"
     with pytest.raises(PolicyError, match=match):
         make_policy(budget="{epsilon: 3, delta: 1e-6}", flows=flows, **fields)
-
-
-def test_verify_finds_a_grant_that_nothing_pays(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A ledger that forgot the account of all others granted it."""
-    forgotten: Any = lambda *_: False
-    monkeypatch.setattr(gates, "charges_others", forgotten)
-    granted(ledger, "60", policies=[ONE], flow=None)
-    monkeypatch.undo()
-    (finding,) = verify(ledger).bad
-    assert "no reserved share pays" in finding.problem
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_rest_above_the_pinned_one_is_no_term(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, lost: bool
-) -> None:
-    """A changed program would leave the reserved share to the others."""
-
-    def forged(pinned: Any) -> Any:
-        made = gates.gates_text(pinned)
-        rest = made.pop("others")
-        assert rest != made["dataset"]
-        return made if lost else {**made, "others": made["dataset"]}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(terms, "gates_text", forged)
-        granted(ledger, "90", policies=[ONE])
-    words = "other gates than" if lost else "not the one that term 1 pinned: 'others'"
-    assert words in str(verify(ledger).bad[0])

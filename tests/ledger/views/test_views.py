@@ -164,8 +164,8 @@ def test_what_is_read_often_reads_no_whole_journal(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `status` shows of a dataset does not grow with its charges."""
-    for _ in range(5):
-        ledger.settle(granted(ledger, "0.1"))
+    for cost in ("0.1", "0.1", "0.1", "0.1", "0.1", "0.001"):
+        ledger.settle(granted(ledger, cost))
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.9", flow_run="r")
     read, numbers = Reading._entry, set[int]()

@@ -19,7 +19,6 @@ from tests.ledger.support import edit, granted, kinds, read, url
 from tests.ledger.witness.accidents import keep
 from tests.ledger.witness.witness_contract import (
     CONTRACT,
-    fresh_witness,
     loses_no_line_of_many_writers,
     made_at,
     witness_of,
@@ -110,7 +109,6 @@ def test_a_server_that_may_lose_commits_is_refused(
     assert watch is not None
     for call in (
         lambda: granted(ledger),
-        lambda: watch.claim("shop"),
         lambda: watch.enrol(1, [], anew=True),
     ):
         connection = witness_of(ledger)._server._connection  # type: ignore[attr-defined]
@@ -150,4 +148,3 @@ def test_what_a_database_sets_for_transactions_loses_no_line(
         server().run(alter)
     keep(4, monkeypatch)
     loses_no_line_of_many_writers(database, tmp_path)
-    assert fresh_witness(database, "0" * 32).claim("shop") == "0" * 32

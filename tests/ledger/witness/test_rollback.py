@@ -80,7 +80,7 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
 
 
 @pytest.mark.parametrize("more", [0, 1, 3])
-def test_an_open_process_notices_without_a_witness(tmp_path, monkeypatch, more):
+def test_an_open_process_notices_without_a_witness(tmp_path, more):
     """Before any command, also if others went on with the older copy, however far."""
     host = Host(tmp_path, "none", random.Random(1))
     ledger = host.open()
@@ -90,7 +90,6 @@ def test_an_open_process_notices_without_a_witness(tmp_path, monkeypatch, more):
     copy_database(copy, host.path)
     for _ in range(more):
         host.work(least=6)
-    monkeypatch.setattr("dpflow.ledger.following.MOST", 6)
     before = read(host.path, "SELECT * FROM entry")
     words = "is another one than before|not what was hashed"
     for _ in range(2):

@@ -164,17 +164,6 @@ def notices_damage(setting: str, folder: Path) -> None:
         granted(ledger)
 
 
-def lets_the_first_ledger_have_a_source(setting: str, folder: Path) -> None:
-    """A later ledger gets the name of the first."""
-    made_at(setting, folder)
-    source = f"warehouse.{folder.name}"
-    first = fresh_witness(setting, "1" * 32)
-    assert first.claim(source) == "1" * 32
-    assert fresh_witness(setting, "2" * 32).claim(source) == "1" * 32
-    assert first.claim(source) == "1" * 32
-    assert fresh_witness(setting, "2" * 32).claim(f"{source}2") == "2" * 32
-
-
 def compacts_and_keeps_what_counts(setting: str, folder: Path) -> None:
     """The newest line of each account, decisions, and the last; who runs reads all."""
     ledger = made_at(setting, folder)
@@ -206,7 +195,6 @@ CONTRACT = [
     loses_no_line_of_many_writers,
     compacts_and_keeps_what_counts,
     notices_damage,
-    lets_the_first_ledger_have_a_source,
 ]
 
 

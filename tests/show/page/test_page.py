@@ -137,7 +137,6 @@ def test_hostile_names_are_text(shop):
         body={"step": "s", "flow": "f", "cost": {"mechanism": "m"}},
         alive=False,
         at="then",
-        undrawn={},
     )
     evil = hostile(report(warnings=("w",), reservations=(held,)))
     stamp = replace(evil.stamp, found=Verification(bad=[Finding(problem=EVIL)]))

@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 
 from dpflow import Gaussian, PureDP
-from dpflow.exceptions import LedgerCorrupt, PolicyNotApplied
+from dpflow.exceptions import PolicyNotApplied
 from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decision.office import Amend
 from dpflow.ledger.decision.policy_changes import Apply
-from dpflow.ledger.decision.terms import FIRST, opened_as
+from dpflow.ledger.decision.terms import opened_as
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.office import apply_policy, propose
-from dpflow.ledger.opening import open_ledger
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.lifetime import Opened
 from dpflow.show.guarantees import term_guarantee, terms_in_words
-from tests.ledger.audit.test_forged import written_as
 from tests.ledger.support import (
     Place,
     audit,
@@ -31,7 +29,6 @@ from tests.ledger.support import (
     make_ledger,
     make_policy,
     terms_of,
-    url,
 )
 
 #: A year of Gaussian reports.
@@ -261,24 +258,7 @@ def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
     refuse_renewal(ledger, file)
 
 
-# Entries that others wrote
-
-
-def forged(change: dict[str, Any]) -> Any:
-    """Return a change of what an entry says of its term."""
-    return lambda amounts, said: (amounts, said | {"term": said["term"] | change})
-
-
-def follow(path: Place) -> None:
-    """Charge another dataset in a new process, which reads all entries."""
-    granted(open_ledger(url(path)), policies=[make_policy("z")])
-
-
-def found(path: Place, ledger: Ledger, match: str) -> None:
-    """Verification and each following process find the newest entry."""
-    assert match in str(verify(ledger).bad)
-    with pytest.raises(LedgerCorrupt, match=match):
-        follow(path)
+# Terms that another program wrote
 
 
 @contextmanager
@@ -302,25 +282,24 @@ def any_lifetime(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
 def test_a_term_past_its_lifetime_is_found(
     path: Place, monkeypatch: pytest.MonkeyPatch, other: dict[str, str], match: str
 ) -> None:
-    """Every process compares the condition of an `open` entry again."""
+    """By `verify`, which compares the terms with their lifetime."""
     ledger = make_ledger(path)
     charge(ledger, policy())
     with any_lifetime(monkeypatch):
         apply_policy(ledger, policy(**other), **NEW)
-    found(path, ledger, match)
+    assert match in str(verify(ledger).bad)
 
 
-def test_a_raised_lifetime_says_so_and_is_followed(path: Place) -> None:
+def test_a_raised_lifetime_says_so_and_verifies(path: Place) -> None:
     """Negative control of the forged terms."""
     ledger = make_ledger(path)
     charge(ledger, policy())
     apply_policy(ledger, policy("9", filter="zcdp"), **NEW, raise_lifetime=True)
     assert verify(ledger).fine
-    follow(path)
 
 
 def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> None:
-    """The entry names it, so that followers count it as well."""
+    """The entry names it, so that `verify` counts it as well."""
     ledger = make_ledger(path)
     sums = policy("9", filter="auto")
     apply_policy(ledger, sums)
@@ -328,57 +307,4 @@ def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> Non
         ledger.ask(Apply(policy=file, forgotten=first_lost(ledger), **NEW))
         granted(ledger, "0.1", policies=[file])
     assert len(terms_of(ledger)) == 3
-    assert verify(ledger).fine
-    follow(path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tally": None},
-        {"opened": {"epsilon": "1", "delta": "0"}},
-        {"promised": {"epsilon": "99", "delta": "0.1"}},
-    ],
-)
-@pytest.mark.parametrize("tightens", [False, True])
-def test_a_term_counts_as_its_policy_says(
-    path: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    change: dict[str, Any],
-    tightens: bool,
-) -> None:
-    """Neither an opening nor a tightening may count less towards the lifetime."""
-    ledger = make_ledger(path)
-    file = policy()
-    if tightens:
-        charge(ledger, file)
-        file = policy(budget="{epsilon: 2, delta: 1e-6}")
-    with monkeypatch.context() as patch:
-        written_as(patch, forged(change))
-        patch.setattr("dpflow.ledger.decision.policy_changes.check", lambda *_: None)
-        apply_policy(ledger, file)
-    found(path, ledger, "counts otherwise")
-
-
-def test_no_step_opens_a_further_term(
-    path: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An opening that passes for a step's own is no way around the lifetime."""
-    ledger = make_ledger(path)
-    charge(ledger, policy())
-    with any_lifetime(monkeypatch) as patch:
-        written_as(patch, forged({"reason": FIRST}))
-        apply_policy(ledger, policy("4", delta="2e-6"), **NEW)
-    found(path, ledger, "no step opens term 2")
-
-
-def test_a_tightening_alone_is_followed(path: Place) -> None:
-    """A process that follows one tightening reads the terms before it."""
-    ledger, file = make_ledger(path), policy()
-    apply_policy(ledger, file)
-    open_terms(ledger, file, 2)
-    other = open_ledger(url(path))
-    granted(other, policies=[make_policy("z")])
-    apply_policy(ledger, policy(budget="{epsilon: 2, delta: 1e-6}"))
-    granted(other, policies=[make_policy("z")])
     assert verify(ledger).fine

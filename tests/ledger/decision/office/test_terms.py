@@ -199,25 +199,12 @@ SOURCE = "warehouse.sales.customers"
 POLICY = make_policy(source=SOURCE, budget="{epsilon: 3}")
 
 
-#: The policy of the other ledger, under another dataset's name.
-OTHER = make_policy("b", source=SOURCE, budget="{epsilon: 1}", lifetime="{epsilon: 1}")
-
-
 @pytest.fixture
 def first(tmp_path: Path) -> Ledger:
-    """Return the ledger that governs the source, with a charge of 0.1."""
+    """Return a ledger with a charge of 0.1."""
     result = create_ledger(url(tmp_path / "first.db"), witness=str(tmp_path / "w"))
     granted(result, policies=[POLICY])
     return result
-
-
-@pytest.fixture
-def second(tmp_path: Path, first: Ledger) -> Ledger:
-    """Return another ledger, whose witness is at the same place."""
-    assert first.watch.witness is not None
-    return create_ledger(
-        url(tmp_path / "second.db"), witness=str(tmp_path / "w"), environment="staging"
-    )
 
 
 @pytest.fixture
@@ -231,32 +218,6 @@ def witnessed(path: Place, tmp_path: Path) -> Iterator[Ledger]:
 def apply(ledger: Ledger, policy: Policy) -> None:
     """Apply a policy, as a new term where the dataset was charged."""
     apply_policy(ledger, policy, reason="test", new_term=True)
-
-
-def test_a_second_ledger_on_a_source_is_refused(first, second):
-    """Each time, whatever its dataset is called or applies; the first goes on."""
-    for _ in range(2):
-        with pytest.raises(ConfigurationError, match=first.id) as error:
-            granted(second, policies=[OTHER])
-        assert "DPFLOW_LEDGER_URL" in error.value.message
-    assert kinds(Path(second.place), "b#1") == []
-    apply(second, OTHER)
-    with pytest.raises(ConfigurationError, match="governs the data source"):
-        granted(second, policies=[OTHER])
-    granted(first, policies=[POLICY])
-
-
-def test_other_sources_and_none_are_free(first, second):
-    """The control: only the same source is refused."""
-    granted(second, policies=[make_policy("c", source="warehouse.sales.shops")])
-    granted(second, policies=[make_policy("d")])
-    granted(second, policies=[make_policy("e", source="warehouse.sales.stores")])
-
-
-def test_without_a_witness_nothing_is_noticed(tmp_path, first):
-    """The control: only the place of the witness shows the difference."""
-    ledger = create_ledger(url(tmp_path / "blind.db"), witness="none")
-    granted(ledger, policies=[OTHER])
 
 
 def test_another_name_for_a_charged_source_has_no_budget_of_its_own(witnessed, path):

@@ -38,7 +38,6 @@ from tests.ledger.support import (
     sums,
     url,
 )
-from tests.signing import key_of
 
 SHORT = 0.4
 
@@ -208,7 +207,7 @@ def test_another_version_is_refused_inside_each_write(
         lambda: ledger.settle(reservation),
         lambda: open_ledger(url(path)),
         lambda: apply_policy(ledger, BASIC),
-        lambda: verify(ledger, key=key_of("k"), sign=True),
+        lambda: verify(ledger),
         lambda: reconcile(ledger, {}, reason="test"),
     )
     before = kinds(path), sums(path)
