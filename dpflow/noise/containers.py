@@ -102,8 +102,8 @@ def _take_table(
         return table.make(labels, arrays)
 
     try:
-        rebuild(numbers)
-    # Its text may hold numbers.
+        # The declaration alone, so that no number can fail here.
+        rebuild([0] * len(numbers))
     except without_interrupts(Exception):
         what = "no new value of its type can hold the declared labels"
         raise refused(value, what, "Declare labels of one type a column") from None

@@ -234,7 +234,7 @@ def _read_frame(frame: Any, shape: Shape) -> Table:
         what = "two of its columns have one declared name"
         raise refused(frame, what, "Name each column once")
     # A frame made of no rows may have no columns.
-    absent = {*labels} - {*read} if names or levels else set()
+    absent = {*labels} - {*read} if names or len(frame) else set()
     if absent or len(labels) != len(groups.labels):
         what = "it has no column or index level with the labels of groups="
         raise refused(frame, what, line_to_write(_FRAME))

@@ -74,10 +74,8 @@ class DrawnNumbers:
         # An object compares by its own code, and a value may hold itself.
         except without_interrupts(Exception):
             is_drawn = False
-        if not is_drawn:
-            return {"as_drawn": False}
-        known = {"known": self._known} if self._known else {}
-        return {"as_drawn": True, "as_int": self._as_int, **known}
+        known = {"known": self._known} if is_drawn and self._known else {}
+        return {"as_drawn": is_drawn, "as_int": self._as_int, **known}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:

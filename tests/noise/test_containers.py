@@ -194,6 +194,8 @@ def test_ints_that_leave_int64():
     cost = Gaussian(sensitivity="1e15", noise_multiplier="1e9")
     noisy = draw(cost, np.zeros(50, int), read_shape(50), as_int=True)
     assert (noisy.min(), noisy.max()) == (-(2**63) + 1, 2**63 - 1)
+    for groups in ({"a": 1e300}, {"a": 0}):
+        assert draw(cost, groups, read_shape(groups=["a"]), as_int=True)
 
 
 #: Values without their declaration, and what the error says to write.
