@@ -1,0 +1,45 @@
+"""Freezes: everything on a dataset is refused until a person ends that."""
+
+from __future__ import annotations
+
+from dpflow.exceptions import PolicyNotApplied
+from dpflow.plain.decisions.decision import Author, Decision
+from dpflow.plain.tables.loading import Rows
+
+
+def decide_freeze(
+    rows: Rows,
+    dataset: str,
+    reason: str,
+    author: Author,
+    command: str,
+    *,
+    unfreeze: bool = False,
+) -> Decision:
+    """Freeze a dataset, or open it again; the answer is whether that is new.
+
+    Raises:
+        PolicyNotApplied: If no policy of the dataset was applied yet.
+    """
+    row, term = rows.book(dataset), rows.newest(dataset)
+    if rows.sent:
+        return Decision(answer=True, earlier=name_entries(rows))
+    if term is None:
+        msg = (
+            f"the ledger has applied no policy of dataset {dataset!r}, so there "
+            f"is nothing to freeze. Run `dpflow policy apply {dataset}` first."
+        )
+        raise PolicyNotApplied(msg, dataset=dataset)
+    decision = Decision(answer=(row.frozen is not None) == unfreeze)
+    if decision.answer:
+        why = {"who": author.facts.get("who", ""), "reason": reason}
+        frozen = None if unfreeze else {**why, "at": author.at}
+        kind = "unfreeze" if unfreeze else "freeze"
+        body = {**author.facts, **why, "frozen": frozen}
+        decision.append(row._replace(frozen=frozen), kind, author, command, body=body)
+    return decision
+
+
+def name_entries(rows: Rows) -> tuple[tuple[str, int, str], ...]:
+    """Return the entries of an earlier sending, for the witness."""
+    return tuple((entry.dataset, entry.number, entry.hash) for entry in rows.sent)

@@ -1,0 +1,530 @@
+"""The decision about one step: replay, wait, refuse or hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.costs.text import python_form
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    ReservationConflict,
+)
+from dpflow.ledger.decision.fitting import (
+    first_fitting_part,
+    fitting_factor,
+    in_windows,
+    with_parts_near,
+)
+from dpflow.ledger.decision.gates import Gate, charges_of, gates_of
+from dpflow.ledger.decision.refusal import Refusal, journaled, refusal_error
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.records import (
+    Busy,
+    Granted,
+    Replayed,
+    Request,
+    by_identity,
+    cost_text,
+    described,
+    digest,
+)
+from dpflow.ledger.rows import split
+from dpflow.plain.decisions.decision import Author, Decision
+from dpflow.plain.decisions.terms import (
+    TermChange,
+    check_populations,
+    find_term,
+    write_term,
+)
+from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.rows import (
+    Account,
+    Charge,
+    ChargeDataset,
+    Entry,
+    Held,
+    Posting,
+    Release,
+    Run,
+    Term,
+)
+from dpflow.policy import Policy
+from dpflow.rounding import number_text
+
+#: Characters of the postings of an entry.
+MOST_TEXT = 16 * 2**20
+#: Causes of a refusal that no noise and no smaller step changes, and all others.
+_NEVER, _OTHERS = ("frozen", "closed"), ("halted", "overdrawn", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedStep:
+    """A step with its gates and the amount for each account.
+
+    Attributes:
+        request: The step.
+        rows: Rows of the ledger, with the terms that the step opens.
+        terms: Terms of its datasets and populations.
+        opened: Those that the step opens.
+        gates: Each gate.
+        charges: Each account once, with its amount.
+    """
+
+    request: Request
+    rows: Rows
+    terms: Sequence[Term]
+    opened: Sequence[TermChange]
+    gates: Sequence[Gate]
+    charges: Sequence[tuple[Gate, Tally]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A step that gates do not admit; `decide_refusal` finds the words.
+
+    Attributes:
+        step: The priced step.
+        refusals: Gates that do not admit it, the first cause first.
+    """
+
+    step: PricedStep
+    refusals: Sequence[Refusal]
+
+
+def decide_reserve(
+    rows: Rows, request: Request, author: Author, *, applies: bool = True
+) -> Decision | Refused:
+    """Decide whether a step may run.
+
+    A released key replays at no cost, whatever the budget. A key that another step is
+    drawing waits. Only then are the gates asked, each of them.
+
+    Args:
+        rows: Rows of the ledger.
+        request: The step.
+        author: Who asks.
+        applies: Whether a step may open the first term of its policy.
+
+    Raises:
+        DpflowError: For a request that cannot be decided.
+    """
+    if rows.charge is not None:
+        return answer_sent_charge(rows, rows.charge, request)
+    if rows.sent:
+        return answer_sent_refusal(rows.sent[0], request)
+    earlier = find_release(rows, request)
+    if earlier is not None:
+        return Decision(answer=earlier)
+    step = price_step(rows, request, author, applies=applies)
+    refusals = find_refusals(step, request)
+    if refusals:
+        return Refused(step=step, refusals=refusals)
+    return grant(step, request, author)
+
+
+# A command that was sent before
+
+
+def answer_sent_charge(rows: Rows, charge: Charge, request: Request) -> Decision:
+    """Answer an id that was sent before exactly as it was answered then.
+
+    Raises:
+        ReservationConflict: If it was another request, or the charge has ended.
+    """
+    is_own = (charge.owner, charge.state) == (request.owner, "open")
+    if not (is_own and is_same_request(charge, request)):
+        msg = (
+            f"reservation {request.reservation} was made for another request or is "
+            f"{charge.state} already; every execution needs an id of its own"
+        )
+        raise ReservationConflict(msg, reservation=request.reservation)
+    entries = [
+        (p.dataset, p.reserve_number, str(p.reserve_hash)) for p in rows.charge_datasets
+    ]
+    answer = Granted(reservation=charge.id, accounts=charge.accounts)
+    return Decision(answer=answer, earlier=tuple(entries))
+
+
+def is_same_request(charge: Charge, request: Request) -> bool:
+    """Return True if a charge was made by an equal request."""
+    stated = charge.request
+    return (
+        charge.step == request.step
+        and charge.flow == request.flow
+        and charge.run == request.flow_run
+        and charge.release_key == request.release_key
+        and canonical(stated["cost"]) == cost_text(request.cost)
+        and sorted(stated["datasets"]) == sorted(request.datasets)
+        and stated["partitions"] == list(request.partitions)
+    )
+
+
+def answer_sent_refusal(entry: Entry, request: Request) -> Decision:
+    """Answer a refused id again in the words of its entry."""
+    body = json.loads(entry.body)
+    exhausted = body["refusal"] == BudgetExhausted.__name__
+    names = ("gate", "theorem", "asked", "left", "fits")
+    details = {name: body.get(name) for name in names}
+    about = {
+        "dataset": split(body["account"])[0],
+        "cost": described(request.cost),
+        "flow": request.flow,
+        "flow_run": request.flow_run,
+        "step": request.step,
+    }
+    kind = BudgetExhausted if exhausted else BudgetRefused
+    return Decision(answer=kind(body["message"], **about, **details))
+
+
+# Releases
+
+
+def find_release(rows: Rows, request: Request) -> Replayed | Busy | None:
+    """Look the release key up: replay it, wait for a live claim, or go on."""
+    release, charge = rows.release, rows.release_charge
+    if release is None or charge is None or release.state == "free":
+        return None
+    if any(rows.book(name).frozen is not None for name in request.locked):
+        # Frozen means that nothing is answered, be it free: the gates refuse.
+        return None
+    if release.state == "settled" and not request.fresh:
+        return replay(release, charge, request)
+    if release.state == "claimed" and rows.claimant_is_alive:
+        return Busy(reservation=charge.id, owner=charge.owner)
+    return None
+
+
+def replay(release: Release, charge: Charge, request: Request) -> Replayed | None:
+    """Replay a release, unless its value is deleted.
+
+    Raises:
+        ReservationConflict: If its value was not stored, or it answers other arguments,
+            or the step refuses another cost.
+    """
+    stated = charge.request
+    mine, before = request.arguments or {}, stated.get("arguments", {})
+    differ = [
+        name
+        for name in sorted({*mine, *before})
+        if mine.get(name, "") not in {before.get(name), None}
+    ]
+    changed = canonical(stated["cost"]) != cost_text(request.cost)
+    made_at = python_form(stated["cost"]) if changed else None
+    if release.digest is None and request.arguments is not None:
+        why = "was charged, but its value was not kept. Return what can be kept"
+    elif release.value is None:
+        return None
+    elif differ:
+        why = (
+            f"was made for another value of {', '.join(differ)}. Write what "
+            "distinguishes the two into release_key=, or ignore=(...) if the output "
+            "does not depend on it"
+        )
+    elif changed and request.on_change == "refuse":
+        why = (
+            f"was made at {made_at}, the step declares {request.cost!r} now, and it "
+            'says on_change="refuse". Remove that to replay it'
+        )
+    else:
+        return Replayed(
+            reservation=charge.id,
+            value=release.value,
+            digest=str(release.digest),
+            made_at=made_at,
+        )
+    msg = (
+        f"release {request.key_text!r} of step {charge.step!r} {why}; fresh=True "
+        "draws it anew, at a new charge."
+    )
+    raise ReservationConflict(msg, release_key=request.key_text)
+
+
+# Gates
+
+
+def price_step(
+    rows: Rows, request: Request, author: Author, *, applies: bool
+) -> PricedStep:
+    """Find every account that a step is charged to, and price the step there."""
+    check_populations(request)
+    terms, opened = list[Term](), list[TermChange]()
+    for policy in (*request.policies, *request.populations):
+        term = find_term(rows, policy, author, applies=applies)
+        if isinstance(term, TermChange):
+            opened.append(term)
+            rows = rows.with_term(term.after, term.term)
+            term = term.term
+        terms.append(term)
+    state: Any = rows
+    gates = [
+        with_parts_near(state, gate, request.partitions)
+        for gate in gates_of(state, request, terms)
+    ]
+    charges = in_windows(charges_of((gate, request.cost) for gate in gates))
+    return PricedStep(
+        request=request,
+        rows=rows,
+        terms=terms,
+        opened=opened,
+        gates=gates,
+        charges=charges,
+    )
+
+
+def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
+    """Return the gates that do not admit a step, the first cause first."""
+    run, causes = request.flow_run, (*_NEVER, *_OTHERS)
+    halted = {
+        account
+        for (name, _), row in step.rows.runs.items()
+        if name == run
+        for account in row.halted
+    }
+    closed = {gate.id for gate in step.gates if gate.closed}
+    refusals = []
+    for gate, amount in step.charges:
+        if gate.state == "frozen":
+            cause = "frozen"
+        elif gate.id in closed:
+            cause = "closed"
+        elif gate.id in halted:
+            cause = "halted"
+        elif not gate.admits(amount):
+            cause = "full" if gate.state == "open" else gate.state
+        else:
+            continue
+        refusals.append(Refusal(gate, amount, cause))
+    return sorted(refusals, key=lambda r: min(causes.index(r.cause), len(_NEVER)))
+
+
+# Refusing
+
+
+def decide_refusal(
+    rows: Rows, request: Request, refused: Refused, author: Author
+) -> Decision:
+    """Refuse a step, with an entry.
+
+    Args:
+        rows: Rows of the ledger, with the amounts of earlier charges of the step.
+        request: The step.
+        refused: The gates that do not admit it.
+        author: Who asks.
+    """
+    step, refusals = refused.step, refused.refusals
+    error = build_refusal(step, request, refusals, rows.earlier_amounts)
+    decision = Decision(answer=error)
+    for opened in step.opened:
+        write_term(decision, opened, author, request.reservation)
+    # An odometer halts the flow run even where another gate refused first; a frozen
+    # one says nothing about the run.
+    halts = [
+        refusal.gate.id
+        for refusal in refusals
+        if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
+    ]
+    first = refusals[0].gate.id
+    runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
+    body = {
+        **author.facts,
+        **describe_request(step, request),
+        **journaled(error),
+        "account": first,
+        "accounts": [*dict.fromkeys((first, *halts))],
+        **without_empty(halts=halts, runs=runs),
+    }
+    by_dataset: dict[str, list[str]] = {split(first)[0]: []}
+    for account in halts:
+        by_dataset.setdefault(split(account)[0], []).append(account)
+    for place, (name, halted) in enumerate(by_dataset.items()):
+        short = {"account": first, "halts": halted, "refused_in": split(first)[0]}
+        decision.append(
+            step.rows.book(name),
+            "refuse",
+            author,
+            request.reservation,
+            body=short if place else body,
+            charge=request.reservation,
+            step=request.step,
+            flow=request.flow,
+            run=request.flow_run,
+        )
+        for run in runs:
+            row = step.rows.runs.get((run, name)) or Run(run, name, request.flow)
+            gates = [*row.halted, *(halted if run == request.flow_run else ())]
+            row = row._replace(
+                refusals=row.refusals + (place == 0),
+                halted=tuple(dict.fromkeys(gates)),
+            )
+            decision.change("put_run", row)
+    return decision
+
+
+def build_refusal(
+    step: PricedStep,
+    request: Request,
+    refusals: Sequence[Refusal],
+    earlier_amounts: Iterable[Mapping[str, Any]],
+) -> BudgetRefused:
+    """Build the error of the first account that refuses a step."""
+    first = refusals[0]
+    halted = any(refusal.cause == "halted" for refusal in refusals)
+    factor = None
+    if first.cause == "full" and not halted:
+        gates = tuple((gate._replace(row=None), request.cost) for gate in step.gates)
+        factor = fitting_factor(gates)
+    # Other gates that refuse admit no later part.
+    by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
+    account = first.gate.id
+    before = any(
+        first.amount.fits_within(Tally(tuple(amounts[account][0])))
+        for amounts in earlier_amounts
+        if account in amounts and any(amounts[account][0])
+    )
+    exhausted = before and first.cause not in _NEVER
+    return refusal_error(
+        request,
+        first,
+        BudgetExhausted if exhausted else BudgetRefused,
+        frozen=step.rows.book(first.gate.dataset).frozen,
+        halted=halted,
+        factor=factor,
+        again=first_fitting_part(step.charges) if by_windows else None,
+    )
+
+
+# Holding
+
+
+def grant(step: PricedStep, request: Request, author: Author) -> Decision:
+    """Hold the step's amount on each gate's account, and claim its release key."""
+    rows, decision = step.rows, Decision()
+    for opened in step.opened:
+        write_term(decision, opened, author, request.reservation)
+    amounts, postings = {}, dict[str, dict[str, Posting]]()
+    for gate, amount in step.charges:
+        zero = (0,) * len(amount.amounts)
+        before = rows.account(gate.id) or Account(gate.id, zero, zero)
+        after = before.posted(zero, amount.amounts)
+        used = None if gate.rule.steady else gate.used.amounts
+        amounts[gate.id] = Held(amount.amounts, after.version, used)
+        decision.update_account(after)
+        dataset = split(gate.id)[0]
+        postings.setdefault(dataset, {})[gate.id] = (zero, amount.amounts)
+    check_length(postings, request)
+    charge = Charge(
+        request.reservation,
+        "open",
+        request.owner,
+        author.login,
+        request.step,
+        request.flow,
+        request.flow_run,
+        request.release_key,
+        {**author.facts, **describe_request(step, request), "accounts": [*amounts]},
+        amounts,
+    )
+    decision.change("insert_charge", charge)
+    write_reserve_entries(decision, rows, charge, postings, author)
+    if request.release_key is not None:
+        release = Release(
+            request.release_key,
+            request.key_text,
+            min(request.datasets),
+            request.step,
+            charge.id,
+            "claimed",
+            arguments=dict(request.arguments) if request.arguments else None,
+        )
+        decision.change("put_release", release)
+    decision.answer = Granted(
+        reservation=charge.id,
+        accounts=tuple(amounts),
+        opened=tuple(term for term in step.terms if rows.account(term.whole) is None),
+    )
+    return decision
+
+
+def write_reserve_entries(
+    decision: Decision,
+    rows: Rows,
+    charge: Charge,
+    postings: Mapping[str, Mapping[str, Posting]],
+    author: Author,
+) -> None:
+    """Append an entry to the journal of each dataset of a charge."""
+    numbers = {name: decision.number_after(rows.book(name)) for name in postings}
+    stated = digest(canonical(charge.request))
+    for name, posted in postings.items():
+        others = [[other, n] for other, n in numbers.items() if other != name]
+        decision.append(
+            rows.book(name),
+            "reserve",
+            author,
+            charge.id,
+            postings=posted,
+            body={"request": stated, **without_empty(**{"with": others})},
+            charge=charge.id,
+            step=charge.step,
+            flow=charge.flow,
+            run=charge.run,
+        )
+        part = ChargeDataset(
+            name, numbers[name], charge.id, None, charge.flow, charge.step
+        )
+        decision.change("insert_charge_dataset", part)
+
+
+def check_length(postings: Mapping[str, Any], request: Request) -> None:
+    """Refuse a step whose entry would be too long.
+
+    Raises:
+        ConfigurationError: If it reads too many parts.
+    """
+    parts = len(request.partitions)
+    length = len(canonical(postings)) if parts > 1000 else 0
+    if length > MOST_TEXT:
+        fit = parts * MOST_TEXT // length
+        msg = (
+            f"step {request.step!r} reads {parts:,} parts, too many for one entry of "
+            f"the journal. Nothing was charged. Read at most {fit:,} parts in a step."
+        )
+        raise ConfigurationError(msg)
+
+
+def describe_request(step: PricedStep, request: Request) -> dict[str, Any]:
+    """Return what the ledger keeps of a request, whatever the answer."""
+    policies = (*request.policies, *request.populations)
+    units = {gate.id: gate.size for gate in step.gates if gate.size != 1}
+    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
+    return {
+        **request.body,
+        "cost": described(request.cost),
+        "datasets": request.datasets,
+        "partitions": list(request.partitions),
+        "policy": {term.book: term.facts["policy_hash"] for term in step.terms},
+        **without_empty(
+            key_text=request.key_text,
+            units=units,
+            arguments=arguments,
+            alerts={p.dataset: alert_thresholds(p) for p in policies},
+        ),
+    }
+
+
+@by_identity
+def alert_thresholds(policy: Policy) -> list[str]:
+    """Return the thresholds of use at which a policy raises alerts."""
+    return [number_text(Fraction(threshold)) for threshold in policy.alerts]
+
+
+def without_empty(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not empty."""
+    return {name: value for name, value in fields.items() if value}

@@ -1,0 +1,674 @@
+"""The operations of a ledger, and the shell around each decision.
+
+    lock datasets -> read rows -> decide -> write rows and entries, COMMIT -> witness
+
+A step may run only after `reserve` answered `Granted`, which is after the witness has
+the charge. A charge that is never settled stays in full, permanently.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from traceback import clear_frames
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.solving import NotSolved, only_solved
+from dpflow.exceptions import (
+    DpflowError,
+    LedgerError,
+    LedgerUnavailable,
+    ReservationConflict,
+)
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.provenance import provenance, writer
+from dpflow.ledger.records import (
+    Answer,
+    Conditions,
+    Granted,
+    Replayed,
+    Request,
+    digest,
+)
+from dpflow.ledger.storage.base import damaged, readable
+from dpflow.ledger.storage.owners import Liveness
+from dpflow.plain.decisions.charges_by_hand import (
+    Amendment,
+    Posted,
+    Prior,
+    decide_amendment,
+    decide_prior,
+)
+from dpflow.plain.decisions.decision import Author, Decision
+from dpflow.plain.decisions.freezes import decide_freeze
+from dpflow.plain.decisions.payments import Payment, decide_payment
+from dpflow.plain.decisions.policy_changes import (
+    Application,
+    Proposal,
+    decide_application,
+    propose_application,
+)
+from dpflow.plain.decisions.releases import decide_withdrawal
+from dpflow.plain.decisions.reserve import (
+    Refused,
+    decide_refusal,
+    decide_reserve,
+    find_release,
+)
+from dpflow.plain.decisions.settlement import (
+    End,
+    Ended,
+    decide_forfeit,
+    decide_settle,
+    decide_void,
+    refuse_unknown,
+)
+from dpflow.plain.digests import Digests
+from dpflow.plain.tables.database import (
+    ConflictingSource,
+    Database,
+    MissingDatasets,
+    Transaction,
+    new_dataset,
+)
+from dpflow.plain.tables.loading import (
+    Rows,
+    Terms,
+    load_amendment_rows,
+    load_earlier_amounts,
+    load_end_rows,
+    load_office_rows,
+    load_payment_rows,
+    load_prior_rows,
+    load_reserve_rows,
+    load_sent,
+    load_withdrawal_rows,
+)
+from dpflow.plain.tables.rows import Charge, DamagedRow
+from dpflow.plain.witness.comparison import Watch
+from dpflow.policy import Policy
+
+#: After this many transactions that ended to solve a number, the next solves inside.
+_LOOKUPS = 3
+#: How often a command is decided again because another claimed a source.
+_CONFLICTS = 3
+
+Load = Callable[[Transaction, bool], Rows]
+Decide = Callable[[Rows], Decision | Refused]
+
+
+class Ledger:
+    """The operations on one ledger.
+
+    Args:
+        database: The database of the ledger.
+        owners: Liveness of the processes that hold charges.
+        watch: Compares the ledger with its witness; None if that was waived.
+        conditions: How requests are decided.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        owners: Liveness,
+        watch: Watch | None = None,
+        *,
+        conditions: Conditions | None = None,
+    ) -> None:
+        self.database = self.storage = database
+        #: Where the ledger is, for messages.
+        self.place = database.place
+        self.owners = owners
+        self.conditions = conditions or Conditions(facts=provenance())
+        self.id, self.environment, _ = database.identity
+        self.watch = watch or Watch(database.place, None)
+        self.digests = Digests(database)
+        self.terms: Terms = {}
+        #: Open charges of this process.
+        self._charges: dict[str, Charge] = {}
+
+    def author(self) -> Author:
+        """Return who sends a command, and when."""
+        login = self.database.writer
+        return Author(
+            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            writer=login or writer(),
+            login=login,
+            facts=self.conditions.facts,
+        )
+
+    # The life of a charge
+
+    def reserve(self, request: Request) -> Answer:
+        """Hold a step's worst case on every account, or replay, or refuse.
+
+        Raises:
+            BudgetRefused: If a gate does not admit the step; nothing is charged.
+            PolicyChanged: If the policy file differs from the ledger's pinned copy.
+            UnsupportedCost: If a theorem has no price for the cost.
+            ReservationConflict: If the id or the release key means something else.
+            LedgerUnavailable: If the ledger did not answer; the step may not run.
+        """
+        if (why := self.database.unwritable) is not None:
+            return self._checked(self._replay_only(request, why))
+        author, applies = self.author(), self.conditions.applies_policies
+
+        def load(transaction: Transaction, again: bool) -> Rows:
+            rows = load_reserve_rows(transaction, request, self.terms)
+            self._find_claimant(rows, request)
+            if again and rows.charge is None:
+                rows.sent = load_sent(transaction, request.locked, request.reservation)
+            return rows
+
+        decision = self._transact(
+            load,
+            lambda rows: decide_reserve(rows, request, author, applies=applies),
+            lambda rows, refused: decide_refusal(rows, request, refused, author),
+            names=request.locked,
+        )
+        for statement, row in decision.changes:
+            if statement == "insert_charge" and isinstance(row, Charge):
+                self._charges[row.id] = row
+        try:
+            self.watch.record(decision)
+        except LedgerError:
+            if isinstance(decision.answer, Granted):
+                # No body has started.
+                with suppress(DpflowError):
+                    self.void(decision.answer.reservation, reason="not witnessed")
+            raise
+        answer: Answer = _raised(decision.answer)
+        return self._checked(answer)
+
+    def settle(
+        self,
+        reservation: str,
+        *,
+        outcome: str = "completed",
+        value: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
+        shape: Mapping[str, Any] | None = None,
+    ) -> str | None:
+        """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports its outcome is charged what its accounts' theorems allow
+        for that, and never more than was reserved; any other, in full.
+
+        Args:
+            reservation: The id that was granted.
+            outcome: "completed", or "failed": an error is an output and costs as much.
+            value: The encoded output; None keeps nothing to replay.
+            body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
+            shape: Length, groups and columns of the output.
+
+        Returns:
+            The digest of the stored value.
+
+        Raises:
+            ReservationConflict: If another command ended the charge.
+            LedgerUnavailable: If the ledger did not answer; the charge stays held.
+        """
+        kept = None if value is None else self.digests.of_value(reservation, value)
+        # The same for each sending, so that a late one finds what an earlier one did.
+        command = digest(canonical(["settle", reservation, outcome, kept, reported]))
+        end = End(
+            charge=reservation,
+            command=command[:32],
+            owner=self.owners.mine(),
+            body={**(body or {}), "outcome": outcome, "digest": kept},
+            reported=reported,
+            value=value,
+            shape=shape,
+        )
+        self._end(end, decide_settle)
+        return kept
+
+    def void(self, reservation: str, *, reason: str) -> None:
+        """Give a charge back whose body certainly never started.
+
+        Only the process that reserved knows that, so only it may void.
+
+        Raises:
+            ReservationConflict: If another process reserved it, or it has ended.
+            LedgerUnavailable: If the ledger did not answer; it may stay held.
+        """
+        end = End(
+            charge=reservation,
+            command=uuid.uuid4().hex,
+            owner=self.owners.mine(),
+            body={"reason": reason},
+        )
+        self._end(end, decide_void)
+
+    def forfeit(self, reservation: str, *, reason: str) -> None:
+        """Post a charge in full whose process has ended.
+
+        Raises:
+            ReservationConflict: If its process still runs, or it has ended.
+        """
+        body = {"reason": reason}
+        end = End(charge=reservation, command=uuid.uuid4().hex, body=body)
+        self._end(end, decide_forfeit)
+
+    def _end(
+        self, end: End, decide_end: Callable[[Rows, End, Author], Decision]
+    ) -> Ended:
+        """End a charge; its datasets are known before the lock."""
+        self._check_writable()
+        author = self.author()
+        charge = self._charges.get(end.charge) or self._read_charge(end.charge)
+
+        def load(transaction: Transaction, again: bool) -> Rows:  # noqa: ARG001
+            rows = load_end_rows(transaction, charge, self.terms)
+            if decide_end is decide_forfeit and rows.charge is not None:
+                rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
+            return rows
+
+        decision = self._transact(
+            load, lambda rows: decide_end(rows, end, author), names=None
+        )
+        self._charges.pop(end.charge, None)
+        self.watch.record_end(decision)
+        ended: Ended = _raised(decision.answer)
+        return ended
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Decide a request without writing the decision."""
+        author, applies = self.author(), self.conditions.applies_policies
+        try:
+            if (why := self.database.unwritable) is not None:
+                return self._replay_only(request, why)
+            with self._reading() as transaction:
+                rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+                self._find_claimant(rows, request)
+                decision = decide_reserve(rows, request, author, applies=applies)
+                if isinstance(decision, Refused):
+                    self._load_earlier(transaction, rows, decision)
+                    decision = decide_refusal(rows, request, decision, author)
+        except LedgerError:
+            raise
+        except DpflowError as error:
+            return error
+        answer: Answer | DpflowError = decision.answer
+        return answer
+
+    # Operators
+
+    def propose(self, policy: Policy) -> Proposal:
+        """Say what applying a policy would do; nothing is written."""
+        with self._reading() as transaction:
+            rows = load_office_rows(transaction, policy, self.terms, lock=False)
+            rows.forgotten = self.watch.forgotten(transaction, [policy.dataset])
+            return propose_application(rows, policy)
+
+    def apply(
+        self,
+        policy: Policy,
+        *,
+        reason: str = "",
+        new_term: bool = False,
+        raise_lifetime: bool = False,
+    ) -> Proposal:
+        """Make a policy the ledger's own copy, which governs from then on.
+
+        Args:
+            policy: The file.
+            reason: Why; a new term needs one.
+            new_term: Open a term with tallies of its own.
+            raise_lifetime: Raise the lifetime; its promise ends then.
+
+        Raises:
+            PolicyChanged: If only a new term can hold the policy, without `new_term`.
+            PolicyNotApplied: If the lifetime or a freeze forbids it.
+            ConfigurationError: If another dataset has its source.
+        """
+        application = Application(
+            policy=policy,
+            command=uuid.uuid4().hex,
+            reason=reason,
+            new_term=new_term,
+            raise_lifetime=raise_lifetime,
+        )
+        author = self.author()
+        answer: Proposal = self._order(
+            policy.dataset,
+            partial(load_office_rows, policy=policy),
+            lambda rows: decide_application(rows, application, author),
+            application.command,
+        )
+        return answer
+
+    def freeze(self, dataset: str, *, reason: str, unfreeze: bool = False) -> bool:
+        """Refuse everything on a dataset, or end that; running steps may end.
+
+        Returns:
+            Whether that is new.
+
+        Raises:
+            PolicyNotApplied: If no policy of the dataset was applied yet.
+        """
+        command, author = uuid.uuid4().hex, self.author()
+        answer: bool = self._order(
+            dataset,
+            partial(load_office_rows, policy=dataset),
+            lambda rows: decide_freeze(
+                rows, dataset, reason, author, command, unfreeze=unfreeze
+            ),
+            command,
+        )
+        return answer
+
+    def withdraw(self, key: str, *, digest: str | None, reason: str) -> bool:
+        """Delete the value of a release; its digest and its charge stay.
+
+        Args:
+            key: Key of the release.
+            digest: Digest of the value; another one stays.
+            reason: Why, for the journal.
+
+        Returns:
+            Whether there was such a value.
+        """
+        command, author = uuid.uuid4().hex, self.author()
+        answer: bool = self._order(
+            None,
+            partial(load_withdrawal_rows, key=key),
+            lambda rows: decide_withdrawal(rows, digest, reason, author, command),
+            command,
+        )
+        return answer
+
+    def amend(
+        self,
+        charge: str,
+        cost: Cost,
+        *,
+        reason: str,
+        dataset: str | None = None,
+        evidence: str | None = None,
+    ) -> tuple[Posted, ...]:
+        """Charge what a step cost more than was reserved for it; it may have ended.
+
+        Raises:
+            ReservationConflict: If that is no more than was charged: nothing falls.
+            UnsupportedCost: If the theorem of an account has no price for the cost.
+        """
+        amendment = Amendment(
+            command=uuid.uuid4().hex,
+            cost=cost,
+            reason=reason,
+            evidence=evidence,
+            dataset=dataset,
+        )
+        author, before = self.author(), self._read_charge(charge)
+        answer: tuple[Posted, ...] = self._order(
+            None,
+            partial(load_amendment_rows, charge=before, evidence=evidence),
+            lambda rows: decide_amendment(rows, amendment, author),
+            amendment.command,
+        )
+        return answer
+
+    def charge_prior(
+        self,
+        policy: Policy,
+        cost: Cost,
+        *,
+        reason: str,
+        evidence: str | None = None,
+        flow: str | None = None,
+        partitions: Sequence[str] = (),
+        populations: Sequence[Policy] = (),
+    ) -> tuple[Posted, ...]:
+        """Charge what was spent elsewhere; irreversible.
+
+        Raises:
+            ConfigurationError: If this evidence was charged before, or no part of a
+                divided dataset is named.
+        """
+        prior = Prior(
+            command=uuid.uuid4().hex,
+            cost=cost,
+            reason=reason,
+            evidence=evidence,
+            policy=policy,
+            flow=flow,
+            partitions=tuple(partitions),
+            populations=tuple(populations),
+        )
+        author, applies = self.author(), self.conditions.applies_policies
+        answer: tuple[Posted, ...] = self._order(
+            prior.request.locked,
+            partial(load_prior_rows, prior=prior),
+            lambda rows: decide_prior(rows, prior, author, applies=applies),
+            prior.command,
+        )
+        return answer
+
+    def pay(self, account: str, charge: str, *, before: str | None) -> None:
+        """Note that the people of an account were charged for a step.
+
+        Args:
+            account: Account of the dataset.
+            charge: Charge of the step.
+            before: Charge of the newest step so far; None before the first one.
+
+        Raises:
+            ReservationConflict: If another copy of the store was used since.
+        """
+        command = digest(canonical(["pay", account, charge]))[:32]
+        payment = Payment(account=account, command=command, before=before)
+        author, row = self.author(), self._read_charge(charge)
+        self._order(
+            None,
+            partial(load_payment_rows, charge=row, account=account),
+            lambda rows: decide_payment(rows, payment, author),
+            command,
+        )
+
+    def close(self) -> None:
+        """Close the ledger's files; open reservations of this process are forfeited."""
+        self.owners.close()
+        self.database.close()
+
+    # The shell
+
+    def _order(
+        self,
+        names: str | Sequence[str] | None,
+        load_rows: Callable[..., Rows],
+        decide: Decide,
+        command: str,
+    ) -> Any:
+        """Decide a command of an operator, and witness it."""
+        self._check_writable()
+
+        def load(transaction: Transaction, again: bool) -> Rows:
+            rows = load_rows(transaction, remembered=self.terms)
+            if again:
+                rows.sent = load_sent(transaction, [*rows.datasets], command)
+            rows.forgotten = self.watch.forgotten(transaction, [*rows.datasets])
+            return rows
+
+        locked = [names] if isinstance(names, str) else names
+        decision = self._transact(load, decide, names=locked)
+        self.watch.record(decision)
+        return _raised(decision.answer)
+
+    def _transact(
+        self,
+        load: Load,
+        decide: Decide,
+        refuse: Callable[[Rows, Refused], Decision] | None = None,
+        *,
+        names: Sequence[str] | None,
+    ) -> Decision:
+        """Load, decide and write, and again if the outcome is unknown.
+
+        The ids exist before sending, so that the second attempt, on a fresh
+        connection, either finds the answer or decides anew. It does not happen where
+        the ledger was busy: the wait would be twice as long.
+
+        Args:
+            load: Loads the rows; its second argument says that it was sent before.
+            decide: Decides, without input or output.
+            refuse: Decides about a refusal, with the earlier charges of the step.
+            names: Datasets that the witness is read for; None for an end.
+        """
+        prepare: Callable[[], object] | None = None
+        again, conflicts = False, 0
+        for attempt in count():
+            try:
+                if prepare is not None:
+                    with only_solved(active=False):
+                        prepare()
+                with only_solved(active=attempt < _LOOKUPS):
+                    return self._transact_once(load, decide, refuse, names, again)
+            except NotSolved as missing:
+                prepare = missing.solve
+            except MissingDatasets as missing:
+                prepare = partial(self._insert_datasets, missing.names)
+            except ConflictingSource:
+                prepare, conflicts = None, conflicts + 1
+                if conflicts > _CONFLICTS:
+                    raise
+            except LedgerUnavailable as error:
+                if "waited" in error.details or again:
+                    raise
+                prepare, again = None, True
+            except BaseException as stopped:
+                # An interrupt may have kept a transaction from its end: it ends when
+                # nothing refers to it, and a kept interrupt would refer to it.
+                if not isinstance(stopped, Exception):
+                    clear_frames(stopped.__traceback__)
+                raise
+        raise AssertionError
+
+    def _transact_once(
+        self,
+        load: Load,
+        decide: Decide,
+        refuse: Callable[[Rows, Refused], Decision] | None,
+        names: Sequence[str] | None,
+        again: bool,
+    ) -> Decision:
+        """Load, decide and write in one transaction.
+
+        Raises:
+            NotSolved: If a number is not solved yet; then nothing was decided.
+            MissingDatasets: If a dataset has no row yet.
+        """
+        watched = self.watch.read(names)
+        with self._readable(), self.database.transaction() as transaction:
+            transaction.expected = self.watch.numbers_of
+            rows = load(transaction, again)
+            self.watch.check(transaction, rows, watched)
+            try:
+                decision = decide(rows)
+                if isinstance(decision, Refused):
+                    assert refuse is not None
+                    self._load_earlier(transaction, rows, decision)
+                    decision = refuse(rows, decision)
+            except NotSolved:
+
+                def solve() -> None:
+                    # The same decision solves all that it needs.
+                    with suppress(DpflowError):
+                        outcome = decide(rows)
+                        if isinstance(outcome, Refused) and refuse is not None:
+                            refuse(rows, outcome)
+
+                raise NotSolved(solve) from None
+            transaction.write(decision)
+        self.watch.saw(decision)
+        return decision
+
+    @contextmanager
+    def _reading(self) -> Iterator[Transaction]:
+        """Run a block that reads one snapshot."""
+        with self._readable(), self.database.snapshot() as transaction:
+            yield transaction
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Run a block that reads the ledger; damage has words of its own."""
+        with readable(self.place):
+            try:
+                yield
+            except DamagedRow as error:
+                raise damaged(str(error), self.place) from error
+
+    def _load_earlier(
+        self, transaction: Transaction, rows: Rows, refused: Refused
+    ) -> None:
+        """Read the earlier charges of a step that is refused."""
+        gate, step = refused.refusals[0].gate, refused.step.request.step
+        rows.earlier_amounts = load_earlier_amounts(transaction, gate.dataset, step)
+
+    def _insert_datasets(self, names: Sequence[str]) -> None:
+        """Make the rows of datasets without a term, in a transaction of its own."""
+        with self._readable(), self.database.transaction() as transaction:
+            transaction.begin(lock=False)
+            rows = [("insert_dataset", new_dataset(self.id, name)) for name in names]
+            transaction.send(rows)
+
+    def _find_claimant(self, rows: Rows, request: Request) -> None:
+        """Find out whether the process that claims a release still runs."""
+        release, charge = rows.release, rows.release_charge
+        if release is None or charge is None or release.state != "claimed":
+            return
+        own = charge.owner == request.owner
+        rows.claimant_is_alive = own or self.owners.alive(charge.owner)
+
+    def _read_charge(self, name: str) -> Charge:
+        """Read a charge without a lock.
+
+        Raises:
+            ReservationConflict: If the ledger has no such charge.
+        """
+        with self._reading() as transaction:
+            ((*found,),) = transaction.begin([], [_ask_charge(name)], lock=False)
+        if not found:
+            raise refuse_unknown(name)
+        return Charge.from_columns(tuple(found[0]))
+
+    def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
+        """Answer with a stored release where nothing can be charged, or an error."""
+        with self._reading() as transaction:
+            rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+            self.watch.check(transaction, rows, self.watch.read(request.locked))
+            self._find_claimant(rows, request)
+        answer = find_release(rows, request)
+        if answer is None:
+            raise why
+        return answer
+
+    def _check_writable(self) -> None:
+        if (why := self.database.unwritable) is not None:
+            raise why
+
+    def _checked(self, answer: Answer) -> Answer:
+        """Return an answer, whose value is the one that was settled."""
+        if isinstance(answer, Replayed):
+            self.digests.check_value(
+                answer.value, answer.reservation, answer.digest, answer.reservation
+            )
+        return answer
+
+
+def _ask_charge(name: str) -> tuple[str, dict[str, str]]:
+    return "read_charge", {"id": name}
+
+
+def _raised(answer: Any) -> Any:
+    """Return an answer, or raise it if it is an error."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
