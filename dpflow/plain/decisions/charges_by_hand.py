@@ -325,7 +325,7 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
 def answer_sent_charge(rows: Rows) -> Decision:
     """Answer a charge by hand that was sent before, from its entries."""
     answers = []
-    for entry in rows.sent:
+    for entry in (entry for entry in rows.sent if entry.kind == "adjust"):
         overdrawn = json.loads(entry.body).get("overdrawn", ())
         for name, (settled, _) in json.loads(entry.postings).items():
             rule = find_gate(rows, name).rule

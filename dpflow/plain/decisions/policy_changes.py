@@ -8,6 +8,7 @@ opened with, to at most the lifetime.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,8 +75,9 @@ def decide_application(
     policy = application.policy
     proposal = propose_application(rows, policy)
     if rows.sent:
-        action = "open" if rows.sent[0].kind == "open" else "tighten"
-        answer = replace(proposal, action=action)
+        stated = json.loads(rows.sent[0].body)
+        action, closed = stated["action"], tuple(stated["closed"])
+        answer = replace(proposal, action=action, closed=closed)
         return Decision(answer=answer, earlier=name_entries(rows))
     action = find_action(rows, application, proposal)
     state: Any = rows
@@ -94,10 +96,11 @@ def decide_application(
     if action == "tighten":
         change = tighten_term(rows, application, changes)
         closed = find_closed(rows, change.term)
+        change.body["closed"] = closed
         write_term(decision, change, author, application.command)
         rows = rows.with_term(change.after, change.term)
     elif action != "nothing":
-        change = open_applied(rows, application, author, changes)
+        change = open_applied(rows, application, author, changes, action)
         write_term(decision, change, author, application.command)
         rows = rows.with_term(change.after, change.term)
     state = rows
@@ -146,10 +149,14 @@ def find_action(rows: Rows, application: Application, proposal: Proposal) -> str
 
 
 def open_applied(
-    rows: Rows, application: Application, author: Author, changes: Sequence[str]
+    rows: Rows,
+    application: Application,
+    author: Author,
+    changes: Sequence[str],
+    action: str,
 ) -> TermChange:
     """Return the term that a person opens."""
-    body: dict[str, Any] = {"changes": [*changes]}
+    body: dict[str, Any] = {"changes": [*changes], "action": action, "closed": []}
     if application.raise_lifetime:
         body["raises"] = True
     if rows.forgotten:
@@ -178,6 +185,7 @@ def tighten_term(
     body = {
         "reason": application.reason or reason,
         "changes": [*changes],
+        "action": "tighten",
         "policy": term.facts["policy_hash"],
     }
     dataset = rows.book(policy.dataset)

@@ -117,8 +117,10 @@ def decide_reserve(
     """
     if rows.charge is not None:
         return answer_sent_charge(rows, rows.charge, request)
-    if rows.sent:
-        return answer_sent_refusal(rows.sent[0], request)
+    for entry in rows.sent:
+        # A refusal of several datasets has its words in one entry.
+        if entry.kind == "refuse" and "refusal" in json.loads(entry.body):
+            return answer_sent_refusal(entry, request)
     earlier = find_release(rows, request)
     if earlier is not None:
         return Decision(answer=earlier)

@@ -187,7 +187,10 @@ def post_end(
             raise LedgerCorrupt(msg)
         change = posted[name], negative(held.amount)
         after[name] = before.posted(*change)
-        held_after[name] = held._replace(version=after[name].version)
+        # Charges that others made meanwhile were priced beside it, and stay so.
+        newest = is_newest(rows, name, held)
+        version = after[name].version if newest else held.version
+        held_after[name] = held._replace(version=version)
         postings[split(name)[0]][name] = change
     alerts, after = raise_alerts(rows, after, charge.request.get("alerts", {}))
     decision = Decision(answer=Ended(alerts=tuple(alerts)), accounts=after)

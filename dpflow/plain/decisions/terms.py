@@ -54,7 +54,7 @@ class TermChange(NamedTuple):
     kind: str
     dataset: Dataset
     term: Term
-    body: Mapping[str, Any]
+    body: dict[str, Any]
     source: tuple[str, Row] | None = None
 
     @property

@@ -130,7 +130,7 @@ class Transaction(ABC):
             self._hashes[pair] = "".join(text for (text,) in rows)
         return self._hashes[pair]
 
-    def ask(self, name: str, **parameters: Any) -> list[Any]:
+    def ask(self, name: str, /, **parameters: Any) -> list[Any]:
         """Run one statement and return its rows."""
         return self.run([(name, parameters)])[0]
 

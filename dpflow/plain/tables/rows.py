@@ -205,9 +205,10 @@ class Charge(NamedTuple):
     def from_columns(cls, columns: tuple[Any, ...]) -> Charge:
         """Read a row; raises `DamagedRow`."""
         values = check_mark(f"charge {columns[0]!r}", columns)
-        amounts = {k: Held.from_list(v) for k, v in json.loads(values[9]).items()}
+        request, amounts = json.loads(values[8]), json.loads(values[9])
+        held = {name: Held.from_list(amounts[name]) for name in request["accounts"]}
         realised = None if values[10] is None else json.loads(values[10])
-        return cls(*values[:8], json.loads(values[8]), amounts, realised)
+        return cls(*values[:8], request, held, realised)
 
     def parameters(self) -> dict[str, Any]:
         """Return the columns by name."""
