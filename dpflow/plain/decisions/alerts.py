@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
@@ -19,6 +20,8 @@ from dpflow.plain.tables.loading import Rows
 from dpflow.plain.tables.rows import Account
 from dpflow.policy.windows import place_of
 from dpflow.rounding import number_from_text
+
+_NOTHING = Fraction(0)
 
 
 def raise_alerts(
@@ -41,17 +44,23 @@ def raise_alerts(
         if not limits or gate is None or not any(account.settled):
             continue
         used, highest = find_settled(rows, after, gate, account)
-        crossed = [t for t in limits if gate.uses(used, Fraction(number_from_text(t)))]
-        if not crossed or number_from_text(crossed[-1]) <= highest:
+        crossed = ""
+        for text in limits:
+            if read_threshold(text) <= highest:
+                continue
+            if not gate.uses(used, read_threshold(text)):
+                break
+            crossed = text
+        if not crossed:
             continue
-        after[name] = account._replace(alerted=crossed[-1])
+        after[name] = account._replace(alerted=crossed)
         alerts.append(
             Alert(
                 dataset=gate.dataset,
                 account=name,
                 gate=gate.kind,
                 name=gate.name,
-                threshold=crossed[-1],
+                threshold=crossed,
                 used_fraction=gate.used_share(used) or 0.0,
             )
         )
@@ -79,5 +88,11 @@ def find_settled(
                 used.append((place, Tally(near.settled)))
                 alerted.append(near.alerted)
         own = own + window._replace(used=tuple(used)).rest(own, {})
-    highest = max((number_from_text(t) for t in alerted if t), default=Fraction(0))
-    return own, Fraction(highest)
+    highest = max((read_threshold(text) for text in alerted if text), default=_NOTHING)
+    return own, highest
+
+
+@cache
+def read_threshold(text: str) -> Fraction:
+    """Return a threshold of use as a number."""
+    return Fraction(number_from_text(text))

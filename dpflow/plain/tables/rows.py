@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dpflow.ledger.entry import Amounts, canonical
 from dpflow.ledger.rows import Term as Term  # noqa: PLC0414 (moves here at the switch)
@@ -23,15 +23,17 @@ class DamagedRow(ValueError):
 
 
 def hash_columns(*columns: object) -> str:
-    """Return the SHA-256 over columns, each with its length; null and "" differ."""
-    parts = []
-    for column in columns:
-        if column is None:
-            parts.append(b"-")
-        else:
-            text = str(column).encode()
-            parts.append(b"%d:%b" % (len(text), text))
-    return sha256(b"".join(parts)).hexdigest()
+    """Return the SHA-256 over columns, each with its length; null and "" differ.
+
+    The text of a column is in UTF-8, behind its number of bytes and a colon; null is -.
+    """
+    texts = ["-" if c is None else f"{len(str(c))}:{c}" for c in columns]
+    joined = "".join(texts)
+    if not joined.isascii():
+        sizes = (None if c is None else len(str(c).encode()) for c in columns)
+        pairs = zip(sizes, columns, strict=True)
+        joined = "".join("-" if n is None else f"{n}:{c}" for n, c in pairs)
+    return sha256(joined.encode()).hexdigest()
 
 
 def first_hash(ledger: str, dataset: str) -> str:
@@ -42,6 +44,25 @@ def first_hash(ledger: str, dataset: str) -> str:
 def text_or_none(value: object) -> str | None:
     """Return a JSON value as canonical text; None of an absent one."""
     return None if value is None else canonical(value)
+
+
+#: By its mark, the columns of a row that this process proved or wrote, and the row.
+_proved: dict[str, tuple[tuple[Any, ...], Any]] = {}
+#: Rows in this memory; it is cleared when it is full.
+_MOST = 1024
+
+
+def find_proved(columns: tuple[Any, ...]) -> Any:
+    """Return the row of columns that were proved before; None of others."""
+    values, row = _proved.get(columns[-1], ((), None))
+    return row if values == columns[:-1] else None
+
+
+def remember_row(columns: tuple[Any, ...], mark: str, row: Any) -> None:
+    """Remember a row whose mark is that of its columns."""
+    if len(_proved) >= _MOST:
+        _proved.clear()
+    _proved[mark] = columns, row
 
 
 def check_mark(what: str, columns: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -55,6 +76,13 @@ def check_mark(what: str, columns: tuple[Any, ...]) -> tuple[Any, ...]:
         message = f"the row of {what} is not what its mark says"
         raise DamagedRow(message)
     return tuple(values)
+
+
+def mark_columns(columns: tuple[Any, ...], row: Any) -> str:
+    """Return the mark of a row that is written."""
+    mark = hash_columns(*columns)
+    remember_row(columns, mark, row)
+    return mark
 
 
 class Dataset(NamedTuple):
@@ -86,9 +114,13 @@ class Dataset(NamedTuple):
     @classmethod
     def from_columns(cls, columns: tuple[Any, ...]) -> Dataset:
         """Read a row; raises `DamagedRow`."""
+        if (proved := find_proved(columns)) is not None:
+            return cast("Dataset", proved)
         values = check_mark(f"dataset {columns[0]!r}", columns)
         frozen = None if values[3] is None else json.loads(values[3])
-        return cls(*values[:3], frozen, *values[4:])
+        row = cls._make([*values[:3], frozen, *values[4:], ()])
+        remember_row(values, columns[-1], row)
+        return row
 
     def columns(self) -> tuple[Any, ...]:
         """Return the columns without the mark."""
@@ -98,7 +130,7 @@ class Dataset(NamedTuple):
         """Return the columns by name."""
         columns = self.columns()
         named = dict(zip(self._fields, columns, strict=False))
-        return {**named, "mark": hash_columns(*columns)}
+        return {**named, "mark": mark_columns(columns, self._replace(flows=()))}
 
 
 class Account(NamedTuple):
@@ -120,8 +152,13 @@ class Account(NamedTuple):
     @classmethod
     def from_columns(cls, columns: tuple[Any, ...]) -> Account:
         """Read a row; raises `DamagedRow`."""
-        name, settled, held, *rest = check_mark(f"account {columns[0]!r}", columns)
-        return cls(name, (*json.loads(settled),), (*json.loads(held),), *rest)
+        if (proved := find_proved(columns)) is not None:
+            return cast("Account", proved)
+        values = check_mark(f"account {columns[0]!r}", columns)
+        name, settled, held, *rest = values
+        row = cls(name, (*json.loads(settled),), (*json.loads(held),), *rest)
+        remember_row(values, columns[-1], row)
+        return row
 
     def posted(self, settled: Amounts, held: Amounts) -> Account:
         """Return the account after a posting.
@@ -143,7 +180,7 @@ class Account(NamedTuple):
         settled, held = amounts_text(self.settled), amounts_text(self.held)
         columns = (self.id, settled, held, *self[3:])
         named = dict(zip(self._fields, columns, strict=True))
-        return {**named, "mark": hash_columns(*columns)}
+        return {**named, "mark": mark_columns(columns, self)}
 
 
 def amounts_text(amounts: Iterable[int]) -> str:
@@ -204,18 +241,22 @@ class Charge(NamedTuple):
     @classmethod
     def from_columns(cls, columns: tuple[Any, ...]) -> Charge:
         """Read a row; raises `DamagedRow`."""
+        if (proved := find_proved(columns)) is not None:
+            return cast("Charge", proved)
         values = check_mark(f"charge {columns[0]!r}", columns)
         request, amounts = json.loads(values[8]), json.loads(values[9])
         held = {name: Held.from_list(amounts[name]) for name in request["accounts"]}
         realised = None if values[10] is None else json.loads(values[10])
-        return cls(*values[:8], request, held, realised)
+        row = cls._make([*values[:8], request, held, realised])
+        remember_row(values, columns[-1], row)
+        return row
 
     def parameters(self) -> dict[str, Any]:
         """Return the columns by name."""
         amounts, realised = canonical(self.amounts), text_or_none(self.realised)
         columns = (*self[:8], canonical(self.request), amounts, realised)
         named = dict(zip(self._fields, columns, strict=True))
-        return {**named, "mark": hash_columns(*columns)}
+        return {**named, "mark": mark_columns(columns, self)}
 
     @property
     def accounts(self) -> tuple[str, ...]:
@@ -279,7 +320,7 @@ class Release(NamedTuple):
         """Read a row."""
         *texts, arguments, shape, value = columns
         loaded = (None if t is None else json.loads(t) for t in (arguments, shape))
-        return cls(*texts, *loaded, value)
+        return cls._make([*texts, *loaded, value])
 
     def parameters(self) -> dict[str, Any]:
         """Return the columns by name."""

@@ -1,7 +1,7 @@
 -- Tables of a ledger, with the same names in both databases.
 --
--- INTEGER and TEXT become bigint and text COLLATE "C" on PostgreSQL. Amounts are JSON
--- arrays of exact integers: SQL never computes with them.
+-- INTEGER and TEXT become bigint and text COLLATE "C" on PostgreSQL, which knows no
+-- STRICT and WITHOUT ROWID. Amounts are JSON arrays of exact integers: SQL never computes with them.
 
 -- name: tables
 CREATE TABLE ledger (
@@ -14,7 +14,7 @@ CREATE TABLE ledger (
     complete INTEGER NOT NULL,
     moving_to TEXT,
     moved_to TEXT
-);
+) STRICT;
 CREATE TABLE dataset (
     name TEXT PRIMARY KEY,
     term INTEGER NOT NULL,
@@ -25,19 +25,19 @@ CREATE TABLE dataset (
     number INTEGER NOT NULL,
     hash TEXT NOT NULL,
     mark TEXT NOT NULL
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE term (
     dataset TEXT NOT NULL,
     number INTEGER NOT NULL,
     revision INTEGER NOT NULL,
     body TEXT NOT NULL,
     PRIMARY KEY (dataset, number)
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE source (
     name TEXT PRIMARY KEY,
     dataset TEXT NOT NULL,
     population TEXT
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE account (
     id TEXT PRIMARY KEY,
     settled TEXT NOT NULL,
@@ -46,7 +46,7 @@ CREATE TABLE account (
     alerted TEXT,
     overdrawn INTEGER NOT NULL,
     mark TEXT NOT NULL
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE charge (
     id TEXT PRIMARY KEY,
     state TEXT NOT NULL,
@@ -60,7 +60,7 @@ CREATE TABLE charge (
     amounts TEXT NOT NULL,
     realised TEXT,
     mark TEXT NOT NULL
-);
+) STRICT;
 CREATE TABLE charge_dataset (
     dataset TEXT NOT NULL,
     reserve_number INTEGER NOT NULL,
@@ -69,7 +69,7 @@ CREATE TABLE charge_dataset (
     flow TEXT,
     step TEXT NOT NULL,
     PRIMARY KEY (dataset, reserve_number)
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE release (
     key TEXT PRIMARY KEY,
     key_text TEXT NOT NULL,
@@ -81,7 +81,7 @@ CREATE TABLE release (
     arguments TEXT,
     shape TEXT,
     value TEXT
-);
+) STRICT;
 CREATE TABLE run (
     id TEXT NOT NULL,
     dataset TEXT NOT NULL,
@@ -90,14 +90,14 @@ CREATE TABLE run (
     halted TEXT,
     completed INTEGER,
     PRIMARY KEY (id, dataset)
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE evidence (
     dataset TEXT NOT NULL,
     term INTEGER NOT NULL,
     digest TEXT NOT NULL,
     number INTEGER NOT NULL,
     PRIMARY KEY (dataset, term, digest)
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE journal (
     dataset TEXT NOT NULL,
     number INTEGER NOT NULL,
@@ -113,12 +113,12 @@ CREATE TABLE journal (
     body TEXT NOT NULL,
     hash TEXT NOT NULL,
     PRIMARY KEY (dataset, number)
-);
+) STRICT, WITHOUT ROWID;
 CREATE TABLE people_store (
     account TEXT PRIMARY KEY,
     first TEXT NOT NULL,
     newest TEXT NOT NULL
-);
+) STRICT, WITHOUT ROWID;
 CREATE INDEX charge_of_dataset ON charge_dataset (charge);
 CREATE INDEX charge_dataset_flow ON charge_dataset (dataset, flow, reserve_number);
 CREATE INDEX charge_dataset_step ON charge_dataset (dataset, step, reserve_number);

@@ -9,8 +9,12 @@ from importlib.resources import files
 
 #: A parameter; a cast such as `::regclass` is none.
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
-#: Types of SQLite, and what they are called on PostgreSQL.
-_TYPES = ((r"\bINTEGER\b", "bigint"), (r"\bTEXT\b", 'text COLLATE "C"'))
+#: Words of SQLite, and what they are called on PostgreSQL.
+_TYPES = (
+    (r"\bINTEGER\b", "bigint"),
+    (r"\bTEXT\b", 'text COLLATE "C"'),
+    (r" STRICT(, WITHOUT ROWID)?;", ";"),
+)
 
 
 def read_statements(name: str) -> dict[str, str]:
