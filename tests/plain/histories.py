@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,7 +24,7 @@ from dpflow.ledger.storage.base import Identity as OldIdentity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Identity, Transaction
-from dpflow.plain.tables.sqlite import MemoryDatabase
+from dpflow.plain.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.policy import Policy
 from dpflow.policy.population import Population
 from tests.ledger.support import make_policy
@@ -440,3 +442,22 @@ def described(answer: Any) -> Any:
         terms = [view.charged for view in answer.terms]
         return answer.action, answer.term, sorted(answer.closed), terms
     return answer
+
+
+def in_postgres() -> Callable[[], Any]:
+    """Make a ledger on the server of the tests; return what opens it."""
+    from dpflow.plain.tables.postgres import PostgresDatabase
+    from tests.postgres import server
+
+    url = server().new_database()
+    PostgresDatabase.create(url, Identity("x", None, "t"), b"0").close()
+    return lambda: PostgresDatabase(url)
+
+
+def in_sqlite() -> Callable[[], Any]:
+    """Make a ledger in a file; return what opens it."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
+    path = Path(folder) / "ledger.db"
+    SqliteDatabase.create(path, Identity("x", None, "t"), b"0").close()
+    return lambda: SqliteDatabase(path)

@@ -1,7 +1,8 @@
 -- Tables of a ledger, with the same names in both databases.
 --
 -- INTEGER and TEXT become bigint and text COLLATE "C" on PostgreSQL, which knows no
--- STRICT and WITHOUT ROWID. Amounts are JSON arrays of exact integers: SQL never computes with them.
+-- STRICT and WITHOUT ROWID. Amounts are JSON arrays of exact integers: SQL never computes
+-- with them.
 
 -- name: tables
 CREATE TABLE ledger (
@@ -81,7 +82,7 @@ CREATE TABLE release (
     arguments TEXT,
     shape TEXT,
     value TEXT
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE TABLE run (
     id TEXT NOT NULL,
     dataset TEXT NOT NULL,
