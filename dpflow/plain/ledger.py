@@ -23,8 +23,8 @@ from dpflow.exceptions import (
     DpflowError,
     LedgerError,
     LedgerUnavailable,
-    ReservationConflict,
 )
+from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import (
@@ -49,7 +49,6 @@ from dpflow.plain.decisions.freezes import decide_freeze
 from dpflow.plain.decisions.payments import Payment, decide_payment
 from dpflow.plain.decisions.policy_changes import (
     Application,
-    Proposal,
     decide_application,
     propose_application,
 )
@@ -95,10 +94,8 @@ from dpflow.policy import Policy
 
 #: After this many transactions that ended to solve a number, the next solves inside.
 _LOOKUPS = 3
-#: How often a command is decided again because another claimed a source.
-_CONFLICTS = 3
 
-Load = Callable[[Transaction, bool], Rows]
+Load = Callable[..., Rows]
 Decide = Callable[[Rows], Decision | Refused]
 
 
@@ -158,7 +155,7 @@ class Ledger:
             return self._checked(self._replay_only(request, why))
         author, applies = self.author(), self.conditions.applies_policies
 
-        def load(transaction: Transaction, again: bool) -> Rows:
+        def load(transaction: Transaction, *, again: bool) -> Rows:
             rows = load_reserve_rows(transaction, request, self.terms)
             self._find_claimant(rows, request)
             if again and rows.charge is None:
@@ -265,7 +262,7 @@ class Ledger:
         author = self.author()
         charge = self._charges.get(end.charge) or self._read_charge(end.charge)
 
-        def load(transaction: Transaction, again: bool) -> Rows:  # noqa: ARG001
+        def load(transaction: Transaction, *, again: bool) -> Rows:  # noqa: ARG001
             rows = load_end_rows(transaction, charge, self.terms)
             if decide_end is decide_forfeit and rows.charge is not None:
                 rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
@@ -490,7 +487,7 @@ class Ledger:
         """Decide a command of an operator, and witness it."""
         self._check_writable()
 
-        def load(transaction: Transaction, again: bool) -> Rows:
+        def load(transaction: Transaction, *, again: bool) -> Rows:
             rows = load_rows(transaction, remembered=self.terms)
             if again:
                 rows.sent = load_sent(transaction, [*rows.datasets], command)
@@ -517,28 +514,27 @@ class Ledger:
         the ledger was busy: the wait would be twice as long.
 
         Args:
-            load: Loads the rows; its second argument says that it was sent before.
+            load: Loads the rows; `again` says that the command was sent before.
             decide: Decides, without input or output.
             refuse: Decides about a refusal, with the earlier charges of the step.
             names: Datasets that the witness is read for; None for an end.
         """
         prepare: Callable[[], object] | None = None
-        again, conflicts = False, 0
+        again = False
         for attempt in count():
             try:
                 if prepare is not None:
                     with only_solved(active=False):
                         prepare()
                 with only_solved(active=attempt < _LOOKUPS):
-                    return self._transact_once(load, decide, refuse, names, again)
+                    return self._transact_once(load, decide, refuse, names, again=again)
             except NotSolved as missing:
                 prepare = missing.solve
             except MissingDatasets as missing:
                 prepare = partial(self._insert_datasets, missing.names)
             except ConflictingSource:
-                prepare, conflicts = None, conflicts + 1
-                if conflicts > _CONFLICTS:
-                    raise
+                # The claim of the other is seen when it is decided again.
+                prepare = None
             except LedgerUnavailable as error:
                 if "waited" in error.details or again:
                     raise
@@ -557,6 +553,7 @@ class Ledger:
         decide: Decide,
         refuse: Callable[[Rows, Refused], Decision] | None,
         names: Sequence[str] | None,
+        *,
         again: bool,
     ) -> Decision:
         """Load, decide and write in one transaction.
@@ -568,7 +565,7 @@ class Ledger:
         watched = self.watch.read(names)
         with self._readable(), self.database.transaction() as transaction:
             transaction.expected = self.watch.numbers_of
-            rows = load(transaction, again)
+            rows = load(transaction, again=again)
             self.watch.check(transaction, rows, watched)
             try:
                 decision = decide(rows)

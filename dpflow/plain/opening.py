@@ -59,8 +59,8 @@ def open_ledger(
     if serves is not None and serves != environment:
         this = "says none" if environment is None else f"says {environment!r}"
         msg = (
-            f"the ledger {ledger.place} serves the environment {serves!r}, and this run "
-            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            f"the ledger {ledger.place} serves the environment {serves!r}, and this "
+            f"run {this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
             "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
         raise ConfigurationError(msg)

@@ -21,7 +21,7 @@ from dpflow.plain.decisions.alerts import raise_alerts
 from dpflow.plain.decisions.decision import Author, Decision
 from dpflow.plain.decisions.freezes import name_entries
 from dpflow.plain.decisions.reserve import alert_thresholds, without_empty
-from dpflow.plain.decisions.settlement import find_gate, is_newest, refuse_unknown
+from dpflow.plain.decisions.settlement import find_gate, is_newest
 from dpflow.plain.decisions.terms import (
     TermChange,
     check_populations,
@@ -136,8 +136,7 @@ def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decisi
             that does not hold under the relation of its term.
     """
     charge = rows.charge
-    if charge is None:
-        raise refuse_unknown("")
+    assert charge is not None
     if rows.sent:
         return answer_sent_charge(rows)
     datasets = [part.dataset for part in rows.charge_datasets]
@@ -163,8 +162,8 @@ def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decisi
         raises,
         amendment,
         author,
-        {"policy": charge.request["policy"]},
-        charge.request.get("alerts", {}),
+        body={"policy": charge.request["policy"]},
+        thresholds=charge.request.get("alerts", {}),
         charge=charge.id,
         step=charge.step,
         flow=charge.flow,
@@ -238,8 +237,8 @@ def decide_prior(
         raises,
         prior,
         author,
-        {"policy": {term.book: term.facts["policy_hash"] for term in terms}},
-        {policy.dataset: alert_thresholds(policy) for policy in policies},
+        body={"policy": {term.book: term.facts["policy_hash"] for term in terms}},
+        thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
         opened=opened,
         step=request.step,
         flow=prior.flow,
@@ -251,9 +250,9 @@ def post_raises(
     raises: Sequence[Raise],
     command: Amendment | Prior,
     author: Author,
+    *,
     body: Mapping[str, Any],
     thresholds: Mapping[str, Sequence[str]],
-    *,
     opened: Sequence[TermChange] = (),
     **columns: str | None,
 ) -> Decision:
@@ -270,7 +269,8 @@ def post_raises(
         before = rows.account(gate.id) or Account(gate.id, zero, zero)
         above = gate.overdrawn_by(amount)
         if above:
-            before, _ = before._replace(overdrawn=1), overdrawn.add(gate.id)
+            before = before._replace(overdrawn=1)
+            overdrawn.add(gate.id)
         after[gate.id] = before.posted(amount.amounts, zero)
         postings.setdefault(split(gate.id)[0], {})[gate.id] = (amount.amounts, zero)
         named = gate.rule.named(amount)

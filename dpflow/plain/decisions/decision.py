@@ -93,7 +93,6 @@ class Decision:
         before = self.datasets.get(dataset.name)
         if before is not None:
             dataset = dataset._replace(number=before.number, hash=before.hash)
-        names = ("charge", "step", "flow", "run")
         entry = Entry(
             dataset.name,
             dataset.number + 1,
@@ -101,7 +100,10 @@ class Decision:
             author.writer,
             kind,
             command,
-            *map(columns.get, names),
+            columns.get("charge"),
+            columns.get("step"),
+            columns.get("flow"),
+            columns.get("run"),
             canonical(postings or {}),
             canonical(body or {}),
         ).chained(dataset.hash)

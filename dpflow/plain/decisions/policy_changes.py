@@ -18,7 +18,7 @@ from dpflow.ledger.decision import policy_changes as judged
 from dpflow.ledger.decision.checks import is_admitted, is_tighter
 from dpflow.ledger.decision.gates import rule_and_halt
 from dpflow.ledger.decision.lifetime import term_views
-from dpflow.ledger.decision.policy_changes import Proposal as Proposal
+from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.decision.terms import agrees, is_behind
 from dpflow.ledger.decision.windows import used_of, window_total
 from dpflow.ledger.rows import term_of
@@ -76,12 +76,13 @@ def decide_application(
     proposal = propose_application(rows, policy)
     if rows.sent:
         stated = json.loads(rows.sent[0].body)
-        action, closed = stated["action"], tuple(stated["closed"])
-        answer = replace(proposal, action=action, closed=closed)
+        answer = replace(
+            proposal, action=stated["action"], closed=tuple(stated["closed"])
+        )
         return Decision(answer=answer, earlier=name_entries(rows))
     action = find_action(rows, application, proposal)
     state: Any = rows
-    error = judged._obstacle(
+    error = judged._obstacle(  # noqa: SLF001 (one module at the switch)
         state,
         policy,
         proposal.terms,
@@ -92,11 +93,11 @@ def decide_application(
     if error is not None:
         raise error
     changes = [change.line for change in proposal.changes]
-    decision, closed = Decision(), list[str]()
+    decision, closed = Decision(), tuple[str, ...]()
     if action == "tighten":
         change = tighten_term(rows, application, changes)
-        closed = find_closed(rows, change.term)
-        change.body["closed"] = closed
+        closed = tuple(find_closed(rows, change.term))
+        change.body["closed"] = [*closed]
         write_term(decision, change, author, application.command)
         rows = rows.with_term(change.after, change.term)
     elif action != "nothing":
@@ -109,7 +110,7 @@ def decide_application(
         action=action,
         term=rows.book(policy.dataset).term,
         terms=term_views(state, policy.dataset),
-        closed=tuple(closed),
+        closed=closed,
     )
     return decision
 

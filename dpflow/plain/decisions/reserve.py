@@ -60,6 +60,8 @@ from dpflow.rounding import number_text
 
 #: Characters of the postings of an entry.
 MOST_TEXT = 16 * 2**20
+#: So many parts are never too long for an entry.
+_MANY = 1000
 #: Causes of a refusal that no noise and no smaller step changes, and all others.
 _NEVER, _OTHERS = ("frozen", "closed"), ("halted", "overdrawn", "full")
 
@@ -491,7 +493,7 @@ def check_length(postings: Mapping[str, Any], request: Request) -> None:
         ConfigurationError: If it reads too many parts.
     """
     parts = len(request.partitions)
-    length = len(canonical(postings)) if parts > 1000 else 0
+    length = len(canonical(postings)) if parts > _MANY else 0
     if length > MOST_TEXT:
         fit = parts * MOST_TEXT // length
         msg = (

@@ -89,7 +89,9 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
         ):
             posted = price_outcome(rows, charge, end.reported)
     body = {**end.body, **({} if realised is None else {"reported": realised})}
-    return post_end(rows, charge, end, author, "settle", posted, body, realised)
+    return post_end(
+        rows, end, author, kind="settle", posted=posted, body=body, realised=realised
+    )
 
 
 def decide_void(rows: Rows, end: End, author: Author) -> Decision:
@@ -107,9 +109,9 @@ def decide_void(rows: Rows, end: End, author: Author) -> Decision:
     if charge.state != "open":
         raise refuse_end(charge, f"is {charge.state} already")
     posted = {name: held.amount for name, held in charge.amounts.items()}
-    if not is_before_repair(rows, charge):
+    if not is_before_repair(rows):
         posted = price_void(rows, charge)
-    return post_end(rows, charge, end, author, "void", posted, end.body)
+    return post_end(rows, end, author, kind="void", posted=posted, body=end.body)
 
 
 def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
@@ -127,7 +129,7 @@ def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
         raise refuse_end(charge, f"is {charge.state} already")
     posted = {name: held.amount for name, held in charge.amounts.items()}
     body = {**author.facts, **end.body}
-    return post_end(rows, charge, end, author, "forfeit", posted, body)
+    return post_end(rows, end, author, kind="forfeit", posted=posted, body=body)
 
 
 def find_charge(rows: Rows, end: End) -> Charge:
@@ -167,15 +169,16 @@ def answer_sent_end(rows: Rows, charge: Charge, end: End) -> Decision | None:
 
 def post_end(
     rows: Rows,
-    charge: Charge,
     end: End,
     author: Author,
+    *,
     kind: str,
     posted: Mapping[str, Amounts],
     body: Mapping[str, Any],
     realised: Any = None,
 ) -> Decision:
     """Move a charge from held to settled, and end it in all its datasets."""
+    charge = find_charge(rows, end)
     after, held_after = dict[str, Account](), dict[str, Held]()
     postings: dict[str, dict[str, Posting]] = {
         part.dataset: {} for part in rows.charge_datasets
@@ -244,8 +247,8 @@ def end_release(
 # The price of an outcome
 
 
-def is_before_repair(rows: Rows, charge: Charge) -> bool:
-    """Return True if one of a charge's datasets was repaired since it was made.
+def is_before_repair(rows: Rows) -> bool:
+    """Return True if one of the charge's datasets was repaired since it was made.
 
     Such a charge ends in full, whatever its outcome, in all its datasets.
     """
@@ -258,7 +261,7 @@ def is_before_repair(rows: Rows, charge: Charge) -> bool:
 def may_be_incomplete(rows: Rows, charge: Charge) -> bool:
     """Return True if a charge ends in full: it was corrected, or is before a repair."""
     corrected = any(held.added is not None for held in charge.amounts.values())
-    return corrected or is_before_repair(rows, charge)
+    return corrected or is_before_repair(rows)
 
 
 def price_outcome(rows: Rows, charge: Charge, reported: Outcome) -> dict[str, Amounts]:

@@ -106,7 +106,7 @@ class Transaction(ABC):
         """
         statement = "lock_datasets" if lock else "read_datasets"
         locks = [(statement, {"names": [*datasets]})] if datasets else []
-        own = [(name, {}) for name in self._first]
+        own: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self._first]
         pairs = self.expected(datasets) if self.has_trips else []
         hashes = [
             ("read_hash", {"dataset": name, "number": number}) for name, number in pairs
