@@ -87,6 +87,9 @@ from dpflow.plain.tables.loading import (
     load_reserve_rows,
     load_sent,
     load_withdrawal_rows,
+    name_accounts,
+    name_datasets,
+    newest_numbers,
 )
 from dpflow.plain.tables.rows import Charge, DamagedRow
 from dpflow.plain.witness.comparison import Watch
@@ -96,6 +99,8 @@ from dpflow.policy import Policy
 _LOOKUPS = 3
 
 Load = Callable[..., Rows]
+#: Datasets that the witness is read for, and what names their accounts.
+Guarded = tuple[Sequence[str], Callable[[], list[str]]]
 Decide = Callable[[Rows], Decision | Refused]
 
 
@@ -123,7 +128,7 @@ class Ledger:
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
         self.id, self.environment, _ = database.identity
-        self.watch = watch or Watch(database.place, None)
+        self.watch = watch or Watch(database)
         self.digests = Digests(database)
         self.terms: Terms = {}
         #: Open charges of this process.
@@ -162,17 +167,17 @@ class Ledger:
                 rows.sent = load_sent(transaction, request.locked, request.reservation)
             return rows
 
-        decision = self._transact(
+        decision, rows = self._transact(
             load,
             lambda rows: decide_reserve(rows, request, author, applies=applies),
             lambda rows, refused: decide_refusal(rows, request, refused, author),
-            names=request.locked,
+            guarded=self._name_guarded(request),
         )
         for statement, row in decision.changes:
             if statement == "insert_charge" and isinstance(row, Charge):
                 self._charges[row.id] = row
         try:
-            self.watch.record(decision)
+            self.watch.record(decision, rows, request.key_text)
         except LedgerError:
             if isinstance(decision.answer, Granted):
                 # No body has started.
@@ -268,11 +273,14 @@ class Ledger:
                 rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
             return rows
 
-        decision = self._transact(
-            load, lambda rows: decide_end(rows, end, author), names=None
+        guarded: Guarded | None = None
+        if decide_end is decide_forfeit:
+            guarded = name_datasets(charge), partial(list, charge.amounts)
+        decision, rows = self._transact(
+            load, lambda rows: decide_end(rows, end, author), guarded=guarded
         )
         self._charges.pop(end.charge, None)
-        self.watch.record_end(decision)
+        self.watch.record_end(decision, rows)
         ended: Ended = _raised(decision.answer)
         return ended
 
@@ -302,7 +310,7 @@ class Ledger:
         """Say what applying a policy would do; nothing is written."""
         with self._reading() as transaction:
             rows = load_office_rows(transaction, policy, self.terms, lock=False)
-            rows.forgotten = self.watch.forgotten(transaction, [policy.dataset])
+            rows.forgotten = self.watch.forgotten(rows, [policy.dataset])
             return propose_application(rows, policy)
 
     def apply(
@@ -335,10 +343,10 @@ class Ledger:
         )
         author = self.author()
         answer: Proposal = self._order(
-            policy.dataset,
             partial(load_office_rows, policy=policy),
             lambda rows: decide_application(rows, application, author),
             application.command,
+            dataset=policy.dataset,
         )
         return answer
 
@@ -353,7 +361,6 @@ class Ledger:
         """
         command, author = uuid.uuid4().hex, self.author()
         answer: bool = self._order(
-            dataset,
             partial(load_office_rows, policy=dataset),
             lambda rows: decide_freeze(
                 rows, dataset, reason, author, command, unfreeze=unfreeze
@@ -375,7 +382,6 @@ class Ledger:
         """
         command, author = uuid.uuid4().hex, self.author()
         answer: bool = self._order(
-            None,
             partial(load_withdrawal_rows, key=key),
             lambda rows: decide_withdrawal(rows, digest, reason, author, command),
             command,
@@ -406,10 +412,10 @@ class Ledger:
         )
         author, before = self.author(), self._read_charge(charge)
         answer: tuple[Posted, ...] = self._order(
-            None,
             partial(load_amendment_rows, charge=before, evidence=evidence),
             lambda rows: decide_amendment(rows, amendment, author),
             amendment.command,
+            guarded=(name_datasets(before), partial(list, before.amounts)),
         )
         return answer
 
@@ -442,10 +448,10 @@ class Ledger:
         )
         author, applies = self.author(), self.conditions.applies_policies
         answer: tuple[Posted, ...] = self._order(
-            prior.request.locked,
             partial(load_prior_rows, prior=prior),
             lambda rows: decide_prior(rows, prior, author, applies=applies),
             prior.command,
+            guarded=self._name_guarded(prior.request),
         )
         return answer
 
@@ -464,10 +470,10 @@ class Ledger:
         payment = Payment(account=account, command=command, before=before)
         author, row = self.author(), self._read_charge(charge)
         self._order(
-            None,
             partial(load_payment_rows, charge=row, account=account),
             lambda rows: decide_payment(rows, payment, author),
             command,
+            guarded=(name_datasets(row), partial(list, row.amounts)),
         )
 
     def close(self) -> None:
@@ -479,25 +485,44 @@ class Ledger:
 
     def _order(
         self,
-        names: str | Sequence[str] | None,
         load_rows: Callable[..., Rows],
         decide: Decide,
         command: str,
+        *,
+        guarded: Guarded | None = None,
+        dataset: str | None = None,
     ) -> Any:
-        """Decide a command of an operator, and witness it."""
+        """Decide a command of an operator, and witness it.
+
+        Args:
+            load_rows: Loads the rows.
+            decide: Decides, without input or output.
+            command: Id of the command.
+            guarded: What the witness is read for; None if it is decided without it.
+            dataset: The dataset of which a policy is applied.
+        """
         self._check_writable()
 
         def load(transaction: Transaction, *, again: bool) -> Rows:
             rows = load_rows(transaction, remembered=self.terms)
             if again:
                 rows.sent = load_sent(transaction, [*rows.datasets], command)
-            rows.forgotten = self.watch.forgotten(transaction, [*rows.datasets])
+            if dataset is not None:
+                rows.forgotten = self.watch.forgotten(rows, [dataset])
             return rows
 
-        locked = [names] if isinstance(names, str) else names
-        decision = self._transact(load, decide, names=locked)
-        self.watch.record(decision)
+        decision, rows = self._transact(load, decide, guarded=guarded)
+        self.watch.record(decision, rows)
         return _raised(decision.answer)
+
+    def _name_guarded(self, request: Request) -> Guarded:
+        """Return the datasets of a request, and what names its accounts."""
+        names = request.locked
+
+        def accounts() -> list[str]:
+            return name_accounts(request, newest_numbers(self.terms, names))
+
+        return names, accounts
 
     def _transact(
         self,
@@ -505,8 +530,8 @@ class Ledger:
         decide: Decide,
         refuse: Callable[[Rows, Refused], Decision] | None = None,
         *,
-        names: Sequence[str] | None,
-    ) -> Decision:
+        guarded: Guarded | None,
+    ) -> tuple[Decision, Rows]:
         """Load, decide and write, and again if the outcome is unknown.
 
         The ids exist before sending, so that the second attempt, on a fresh
@@ -517,7 +542,7 @@ class Ledger:
             load: Loads the rows; `again` says that the command was sent before.
             decide: Decides, without input or output.
             refuse: Decides about a refusal, with the earlier charges of the step.
-            names: Datasets that the witness is read for; None for an end.
+            guarded: What the witness is read for; None if it is decided without it.
         """
         prepare: Callable[[], object] | None = None
         again = False
@@ -527,7 +552,9 @@ class Ledger:
                     with only_solved(active=False):
                         prepare()
                 with only_solved(active=attempt < _LOOKUPS):
-                    return self._transact_once(load, decide, refuse, names, again=again)
+                    return self._transact_once(
+                        load, decide, refuse, guarded, again=again
+                    )
             except NotSolved as missing:
                 prepare = missing.solve
             except MissingDatasets as missing:
@@ -552,17 +579,17 @@ class Ledger:
         load: Load,
         decide: Decide,
         refuse: Callable[[Rows, Refused], Decision] | None,
-        names: Sequence[str] | None,
+        guarded: Guarded | None,
         *,
         again: bool,
-    ) -> Decision:
+    ) -> tuple[Decision, Rows]:
         """Load, decide and write in one transaction.
 
         Raises:
             NotSolved: If a number is not solved yet; then nothing was decided.
             MissingDatasets: If a dataset has no row yet.
         """
-        watched = self.watch.read(names)
+        watched = self.watch.read(guarded)
         with self._readable(), self.database.transaction() as transaction:
             transaction.expected = self.watch.numbers_of
             rows = load(transaction, again=again)
@@ -585,7 +612,7 @@ class Ledger:
                 raise NotSolved(solve) from None
             transaction.write(decision)
         self.watch.saw(decision)
-        return decision
+        return decision, rows
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction]:
@@ -638,9 +665,10 @@ class Ledger:
 
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
         """Answer with a stored release where nothing can be charged, or an error."""
+        watched = self.watch.read(self._name_guarded(request))
         with self._reading() as transaction:
             rows = load_reserve_rows(transaction, request, self.terms, lock=False)
-            self.watch.check(transaction, rows, self.watch.read(request.locked))
+            self.watch.check(transaction, rows, watched)
             self._find_claimant(rows, request)
         answer = find_release(rows, request)
         if answer is None:

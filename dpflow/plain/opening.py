@@ -16,6 +16,8 @@ from dpflow.ledger.storage.memory import MEMORY
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Identity
 from dpflow.plain.tables.sqlite import MemoryDatabase, SqliteDatabase
+from dpflow.plain.witness.comparison import Watch, witness_at
+from dpflow.plain.witness.lines import Witnessed
 
 
 def create_ledger(
@@ -33,12 +35,18 @@ def create_ledger(
         LedgerUnavailable: If it cannot be written there, or its witness is out of
             reach; then there is no ledger either.
     """
-    del witness
+    witness_of = witness_at(witness, url)
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     identity = Identity(uuid.uuid4().hex, environment, at)
+    if witness_of is not None:
+        # Before anything is made that would lack a witness.
+        witness_of(identity.ledger).exists()
     kind, place = find_database(url)
     database = kind.create(place, identity, secrets.token_bytes(32))
-    return Ledger(database, database.owners())
+    kept = None if witness_of is None else witness_of(identity.ledger)
+    if kept is not None:
+        kept.begin(Witnessed())
+    return Ledger(database, database.owners(), Watch(database, kept))
 
 
 def open_ledger(
@@ -51,10 +59,12 @@ def open_ledger(
     read_only: bool = False,
 ) -> Ledger:
     """Open a ledger that exists; arguments as of `dpflow.ledger.open_ledger`."""
-    del witness
+    witness_of = witness_at(witness, url)
     kind, place = find_database(url)
     database = kind(place, read_only=read_only)
-    ledger = Ledger(database, database.owners(), conditions=conditions)
+    kept = None if witness_of is None else witness_of(database.identity.ledger)
+    watch = Watch(database, kept)
+    ledger = Ledger(database, database.owners(), watch, conditions=conditions)
     serves = ledger.environment
     if serves is not None and serves != environment:
         this = "says none" if environment is None else f"says {environment!r}"

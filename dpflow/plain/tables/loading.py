@@ -60,6 +60,7 @@ class Rows:
         people: Stores of people by account.
         sent: Entries of an earlier sending of the same command.
         forgotten: Accounts of whole terms that the witness knows to have been charged.
+        read_ids: Ids of the accounts that were read, there or not.
     """
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Rows:
     people: Mapping[str, PeopleStore] = field(default_factory=dict)
     sent: Sequence[Entry] = ()
     forgotten: Sequence[str] = ()
+    read_ids: set[str] = field(default_factory=set)
 
     # In the shape that gates, windows and lifetimes read.
 
@@ -141,6 +143,11 @@ def name_accounts(request: Request, terms: Mapping[str, int]) -> list[str]:
                     (near, None) for _, near in accounts_near(name, length, length)
                 )
     return [*names]
+
+
+def name_datasets(charge: Charge) -> list[str]:
+    """Return the datasets and populations of a charge, sorted."""
+    return sorted({split(name)[0] for name in charge.amounts})
 
 
 def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]:
@@ -214,10 +221,10 @@ def load_reserve_rows(
         lock: Lock the datasets; without it nothing can be written.
     """
     names = request.locked
-    terms = newest_numbers(remembered, names)
+    ids = name_accounts(request, newest_numbers(remembered, names))
     runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
     questions: list[tuple[str, dict[str, Any]]] = [
-        ask_accounts(name_accounts(request, terms)),
+        ask_accounts(ids),
         ("read_charge", {"id": request.reservation}),
     ]
     if runs:
@@ -227,12 +234,13 @@ def load_reserve_rows(
         questions += [("read_release", key), ("read_release_charge", key)]
     accounts, charges, *more = transaction.begin(names, questions, lock=lock)
     if load_terms(transaction, remembered, names):
-        terms = newest_numbers(remembered, names)
-        accounts = transaction.run([ask_accounts(name_accounts(request, terms))])[0]
+        ids = name_accounts(request, newest_numbers(remembered, names))
+        accounts = transaction.run([ask_accounts(ids)])[0]
     rows = Rows(
         datasets=transaction.datasets,
         known_terms=remembered,
         account_rows=read_accounts(accounts),
+        read_ids={*ids},
     )
     if charges:
         rows.charge = Charge.from_columns(tuple(charges[0]))
@@ -300,7 +308,7 @@ def load_end_rows(
         remembered: Terms of this process.
         release: Read the release that the charge makes.
     """
-    names = sorted({split(name)[0] for name in charge.amounts})
+    names = name_datasets(charge)
     terms = [t for n in names if (t := _newest(remembered, n)) is not None]
     accounts = name_neighbours(charge.amounts, terms)
     questions: list[tuple[str, dict[str, Any]]] = [
@@ -313,13 +321,14 @@ def load_end_rows(
     found, charges, parts, *more = transaction.begin(names, questions, lock=True)
     if load_terms(transaction, remembered, names):
         terms = [t for n in names if (t := _newest(remembered, n)) is not None]
-        again = name_neighbours(charge.amounts, terms)
-        found = transaction.run([ask_accounts(again)])[0]
+        accounts = name_neighbours(charge.amounts, terms)
+        found = transaction.run([ask_accounts(accounts)])[0]
     load_missing_terms(transaction, remembered, charge.amounts)
     rows = Rows(
         datasets=transaction.datasets,
         known_terms=remembered,
         account_rows=read_accounts(found),
+        read_ids={*accounts},
         charge=Charge.from_columns(tuple(charges[0])) if charges else None,
         charge_datasets=[ChargeDataset(*row) for row in parts],
     )

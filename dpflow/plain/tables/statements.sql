@@ -172,3 +172,23 @@ VALUES (:dataset, :term, :digest, :number);
 -- name: put_people_store
 INSERT INTO people_store (account, first, newest) VALUES (:account, :first, :newest)
 ON CONFLICT (account) DO UPDATE SET newest = excluded.newest;
+
+-- name: read_dataset_names
+SELECT name FROM dataset ORDER BY name;
+
+-- name: read_all_people_stores
+SELECT account, first, newest FROM people_store;
+
+-- name: read_newest_decisions
+SELECT journal.dataset, journal.number, journal.hash
+FROM journal JOIN (
+    SELECT dataset, max(number) AS number FROM journal
+    WHERE kind IN ('open', 'tighten', 'access', 'freeze', 'unfreeze')
+    GROUP BY dataset
+) AS decided ON decided.dataset = journal.dataset AND decided.number = journal.number;
+
+-- name: read_newest_hashes
+SELECT journal.dataset, journal.number, journal.hash
+FROM journal JOIN dataset ON dataset.name = journal.dataset
+WHERE journal.number > dataset.number - 1000
+    OR journal.number / 100 * 100 = journal.number;
