@@ -48,7 +48,7 @@ SELECT ledger FROM dpflow_witness.ledger WHERE ledger = %(ledger)s;
 INSERT INTO dpflow_witness.ledger (ledger) VALUES (%(ledger)s) ON CONFLICT DO NOTHING;
 
 -- name: lock_ledger
-SELECT pg_advisory_xact_lock(hashtextextended(concat('dpflow_witness ', %(ledger)s), 0));
+SELECT pg_advisory_xact_lock(hashtextextended(concat('dpflow_witness ', %(ledger)s::text), 0));
 
 -- name: read_heads
 SELECT dataset, epoch, number, hash, forked, term, decided_number, decided_hash
