@@ -81,6 +81,10 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
     return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
 
 
+#: Entries in a process's memory; it is cleared when it is full.
+_MOST = 4096
+
+
 class Seen(NamedTuple):
     """The newest entry of a dataset that this process saw."""
 
@@ -103,6 +107,8 @@ class Watch:
         self._seen: dict[str, Seen] = {}
         #: Heads of the witness that are compared in this transaction.
         self._heads: Mapping[str, Head] = {}
+        #: Hashes of entries that this process saw in the journal.
+        self._known: dict[tuple[str, int], str] = {}
 
     # Before a decision
 
@@ -149,7 +155,7 @@ class Watch:
             head = self._heads.get(name) if witnessed is not None else None
             if head is not None:
                 self._check_head(transaction, dataset, head)
-            self._seen[name] = Seen(dataset.epoch, dataset.number, dataset.hash)
+            self._note(dataset)
         if witnessed is not None:
             self._check_accounts(transaction, rows, witnessed)
 
@@ -226,8 +232,15 @@ class Watch:
 
     def saw(self, decision: Decision) -> None:
         """Remember the newest entries after a commit."""
-        for name, dataset in decision.datasets.items():
-            self._seen[name] = Seen(dataset.epoch, dataset.number, dataset.hash)
+        for dataset in decision.datasets.values():
+            self._note(dataset)
+
+    def _note(self, dataset: Dataset) -> None:
+        """Remember the newest entry of a dataset."""
+        self._seen[dataset.name] = Seen(dataset.epoch, dataset.number, dataset.hash)
+        if len(self._known) > _MOST:
+            self._known.clear()
+        self._known[dataset.name, dataset.number] = dataset.hash
 
     def record(self, decision: Decision, rows: Rows, key: str | None = None) -> None:
         """Write committed entries to the witness, durably.
@@ -263,10 +276,15 @@ class Watch:
             return
 
     def _prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
-        """Read hashes of the own journal."""
+        """Read hashes of the own journal, unless this process saw the entries."""
+        known = {pair: self._known[pair] for pair in pairs if pair in self._known}
+        if len(known) == len(pairs):
+            return known
         with self.database.snapshot() as transaction:
             transaction.begin(lock=False)
-            return {pair: transaction.hash_of(*pair) for pair in pairs}
+            return known | {
+                pair: transaction.hash_of(*pair) for pair in pairs if pair not in known
+            }
 
     # For people
 
