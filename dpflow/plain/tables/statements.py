@@ -35,7 +35,8 @@ def statements(dialect: str) -> Mapping[str, str]:
     if dialect == "postgres":
         for pattern, word in _TYPES:
             tables["tables"] = re.sub(pattern, word, tables["tables"])
-    named = {**tables, **read_statements("statements"), **read_statements(dialect)}
+    named = {**tables, **read_statements("statements"), **read_statements("audit")}
+    named |= read_statements(dialect)
     if dialect == "postgres":
         for name, text in named.items():
             named[name] = _PARAMETER.sub(r"%(\1)s", text)
