@@ -35,7 +35,7 @@ from dpflow.ledger.records import (
     Request,
     digest,
 )
-from dpflow.ledger.storage.base import damaged, readable
+from dpflow.ledger.storage import base
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.plain.decisions.charges_by_hand import (
     Amendment,
@@ -290,7 +290,7 @@ class Ledger:
         try:
             if (why := self.database.unwritable) is not None:
                 return self._replay_only(request, why)
-            with self._reading() as transaction:
+            with self.reading() as transaction:
                 rows = load_reserve_rows(transaction, request, self.terms, lock=False)
                 self._find_claimant(rows, request)
                 decision = decide_reserve(rows, request, author, applies=applies)
@@ -308,7 +308,7 @@ class Ledger:
 
     def propose(self, policy: Policy) -> Proposal:
         """Say what applying a policy would do; nothing is written."""
-        with self._reading() as transaction:
+        with self.reading() as transaction:
             rows = load_office_rows(transaction, policy, self.terms, lock=False)
             rows.forgotten = self.watch.forgotten(rows, [policy.dataset])
             return propose_application(rows, policy)
@@ -590,7 +590,7 @@ class Ledger:
             MissingDatasets: If a dataset has no row yet.
         """
         watched = self.watch.read(guarded)
-        with self._readable(), self.database.transaction() as transaction:
+        with self.readable(), self.database.transaction() as transaction:
             transaction.expected = self.watch.numbers_of
             rows = load(transaction, again=again)
             self.watch.check(transaction, rows, watched)
@@ -615,19 +615,19 @@ class Ledger:
         return decision, rows
 
     @contextmanager
-    def _reading(self) -> Iterator[Transaction]:
+    def reading(self) -> Iterator[Transaction]:
         """Run a block that reads one snapshot."""
-        with self._readable(), self.database.snapshot() as transaction:
+        with self.readable(), self.database.snapshot() as transaction:
             yield transaction
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def readable(self) -> Iterator[None]:
         """Run a block that reads the ledger; damage has words of its own."""
-        with readable(self.place):
+        with base.readable(self.place):
             try:
                 yield
             except DamagedRow as error:
-                raise damaged(str(error), self.place) from error
+                raise base.damaged(str(error), self.place) from error
 
     def _load_earlier(
         self, transaction: Transaction, rows: Rows, refused: Refused
@@ -638,7 +638,7 @@ class Ledger:
 
     def _insert_datasets(self, names: Sequence[str]) -> None:
         """Make the rows of datasets without a term, in a transaction of its own."""
-        with self._readable(), self.database.transaction() as transaction:
+        with self.readable(), self.database.transaction() as transaction:
             transaction.begin(lock=False)
             rows = [("insert_dataset", new_dataset(self.id, name)) for name in names]
             transaction.send(rows)
@@ -657,7 +657,7 @@ class Ledger:
         Raises:
             ReservationConflict: If the ledger has no such charge.
         """
-        with self._reading() as transaction:
+        with self.reading() as transaction:
             ((*found,),) = transaction.begin([], [_ask_charge(name)], lock=False)
         if not found:
             raise refuse_unknown(name)
@@ -666,7 +666,7 @@ class Ledger:
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
         """Answer with a stored release where nothing can be charged, or an error."""
         watched = self.watch.read(self._name_guarded(request))
-        with self._reading() as transaction:
+        with self.reading() as transaction:
             rows = load_reserve_rows(transaction, request, self.terms, lock=False)
             self.watch.check(transaction, rows, watched)
             self._find_claimant(rows, request)

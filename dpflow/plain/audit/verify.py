@@ -198,7 +198,7 @@ class Journal:
 def verify(ledger: Ledger) -> Verification:
     """Compute everything again, and compare it with the rows and the witness."""
     result = Verification()
-    with ledger._reading() as transaction:
+    with ledger.reading() as transaction:
         transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_dataset_names")]
     result.values = ledger.digests.is_readable()
@@ -417,6 +417,9 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         if account.overdrawn or halted:
             continue
         term = rows.term(name, split(account.id)[1])
+        if term is None and account.id in journal.by_hand:
+            # A repair writes the accounts of a lost term without a gate.
+            continue
         total = windows(state, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts

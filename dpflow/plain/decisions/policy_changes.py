@@ -23,7 +23,7 @@ from dpflow.ledger.decision.terms import agrees, is_behind
 from dpflow.ledger.decision.windows import used_of, window_total
 from dpflow.ledger.rows import term_of
 from dpflow.plain.decisions.decision import Author, Decision
-from dpflow.plain.decisions.freezes import name_entries
+from dpflow.plain.decisions.freezes import name_entries, name_lost_term
 from dpflow.plain.decisions.terms import (
     TermChange,
     claim_source,
@@ -80,8 +80,15 @@ def decide_application(
             proposal, action=stated["action"], closed=tuple(stated["closed"])
         )
         return Decision(answer=answer, earlier=name_entries(rows))
-    action = find_action(rows, application, proposal)
-    state: Any = rows
+    lost = name_lost_term(rows, policy.dataset)
+    if lost:
+        check_wanted_after_loss(application, lost)
+        # A dataset that lost a term is frozen until another one is open.
+        thawed = rows.book(policy.dataset)._replace(frozen=None)
+        state: Any = replace(rows, datasets={**rows.datasets, thawed.name: thawed})
+        action = "new term"
+    else:
+        action, state = find_action(rows, application, proposal), rows
     error = judged._obstacle(  # noqa: SLF001 (one module at the switch)
         state,
         policy,
@@ -113,6 +120,22 @@ def decide_application(
         closed=closed,
     )
     return decision
+
+
+def check_wanted_after_loss(application: Application, lost: int) -> None:
+    """Refuse to go on behind a lost term without the words for it.
+
+    Raises:
+        PolicyNotApplied: If the command does not open a term and raise the lifetime.
+    """
+    dataset, reason = application.policy.dataset, application.reason.strip()
+    if not (application.new_term and application.raise_lifetime and reason):
+        msg = (
+            f"the ledger lost term {lost} of dataset {dataset!r}, so that its terms "
+            f"cannot be added up. Run `dpflow policy apply {dataset} --new-term "
+            "--raise-lifetime --reason TEXT`: the promise for all terms ends with it."
+        )
+        raise PolicyNotApplied(msg, dataset=dataset)
 
 
 def find_action(rows: Rows, application: Application, proposal: Proposal) -> str:

@@ -24,6 +24,7 @@ from dpflow.ledger.decision.terms import (
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import Request, digest
 from dpflow.plain.decisions.decision import Author, Decision, Row
+from dpflow.plain.decisions.freezes import name_lost_term
 from dpflow.plain.tables.loading import Rows
 from dpflow.plain.tables.rows import Dataset, Source, Term, term_parameters
 from dpflow.policy import Policy
@@ -119,6 +120,8 @@ def find_term(
         if is_behind(state, term):
             raise _refuse_first_charge(term)
         return term
+    if term is None and rows.book(policy.dataset).frozen is not None:
+        raise _refuse_frozen(policy)
     if term is not None and not (applies and may_be_replaced(state, term)):
         raise _refuse_changed_policy(term, policy)
     if not applies:
@@ -146,8 +149,10 @@ def open_term(
     dataset = rows.book(policy.dataset)
     # Only a person's term has further facts, and it is never taken for a step's.
     reason += " (applied)" * (bool(body) and reason in BY_ITSELF)
+    # It goes on behind a term that was lost.
+    newest = max(dataset.term, name_lost_term(rows, dataset.name))
     facts = {
-        "number": dataset.term + 1,
+        "number": newest + 1,
         **facts_of(policy),
         "reason": reason,
         "at": author.at,
@@ -225,6 +230,16 @@ def _refuse_first_charge(term: Term) -> PolicyNotApplied:
         f"apply {term.book} --new-term --reason TEXT`, which checks the lifetime."
     )
     return PolicyNotApplied(msg, dataset=term.book)
+
+
+def _refuse_frozen(policy: Policy) -> PolicyNotApplied:
+    """Return the error for a first term of a dataset whose terms were lost."""
+    msg = (
+        f"dataset {policy.dataset!r} is frozen, because its terms were lost. The step "
+        f"did not run. Run `dpflow policy apply {policy.dataset} --new-term "
+        "--raise-lifetime --reason TEXT`."
+    )
+    return PolicyNotApplied(msg, dataset=policy.dataset)
 
 
 def _refuse_changed_policy(term: Term, policy: Policy) -> PolicyChanged:

@@ -76,3 +76,9 @@ SELECT dataset, term, digest, number FROM evidence WHERE dataset = :dataset;
 -- name: read_people_of
 SELECT account, first, newest FROM people_store
 WHERE account >= :first AND account < :last;
+
+-- name: read_newest_repair
+SELECT body FROM journal
+WHERE dataset = :dataset AND kind = 'repair'
+ORDER BY number DESC
+LIMIT 1;

@@ -164,7 +164,11 @@ class Witness(ABC):
         """
         for line in lines:
             head = heads.get(line.dataset)
-            if head is not None and (line.epoch < head.epoch or head.forked):
+            if head is None:
+                continue
+            # A repair begins an epoch, in which one copy is left.
+            is_marked = head.forked and line.epoch <= head.epoch
+            if line.epoch < head.epoch or is_marked:
                 raise self.say_forked(line.dataset)
 
     def say_forked(self, dataset: str) -> LedgerRolledBack:
@@ -210,6 +214,19 @@ class Witness(ABC):
                 "run; try again. DPFLOW_WITNESS names another place for it."
             )
             raise LedgerUnavailable(msg, witness=self.place) from error
+
+
+def list_proofs(heads: Mapping[str, Head], lines: Sequence[Line]) -> list[Proof]:
+    """Return the entries that the witness shows of the datasets of lines.
+
+    A repair's line begins an epoch: what the witness shows before it is lost.
+    """
+    epochs = {line.dataset: line.epoch for line in lines}
+    return [
+        (name, heads[name].number, heads[name].hash)
+        for name, epoch in epochs.items()
+        if name in heads and epoch == heads[name].epoch
+    ]
 
 
 #: Makes the witness of a ledger with this id.

@@ -257,7 +257,7 @@ class Watch:
         if self.witness is None or not lines:
             return
         try:
-            self.witness.record(lines, self._prove, synced=True)
+            self.witness.record(lines, self.prove, synced=True)
         except LedgerUnwitnessed:
             if not all(line.decides for line in lines):
                 raise
@@ -271,11 +271,11 @@ class Watch:
         if self.witness is None or not lines:
             return
         try:
-            self.witness.record(lines, self._prove, synced=False)
+            self.witness.record(lines, self.prove, synced=False)
         except (LedgerError, LedgerCorrupt):
             return
 
-    def _prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
+    def prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
         """Read hashes of the own journal, unless this process saw the entries."""
         known = {pair: self._known[pair] for pair in pairs if pair in self._known}
         if len(known) == len(pairs):

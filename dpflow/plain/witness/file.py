@@ -17,7 +17,7 @@ from dpflow.durable import sync, sync_path, write
 from dpflow.ledger.witness.file import cut_torn, signature
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock
-from dpflow.plain.witness.base import Accounts, Proof, Prove, Witness
+from dpflow.plain.witness.base import Accounts, Proof, Prove, Witness, list_proofs
 from dpflow.plain.witness.lines import Line, Witnessed, seal, unseal
 
 #: A file of more bytes, and of twice as many lines as it needs, is compacted.
@@ -39,8 +39,8 @@ class FileWitness(Witness):
         #: Header of the file that was read, and up to where.
         self._header, self._end = b"", 0
         self._signature: tuple[int, ...] | None = None
-        #: Lines of others that were not proved yet.
-        self._unproved: list[Proof] = []
+        #: Lines that were not proved yet, each with its epoch.
+        self._unproved: list[tuple[int, Proof]] = []
         #: Bytes of the file when it was begun or compacted.
         self._begun_bytes = 0
 
@@ -75,9 +75,9 @@ class FileWitness(Witness):
         for text in data.decode("ascii", "replace").splitlines():
             line = Line.from_text(text, self.ledger)
             self._state.add(line)
-            head = self._state.heads[line.dataset]
-            if line.kind != "forked" and line.epoch == head.epoch and line.number:
-                self._unproved.append((line.dataset, line.number, line.hash))
+            if line.kind != "forked" and line.number:
+                proof = line.dataset, line.number, line.hash
+                self._unproved.append((line.epoch, proof))
         self._end += len(data)
 
     def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
@@ -88,9 +88,14 @@ class FileWitness(Witness):
             heads = self._state.heads
             self.check_epochs(heads, lines)
             names = {line.dataset for line in lines}
-            found = [(n, heads[n].number, heads[n].hash) for n in names if n in heads]
+            found = list_proofs(heads, lines)
             # Of another dataset's lines a later writer of that dataset finds out.
-            since = [proof for proof in self._unproved if proof[0] in names]
+            epochs = {name: heads[name].epoch for name, *_ in found}
+            since = [
+                proof
+                for epoch, proof in self._unproved
+                if epochs.get(proof[0]) == epoch
+            ]
             forked = self.find_fork([*found, *since], lines, prove)
             if forked is not None:
                 mark = Line(forked, heads[forked].epoch, 0, "", "forked")
@@ -101,7 +106,7 @@ class FileWitness(Witness):
             if synced:
                 sync(descriptor)
             self._signature = signature(os.fstat(descriptor))
-            self._unproved = [p for p in self._unproved if p[0] not in names]
+            self._unproved = [p for p in self._unproved if p[1][0] not in names]
 
         self._lock().run(add, _LOCK_SECONDS)
         if self._end > max(_LONG_BYTES, 2 * self._begun_bytes):

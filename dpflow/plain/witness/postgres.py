@@ -18,7 +18,7 @@ import psycopg
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.plain.tables.rows import amounts_text
-from dpflow.plain.witness.base import Accounts, Prove, Witness
+from dpflow.plain.witness.base import Accounts, Prove, Witness, list_proofs
 from dpflow.plain.witness.lines import Head, Line, Witnessed, WitnessedUse
 
 
@@ -93,7 +93,7 @@ class PostgresWitness(Witness):
                 raise FileNotFoundError
             state = _witnessed(found.fetchall(), [])
             self.check_epochs(state.heads, lines)
-            proofs = [(n, head.number, head.hash) for n, head in state.heads.items()]
+            proofs = list_proofs(state.heads, every)
             forked = self.find_fork(proofs, every, prove)
             if forked is not None:
                 head = state.heads[forked]._replace(forked=True)
