@@ -71,8 +71,8 @@ def test_the_journal_is_only_appended(database: str) -> None:
         "UPDATE journal SET body = '{}'",
         "DELETE FROM journal",
         (
-            "INSERT INTO journal SELECT dataset, 9, at, writer, kind, command, charge, step, "
-            "flow, run, postings, body, hash FROM journal"
+            "INSERT INTO journal SELECT dataset, 9, at, writer, kind, command, charge, "
+            "step, flow, run, postings, body, hash FROM journal"
         ),
         "UPDATE release SET value = '2'",
         "UPDATE release SET value = NULL, state = 'settled'",
@@ -80,13 +80,13 @@ def test_the_journal_is_only_appended(database: str) -> None:
     setup = [
         "INSERT INTO dataset VALUES ('a', 0, 0, NULL, 0, 0, 0, 'h', 'm')",
         (
-            "INSERT INTO journal VALUES ('a', 1, 't', {writer}, 'refuse', 'c', NULL, NULL, "
-            "NULL, NULL, '{{}}', '{{}}', 'h')"
+            "INSERT INTO journal VALUES ('a', 1, 't', {writer}, 'refuse', 'c', NULL, "
+            "NULL, NULL, NULL, '{{}}', '{{}}', 'h')"
         ),
         "UPDATE dataset SET number = 1",
         (
-            "INSERT INTO release VALUES ('k', 'k', 'a', 's', 'c', 'settled', 'd', NULL, NULL, "
-            "'1')"
+            "INSERT INTO release VALUES ('k', 'k', 'a', 's', 'c', 'settled', 'd', "
+            "NULL, NULL, '1')"
         ),
     ]
     if database == "sqlite":

@@ -9,7 +9,6 @@ from operator import add
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.ledger.decision.gates import gate_at
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.rows import split
 from dpflow.plain.audit.verify import pages, verify
@@ -85,7 +84,7 @@ def reconcile(ledger: Ledger, *, reason: str) -> list[Repaired]:
 def repair_dataset(
     ledger: Ledger, name: str, witnessed: Witnessed, reason: str
 ) -> Repaired | None:
-    """Repair a dataset, and begin its epoch in the witness; None if it lacks nothing."""
+    """Repair a dataset and begin its epoch in the witness; None if nothing is lost."""
     author, decision = ledger.author(), Decision(answer=())
     with ledger.readable(), ledger.database.transaction() as transaction:
         transaction.begin(lock=False)

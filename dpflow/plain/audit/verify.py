@@ -295,18 +295,12 @@ def check_charges(
         except UNREADABLE as error:
             result.add(f"the charge that it made: {error}", name, number)
             continue
-        problem = ""
         if (kind, charge_made) != ("reserve", charge.id):
             problem = f"no reserve of charge {charge.id}"
         elif json.loads(body)["request"] != digest(columns[8]):
             problem = f"the request of charge {charge.id} is not what was hashed"
-        elif (end is None) != (end_kind is None) or charge_ended not in (
-            None,
-            charge.id,
-        ):
-            problem = f"charge {charge.id} was not ended by entry {end}"
-        elif _STATES.get(end_kind) != charge.state:
-            problem = f"charge {charge.id} is {charge.state}, and its end a {end_kind}"
+        else:
+            problem = find_wrong_end(charge, end, end_kind, charge_ended)
         if problem:
             result.add(problem, name, number)
         for account, share in charge.amounts.items() if charge.state == "open" else ():
@@ -316,6 +310,24 @@ def check_charges(
     for number, kind in transaction.ask("read_loose_entries", dataset=name):
         result.add(f"no charge has this {kind}", name, number)
     return held
+
+
+def find_wrong_end(
+    charge: Charge, number: int | None, kind: str | None, ended: str | None
+) -> str:
+    """Return what is wrong with the end of a charge; "" if nothing is.
+
+    Args:
+        charge: The charge.
+        number: Number of the entry that ended it.
+        kind: Kind of that entry.
+        ended: The charge that the entry names.
+    """
+    if (number is None) != (kind is None) or ended not in (None, charge.id):
+        return f"charge {charge.id} was not ended by entry {number}"
+    if _STATES.get(kind) != charge.state:
+        return f"charge {charge.id} is {charge.state}, and its end a {kind}"
+    return ""
 
 
 def check_accounts(

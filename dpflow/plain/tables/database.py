@@ -67,6 +67,8 @@ class Transaction(ABC):
             compared; a server is asked for them in the first trip.
     """
 
+    #: How a statement names a parameter.
+    parameter = ":{}"
     #: Whether each further question costs a trip.
     has_trips = False
 
@@ -85,6 +87,14 @@ class Transaction(ABC):
     @abstractmethod
     def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Run statements whose answers nobody reads."""
+
+    @abstractmethod
+    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        """Run a statement that a copy made, and return its rows."""
+
+    @abstractmethod
+    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
+        """Run a statement that a copy made, whose answer nobody reads."""
 
     #: Questions that begin each transaction, before those of the caller.
     _first: tuple[str, ...] = ("read_ledger",)

@@ -39,6 +39,7 @@ class PostgresTransaction(Transaction):
     """One transaction of a connection to PostgreSQL, in a pipeline."""
 
     has_trips = True
+    parameter = "%({})s"
     _first = ("read_ledger", "read_durability")
 
     def __init__(
@@ -64,7 +65,18 @@ class PostgresTransaction(Transaction):
         for name, parameters in questions:
             self.connection.execute(self._sql[name], parameters)
 
+    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        """Run a statement that a copy made, and return its rows."""
+        cursor = self.connection.execute(statement.encode(), values)
+        self._pipeline.sync()
+        return cursor.fetchall()
+
+    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
+        """Run a statement that a copy made, whose answer nobody reads."""
+        self.connection.execute(statement.encode(), values)
+
     def _look(self, answers: list[list[Any]]) -> None:
+        super()._look(answers)
         *settings, role, triggers, unlogged = answers[1][0]
         self._server.check_durable(settings)
         problem = ""
@@ -80,7 +92,6 @@ class PostgresTransaction(Transaction):
                 "the tables has to undo that; then run `dpflow ledger verify`."
             )
             raise LedgerUnavailable(msg, ledger=self.place)
-        super()._look(answers)
 
 
 def _encoded() -> Mapping[str, bytes]:
@@ -126,9 +137,11 @@ class PostgresDatabase(_Opened):
         with database._alone(), database.server.connect() as connection:
             try:
                 with connection.transaction():
-                    for name in ("make_schema", "tables", "rules"):
+                    for name in ("make_schema", "tables"):
                         connection.execute(sql[name], prepare=False)
                     connection.execute(sql["create_ledger"], row)
+                    if complete:
+                        connection.execute(sql["rules"], prepare=False)
             except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
                 msg = (
                     f"a ledger is at {database.place} already, and none is overwritten"
@@ -155,6 +168,17 @@ class PostgresDatabase(_Opened):
         """Run a block that reads one consistent state; the right to read will do."""
         with self._begun(_READING) as transaction:
             yield transaction
+
+    def complete(self) -> None:
+        """Make the triggers of a copy that is filled, and let steps use it."""
+        sql = _encoded()
+        with (
+            self._alone(),
+            self.server.connect() as connection,
+            connection.transaction(),
+        ):
+            connection.execute(sql["rules"], prepare=False)
+            connection.execute(sql["complete_ledger"])
 
     @contextmanager
     def _begun(self, begin: str) -> Iterator[PostgresTransaction]:

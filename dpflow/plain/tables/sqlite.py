@@ -62,17 +62,36 @@ class SqliteTransaction(Transaction):
         for name, parameters in questions:
             self.connection.execute(self._sql[name], parameters)
 
+    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        """Run a statement that a copy made, and return its rows."""
+        return self.connection.execute(statement, values).fetchall()
+
+    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
+        """Run a statement that a copy made, whose answer nobody reads."""
+        self.connection.execute(statement, values)
+
 
 def make_tables(
     connection: sqlite3.Connection, identity: Identity, secret: bytes, complete: int
 ) -> None:
-    """Make the tables of a new ledger and enter its identity, within a transaction."""
+    """Make the tables of a new ledger and enter its identity, within a transaction.
+
+    One that a copy fills gets its triggers when it is complete.
+    """
     sql = statements("sqlite")
-    # A semicolon within a trigger ends no line but the last.
-    script = f"{sql['tables']}\n{sql['rules']}".replace(";\nEND", "; END")
-    for statement in script.split(";\n"):
+    for statement in sql["tables"].split(";\n"):
         connection.execute(statement)
     connection.execute(sql["create_ledger"], ledger_row(identity, secret, complete))
+    if complete:
+        make_rules(connection)
+
+
+def make_rules(connection: sqlite3.Connection) -> None:
+    """Make the triggers, within a transaction."""
+    # A semicolon within a trigger ends no line but the last.
+    script = statements("sqlite")["rules"].replace(";\nEND", "; END")
+    for statement in script.split(";\n"):
+        connection.execute(statement)
 
 
 def ledger_row(identity: Identity, secret: bytes, complete: int = 1) -> dict[str, Any]:
@@ -148,6 +167,12 @@ class SqliteDatabase(_Opened, SqliteStorage):
             self._whole = turn
             if log_size > self._log_limit:
                 self._shorten_log(connection)
+
+    def complete(self) -> None:
+        """Make the triggers of a copy that is filled, and let steps use it."""
+        with self.transaction() as transaction:
+            make_rules(transaction.connection)
+            transaction.run([("complete_ledger", {})])
 
     @contextmanager
     def snapshot(self) -> Iterator[SqliteTransaction]:

@@ -5,6 +5,9 @@ INSERT INTO ledger (
     one, id, version, secret, environment, created_at, complete, moving_to, moved_to
 ) VALUES (1, :id, :version, :secret, :environment, :created_at, :complete, NULL, NULL);
 
+-- name: complete_ledger
+UPDATE ledger SET complete = 1 WHERE complete = 0;
+
 -- name: read_secret
 SELECT secret FROM ledger;
 
