@@ -7,9 +7,9 @@ PostgreSQL cannot read the secret, and so cannot try which value has a digest.
 from __future__ import annotations
 
 import hmac
-from contextlib import suppress
 
 from dpflow.exceptions import LedgerError, ReleaseError
+from dpflow.interrupts import suppress
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.storage.base import readable
 from dpflow.plain.tables.database import Database

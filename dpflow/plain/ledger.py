@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from traceback import clear_frames
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
@@ -24,6 +22,7 @@ from dpflow.exceptions import (
     LedgerError,
     LedgerUnavailable,
 )
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.provenance import provenance, writer
@@ -566,12 +565,6 @@ class Ledger:
                 if "waited" in error.details or again:
                     raise
                 prepare, again = None, True
-            except BaseException as stopped:
-                # An interrupt may have kept a transaction from its end: it ends when
-                # nothing refers to it, and a kept interrupt would refer to it.
-                if not isinstance(stopped, Exception):
-                    clear_frames(stopped.__traceback__)
-                raise
         raise AssertionError
 
     def _transact_once(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decision.checks import is_admitted
 from dpflow.ledger.decision.windows import window_total
 from dpflow.ledger.entry import canonical
@@ -205,7 +206,7 @@ def verify(ledger: Ledger) -> Verification:
     for name in names:
         try:
             verify_dataset(ledger, name, result)
-        except (*UNREADABLE, DpflowError) as error:
+        except without_interrupts(*UNREADABLE, DpflowError) as error:
             result.add(f"it cannot be read: {error!s:.200}", name)
     if ledger.watch.witness is not None:
         problem = ledger.watch.problem()
@@ -273,7 +274,7 @@ def read_journal(
             result.add(what, name, entry.number)
         try:
             journal.add(entry, result)
-        except UNREADABLE as error:
+        except without_interrupts(*UNREADABLE) as error:
             what = f"it is no entry of its kind ({type(error).__name__})"
             result.add(what, name, entry.number)
             journal.row = journal.row._replace(number=entry.number, hash=entry.hash)
@@ -292,7 +293,7 @@ def check_charges(
         result.reservations += 1
         try:
             charge = Charge.from_columns(tuple(columns))
-        except UNREADABLE as error:
+        except without_interrupts(*UNREADABLE) as error:
             result.add(f"the charge that it made: {error}", name, number)
             continue
         if (kind, charge_made) != ("reserve", charge.id):
@@ -345,7 +346,7 @@ def check_accounts(
         result.accounts += 1
         try:
             row = Account.from_columns(tuple(columns))
-        except UNREADABLE as error:
+        except without_interrupts(*UNREADABLE) as error:
             result.add(str(error), name)
             journal.sums.pop(columns[0], None)
             continue

@@ -16,9 +16,9 @@ from dpflow.ledger.decision.gates import Gate, gate_at
 from dpflow.ledger.model import accounts_near
 from dpflow.ledger.records import Alert
 from dpflow.ledger.rows import split
+from dpflow.periods import place_of
 from dpflow.plain.tables.loading import Rows
 from dpflow.plain.tables.rows import Account
-from dpflow.policy.windows import place_of
 from dpflow.rounding import number_from_text
 
 _NOTHING = Fraction(0)

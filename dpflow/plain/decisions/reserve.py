@@ -216,7 +216,7 @@ def replay(release: Release, charge: Charge, request: Request) -> Replayed | Non
     mine, before = request.arguments or {}, stated.get("arguments", {})
     differ = [
         name
-        for name in sorted({*mine, *before})
+        for name in sorted({*mine, *before} - {""})
         if mine.get(name, "") not in {before.get(name), None}
     ]
     changed = canonical(stated["cost"]) != cost_text(request.cost)
@@ -225,6 +225,13 @@ def replay(release: Release, charge: Charge, request: Request) -> Replayed | Non
         why = "was charged, but its value was not kept. Return what can be kept"
     elif release.value is None:
         return None
+    elif before.get("") not in {None, *request.makers}:
+        why = (
+            f"belongs to another function than {next(iter(request.makers.values()))!r}."
+            " If the function was moved or renamed, say moved_from= with its former "
+            'file and name, such as "flows/old.py:count"; else give each function its '
+            "own release_key= or name="
+        )
     elif differ:
         why = (
             f"was made for another value of {', '.join(differ)}. Write what "
@@ -392,6 +399,10 @@ def build_refusal(
         for amounts in earlier_amounts
         if account in amounts and any(amounts[account][0])
     )
+    # A correction is of its own part: a later one is no way out.
+    release = step.rows.release
+    is_kept = release is not None and release.state != "free"
+    corrects = is_kept and release is not None and release.digest is not None
     exhausted = before and first.cause not in _NEVER
     return refusal_error(
         request,
@@ -400,7 +411,7 @@ def build_refusal(
         frozen=step.rows.book(first.gate.dataset).frozen,
         halted=halted,
         factor=factor,
-        again=first_fitting_part(step.charges) if by_windows else None,
+        again=first_fitting_part(step.charges) if by_windows and not corrects else None,
     )
 
 

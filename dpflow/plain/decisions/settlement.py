@@ -311,7 +311,7 @@ def is_newest(rows: Rows, account: str, held: Held) -> bool:
 def price_on_gate(gate: Gate, charge: Charge, reported: Outcome) -> Amounts:
     """Return what an outcome costs on an account if nothing was reserved after it."""
     rule, held = gate.rule, charge.amounts[gate.id]
-    if gate.size != 1 or rule.settlements <= {"full"}:
+    if rule.settlements <= {"full"}:
         return held.amount
     try:
         cost = cost_from_description(charge.request["cost"])

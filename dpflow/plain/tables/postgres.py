@@ -9,12 +9,12 @@ an error of the server's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 
-from dpflow.exceptions import ConfigurationError, LedgerUnavailable
+from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.storage.base import unusable
 from dpflow.ledger.storage.postgres import SessionOwners
 from dpflow.ledger.storage.postgres_connection import Connection, Server
@@ -193,7 +193,7 @@ class PostgresDatabase(_Opened):
                     text = f"the server answered {ended.statusmessage} to a COMMIT"
                     raise unusable(text, self.place)
             except BaseException as error:
-                if isinstance(error, psycopg.Error) or not isinstance(error, Exception):
+                if not isinstance(error, DpflowError):
                     # The caller looks up whether a commit without an answer happened.
                     connection.close()
                 with suppress(psycopg.Error):

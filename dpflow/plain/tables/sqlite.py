@@ -11,18 +11,19 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dpflow.durable import make_private_folder
 from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.storage.base import damaged
 from dpflow.ledger.storage.memory import MEMORY
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.sqlite_files import (
     check_before_making,
-    not_writable,
+    is_only_read,
     opened_for_reading,
 )
 from dpflow.ledger.storage.storage import Storage
@@ -146,7 +147,7 @@ class SqliteDatabase(_Opened, SqliteStorage):
         """
         database = cls(path)
         with database._alone():
-            database.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(database.path.parent)
             check_before_making(database.path)
             os.close(os.open(database.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with database.transaction() as transaction:
@@ -181,7 +182,7 @@ class SqliteDatabase(_Opened, SqliteStorage):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        open_here = self._connection is not None or not not_writable(self.path)
+        open_here = self._connection is not None or not is_only_read(self.path)
         opened = self._unlocked(until) if open_here else opened_for_reading(self.path)
         with self._alone(), opened as connection:
             try:

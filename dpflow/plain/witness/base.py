@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.locks import TurnQueue
 from dpflow.plain.witness.lines import Head, Line, Witnessed
 
@@ -190,7 +190,7 @@ class Witness(ABC):
         """Ask the place while no other thread does."""
         try:
             return self._alone.run(ask, _THREAD_SECONDS, *arguments)
-        except FileNotFoundError:
+        except without_interrupts(FileNotFoundError):
             msg = (
                 f"there is no witness at {self.place}, so nothing outside the ledger "
                 f"{self.ledger} says that it forgot no charge. Restore it, or set "
@@ -198,7 +198,7 @@ class Witness(ABC):
                 "what the ledger holds, run `dpflow ledger trust`."
             )
             raise LedgerUnwitnessed(msg, witness=self.place) from None
-        except ValueError as error:
+        except without_interrupts(ValueError) as error:
             msg = (
                 f"the witness {self.place} is damaged: {error}. Restore it from a "
                 "backup. Without one, move it away, check the ledger with `dpflow "
@@ -207,7 +207,7 @@ class Witness(ABC):
             raise LedgerCorrupt(msg, witness=self.place) from None
         except LedgerRolledBack:
             raise
-        except (OSError, LedgerUnavailable) as error:
+        except without_interrupts(OSError, LedgerUnavailable) as error:
             text = str(getattr(error, "strerror", None) or error).rstrip(".?")
             msg = (
                 f"the witness {self.place} does not answer: {text}. The step did not "

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 from dpflow.durable import sync, sync_path, write
+from dpflow.interrupts import suppress
 from dpflow.ledger.witness.file import cut_torn, signature
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock

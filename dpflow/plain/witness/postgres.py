@@ -6,9 +6,9 @@ the hashes, which are thinned.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,10 +16,17 @@ from typing import Any
 import psycopg
 
 from dpflow.exceptions import ConfigurationError
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
 from dpflow.plain.tables.rows import amounts_text
 from dpflow.plain.witness.base import Accounts, Prove, Witness, list_proofs
 from dpflow.plain.witness.lines import Head, Line, Witnessed, WitnessedUse
+
+
+def say_absent() -> FileNotFoundError:
+    """Return the error of a place without a witness."""
+    # An error without a number would pass for an interrupt.
+    return FileNotFoundError(errno.ENOENT, "there is no witness")
 
 
 class _WitnessServer(Server):
@@ -29,8 +36,8 @@ class _WitnessServer(Server):
     def translated(self, error: psycopg.Error) -> Exception:
         """Return the error of a place that has no witness, or does not answer."""
         if isinstance(error, psycopg.errors.UndefinedTable):
-            return FileNotFoundError()
-        return OSError(self.clean(error))
+            return say_absent()
+        return OSError(errno.EIO, self.clean(error))
 
 
 class PostgresWitness(Witness):
@@ -60,13 +67,13 @@ class PostgresWitness(Witness):
             heads = self._ask(connection, "read_heads", **names)
             uses = self._ask(connection, "read_uses", **names)
             if not there.fetchall():
-                raise FileNotFoundError
+                raise say_absent()
             return _witnessed(heads.fetchall(), uses.fetchall())
 
     def _read_all(self) -> Witnessed:
         with self._connected() as connection:
             if not self._ask(connection, "read_ledger").fetchall():
-                raise FileNotFoundError
+                raise say_absent()
             heads, uses, people, hashes = (
                 self._ask(connection, f"read_all_{name}").fetchall()
                 for name in ("heads", "uses", "people", "hashes")
@@ -90,7 +97,7 @@ class PostgresWitness(Witness):
             there = self._ask(connection, "read_ledger")
             found = self._ask(connection, "lock_heads", datasets=names)
             if not there.fetchall():
-                raise FileNotFoundError
+                raise say_absent()
             state = _witnessed(found.fetchall(), [])
             self.check_epochs(state.heads, lines)
             proofs = list_proofs(state.heads, every)
