@@ -12,8 +12,10 @@ import pytest
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.records import Replayed
 from dpflow.plain.audit.copies import backup, copy_ledger, export_lines
+from dpflow.plain.audit.moves import move, move_back
 from dpflow.plain.audit.verify import verify
 from dpflow.plain.ledger import Ledger
+from dpflow.plain.opening import create_ledger, open_ledger
 from dpflow.plain.tables.columns import TABLES, tables
 from dpflow.plain.tables.postgres import PostgresDatabase
 from dpflow.plain.tables.sqlite import SqliteDatabase
@@ -84,3 +86,61 @@ def test_an_export_shows_no_secret(tmp_path: Path) -> None:
         assert inside.secret().hex() not in texts
     assert "the value" not in texts
     assert {*TABLES, "ledger"} == {*tables()}
+
+
+@pytest.mark.parametrize("kinds", [("sqlite", "postgres"), ("postgres", "sqlite")])
+def test_a_ledger_moves(tmp_path: Path, kinds: tuple[str, str]) -> None:
+    """With its id, its releases and its witness; the source says where it is."""
+    urls = {
+        "sqlite": f"sqlite:///{tmp_path}/ledger.db",
+        "postgres": server().new_database(),
+    }
+    place, target = str(tmp_path / "witness"), urls[kinds[1]]
+    ledger = create_ledger(urls[kinds[0]], witness=place)
+    released = request(ledger, key="k")
+    ledger.reserve(released)
+    ledger.settle(released.reservation, value="1")
+    charge = granted(ledger)
+    with pytest.raises(ConfigurationError, match="charges are open"):
+        move(ledger, target)
+    move(ledger, target, anyway=True)
+    with pytest.raises(LedgerUnavailable, match="moved to"):
+        granted(ledger)
+    with pytest.raises(LedgerUnavailable, match="moved to"):
+        ledger.settle(charge)
+    there = open_ledger(target, witness=place)
+    assert there.id == ledger.id
+    assert isinstance(there.reserve(request(there, key="k")), Replayed)
+    granted(there)
+    assert verify(there).bad == []
+    with pytest.raises(ConfigurationError, match="moves to"):
+        move(ledger, target)
+    with pytest.raises(ConfigurationError, match="moved to"):
+        move_back(ledger, target)
+
+
+def test_a_move_that_was_cut_short_goes_on_or_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the target is complete, the source can be used again."""
+    ledger = make(tmp_path / "ledger.db")
+    charged(ledger)
+    target = f"sqlite:///{tmp_path}/target.db"
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpflow.plain.audit.moves.write_upgrades", stop)
+        with pytest.raises(KeyboardInterrupt):
+            move(ledger, target)
+    with pytest.raises(LedgerUnavailable, match="being moved"):
+        granted(ledger)
+    move_back(ledger, target)
+    charged(ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr("dpflow.plain.audit.moves.write_upgrades", stop)
+        with pytest.raises(KeyboardInterrupt):
+            move(ledger, target)
+    move(ledger, target)
+    assert verify(open_ledger(target, witness="none")).bad == []

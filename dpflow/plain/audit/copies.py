@@ -47,6 +47,7 @@ def copy_ledger(ledger: Ledger, target: Any) -> Identity:
         Which ledger it is.
     """
     with ledger.reading() as source:
+        source.is_of_copy = True
         source.begin(lock=False)
         for name in TABLES:
             table, batch = tables()[name], list[Mapping[str, Any]]()

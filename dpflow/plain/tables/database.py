@@ -65,6 +65,9 @@ class Transaction(ABC):
         datasets: Rows of the datasets that `begin` locked or read.
         expected: Returns, for datasets, the numbers of entries whose hashes are
             compared; a server is asked for them in the first trip.
+        is_of_copy: Whether it reads or fills a copy that no step may use yet.
+        moving_to: Where the ledger is being moved, if it is.
+        moved_to: Where it was moved.
     """
 
     #: How a statement names a parameter.
@@ -78,6 +81,9 @@ class Transaction(ABC):
         self._identity: Identity | None = None
         self.datasets: dict[str, Dataset] = {}
         self.expected: Expected = _expect_nothing
+        self.is_of_copy = False
+        self.moving_to: str | None = None
+        self.moved_to: str | None = None
         self._hashes: dict[tuple[str, int], str] = {}
 
     @abstractmethod
@@ -179,19 +185,20 @@ class Transaction(ABC):
                 f"{ledger}. Nothing was charged. Restore the first."
             )
             raise LedgerCorrupt(msg, ledger=self.place)
-        self.check_movable(complete, moving, moved)
+        self.moving_to, self.moved_to = moving, moved
+        if not self.is_of_copy:
+            self._check_place(complete)
 
-    def check_movable(
-        self, complete: int, moving: str | None, moved: str | None
-    ) -> None:
+    def _check_place(self, complete: int) -> None:
         """Refuse a ledger that is being filled, or that moved.
 
         Raises:
             LedgerUnavailable: If it is.
         """
-        if moved or moving:
-            what = f"moved to {moved}" if moved else f"is being moved to {moving}"
-            advice = "Set DPFLOW_LEDGER_URL to it." if moved else "Wait for its end."
+        if self.moved_to:
+            what, advice = f"moved to {self.moved_to}", "Set DPFLOW_LEDGER_URL to it."
+        elif self.moving_to:
+            what, advice = f"is being moved to {self.moving_to}", "Wait for its end."
         elif not complete:
             what, advice = "is being copied into", "Wait for the end of the copy."
         else:
@@ -205,6 +212,7 @@ class Database(Protocol):
 
     place: str
     opened: Identity | None
+    is_copy: bool
 
     @property
     def identity(self) -> Identity:

@@ -50,6 +50,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(database.place, database.opened)  # type: ignore[arg-type]
         self.connection = connection
+        self.is_of_copy = database.is_copy
         self._server, self._pipeline = database.server, pipeline
         self._sql = _encoded()
 
@@ -79,6 +80,9 @@ class PostgresTransaction(Transaction):
         super()._look(answers)
         *settings, role, triggers, unlogged = answers[1][0]
         self._server.check_durable(settings)
+        if self.is_of_copy:
+            # The triggers come last.
+            return
         problem = ""
         if role != "origin":
             problem = f"has session_replication_role = {role}, so no trigger checks"
@@ -168,6 +172,13 @@ class PostgresDatabase(_Opened):
         """Run a block that reads one consistent state; the right to read will do."""
         with self._begun(_READING) as transaction:
             yield transaction
+
+    def remove(self) -> None:
+        """Remove the schema of an unfinished copy."""
+        with self._alone(), self.server.connect() as connection:
+            connection.execute(b"DROP SCHEMA dpflow CASCADE")
+        self.close()
+        self.opened = None
 
     def complete(self) -> None:
         """Make the triggers of a copy that is filled, and let steps use it."""

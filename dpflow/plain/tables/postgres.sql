@@ -101,6 +101,9 @@ WHERE name = ANY(:names)
 ORDER BY name
 FOR UPDATE;
 
+-- name: lock_all
+LOCK TABLE dataset IN EXCLUSIVE MODE;
+
 -- name: read_ledger
 SELECT id, version, environment, created_at, complete, moving_to, moved_to
 FROM ledger;

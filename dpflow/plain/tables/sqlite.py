@@ -25,6 +25,7 @@ from dpflow.ledger.storage.sqlite_files import (
     check_before_making,
     is_only_read,
     opened_for_reading,
+    real_path,
 )
 from dpflow.ledger.storage.storage import Storage
 from dpflow.locks import TurnQueue
@@ -40,11 +41,10 @@ from dpflow.plain.tables.statements import statements
 class SqliteTransaction(Transaction):
     """One transaction of a connection to SQLite."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, place: str, opened: Identity | None
-    ) -> None:
-        super().__init__(place, opened)
+    def __init__(self, connection: sqlite3.Connection, database: _Opened) -> None:
+        super().__init__(database.place, database.opened)  # type: ignore[arg-type]
         self.connection = connection
+        self.is_of_copy = database.is_copy
         self._sql = statements("sqlite")
 
     def run(self, questions: Questions) -> list[list[Any]]:
@@ -108,7 +108,13 @@ def ledger_row(identity: Identity, secret: bytes, complete: int = 1) -> dict[str
 
 
 class _Opened(Storage):
-    """Identity of a storage whose tables are plain."""
+    """Identity of a storage whose tables are plain.
+
+    Attributes:
+        is_copy: Whether it is opened to fill or to check a copy.
+    """
+
+    is_copy = False
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
@@ -161,13 +167,20 @@ class SqliteDatabase(_Opened, SqliteStorage):
         with self._alone() as turn:
             connection = self._locked(until)
             connection.execute("BEGIN IMMEDIATE")
-            yield SqliteTransaction(connection, self.place, self.opened)  # type: ignore[arg-type]
+            yield SqliteTransaction(connection, self)
             connection.execute("COMMIT")
             # What went into a file that is not there any more is no commit.
             log_size = self._check_same_files()
             self._whole = turn
             if log_size > self._log_limit:
                 self._shorten_log(connection)
+
+    def remove(self) -> None:
+        """Remove the files of an unfinished copy."""
+        self.close()
+        for end in ("", "-wal", "-shm", ".lock", ".owners"):
+            real_path(self.path, end).unlink(missing_ok=True)
+        self.opened = None
 
     def complete(self) -> None:
         """Make the triggers of a copy that is filled, and let steps use it."""
@@ -187,7 +200,7 @@ class SqliteDatabase(_Opened, SqliteStorage):
         with self._alone(), opened as connection:
             try:
                 connection.execute("BEGIN")
-                yield SqliteTransaction(connection, self.place, self.opened)  # type: ignore[arg-type]
+                yield SqliteTransaction(connection, self)
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
@@ -260,7 +273,7 @@ class MemoryDatabase(_Opened):
             connection.rollback()  # an interrupt prevented the end of the turn before
             try:
                 connection.execute("BEGIN")
-                yield SqliteTransaction(connection, self.place, self.opened)  # type: ignore[arg-type]
+                yield SqliteTransaction(connection, self)
                 connection.execute("COMMIT")
             finally:
                 connection.rollback()

@@ -13,6 +13,10 @@ WHEN OLD.value IS NOT NULL AND NEW.value IS NOT OLD.value
     AND (NEW.value IS NOT NULL OR NEW.state NOT IN ('withdrawn', 'claimed'))
 BEGIN SELECT RAISE(ABORT, 'a released value is never replaced'); END;
 
+-- The lock of the file is the lock of all datasets.
+-- name: lock_all
+SELECT 1;
+
 -- name: lock_datasets
 SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
 FROM dataset

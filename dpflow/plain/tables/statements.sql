@@ -8,6 +8,19 @@ INSERT INTO ledger (
 -- name: complete_ledger
 UPDATE ledger SET complete = 1 WHERE complete = 0;
 
+-- name: mark_moving
+UPDATE ledger SET moving_to = :moving_to;
+
+-- name: mark_moved
+UPDATE ledger SET moved_to = :moved_to;
+
+-- name: read_open_charges
+SELECT id, state, owner, login, step, flow, run, release_key, request, amounts, realised,
+    mark
+FROM charge
+WHERE state = 'open'
+ORDER BY id;
+
 -- name: read_secret
 SELECT secret FROM ledger;
 

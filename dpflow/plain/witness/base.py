@@ -21,7 +21,7 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.locks import TurnQueue
+from dpflow.locks import TurnQueue, reason_of
 from dpflow.plain.witness.lines import Head, Line, Witnessed
 
 T = TypeVar("T")
@@ -208,7 +208,8 @@ class Witness(ABC):
         except LedgerRolledBack:
             raise
         except without_interrupts(OSError, LedgerUnavailable) as error:
-            text = str(getattr(error, "strerror", None) or error).rstrip(".?")
+            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            text = why.rstrip(".?")
             msg = (
                 f"the witness {self.place} does not answer: {text}. The step did not "
                 "run; try again. DPFLOW_WITNESS names another place for it."

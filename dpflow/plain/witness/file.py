@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from dpflow.durable import sync, sync_path, write
+from dpflow.durable import make_private_folder, sync, sync_path, write
 from dpflow.interrupts import suppress
 from dpflow.ledger.witness.file import cut_torn, signature
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
-from dpflow.locks import FileLock
+from dpflow.locks import FileLock, open_private
 from dpflow.plain.witness.base import Accounts, Proof, Prove, Witness, list_proofs
 from dpflow.plain.witness.lines import Line, Witnessed, seal, unseal
 
@@ -148,7 +148,7 @@ class FileWitness(Witness):
             texts = [seal(self.ledger, uuid.uuid4().hex)]
             texts += [line.to_text(self.ledger) for line in whole.lines()]
             data = "".join(f"{text}\n" for text in texts).encode()
-            opened = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            opened = open_private(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
             try:
                 write(opened, data)
                 sync(opened)
@@ -160,7 +160,7 @@ class FileWitness(Witness):
             self._state, self._begun_bytes = whole, len(data)
             self._signature = None
 
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         if self.path.exists():
             # Two who rewrite it at the same time would lose lines of one another.
             self._lock().run(replace, _LOCK_SECONDS)
