@@ -9,33 +9,26 @@ the charge. A charge that is never settled stays in full, permanently.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
-from dpflow.accounting.solving import NotSolved, only_solved
 from dpflow.exceptions import (
     DpflowError,
     LedgerError,
     LedgerUnavailable,
 )
-from dpflow.interrupts import contextmanager, suppress
+from dpflow.interrupts import suppress
 from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.entry import canonical
-from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import (
     Answer,
-    Conditions,
     Granted,
     Replayed,
     Request,
     digest,
 )
-from dpflow.ledger.storage import base
-from dpflow.ledger.storage.owners import Liveness
 from dpflow.plain.decisions.charges_by_hand import (
     Amendment,
     Posted,
@@ -52,11 +45,11 @@ from dpflow.plain.decisions.policy_changes import (
     propose_application,
 )
 from dpflow.plain.decisions.releases import decide_withdrawal
+from dpflow.plain.decisions.replays import find_release
 from dpflow.plain.decisions.reserve import (
     Refused,
     decide_refusal,
     decide_reserve,
-    find_release,
 )
 from dpflow.plain.decisions.settlement import (
     End,
@@ -64,21 +57,14 @@ from dpflow.plain.decisions.settlement import (
     decide_forfeit,
     decide_settle,
     decide_void,
-    refuse_unknown,
 )
-from dpflow.plain.digests import Digests
+from dpflow.plain.shell import Guarded, Shell, raised
 from dpflow.plain.tables.database import (
-    ConflictingSource,
-    Database,
-    MissingDatasets,
     Transaction,
-    new_dataset,
 )
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.loading import (
-    Rows,
-    Terms,
     load_amendment_rows,
-    load_earlier_amounts,
     load_end_rows,
     load_office_rows,
     load_payment_rows,
@@ -86,62 +72,14 @@ from dpflow.plain.tables.loading import (
     load_reserve_rows,
     load_sent,
     load_withdrawal_rows,
-    name_accounts,
     name_datasets,
-    newest_numbers,
 )
-from dpflow.plain.tables.rows import Charge, DamagedRow
-from dpflow.plain.witness.comparison import Watch
+from dpflow.plain.tables.rows import Charge
 from dpflow.policy import Policy
 
-#: After this many transactions that ended to solve a number, the next solves inside.
-_LOOKUPS = 3
 
-Load = Callable[..., Rows]
-#: Datasets that the witness is read for, and what names their accounts.
-Guarded = tuple[Sequence[str], Callable[[], list[str]]]
-Decide = Callable[[Rows], Decision | Refused]
-
-
-class Ledger:
-    """The operations on one ledger.
-
-    Args:
-        database: The database of the ledger.
-        owners: Liveness of the processes that hold charges.
-        watch: Compares the ledger with its witness; None if that was waived.
-        conditions: How requests are decided.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        owners: Liveness,
-        watch: Watch | None = None,
-        *,
-        conditions: Conditions | None = None,
-    ) -> None:
-        self.database = self.storage = database
-        #: Where the ledger is, for messages.
-        self.place = database.place
-        self.owners = owners
-        self.conditions = conditions or Conditions(facts=provenance())
-        self.id, self.environment, _ = database.identity
-        self.watch = watch or Watch(database)
-        self.digests = Digests(database)
-        self.terms: Terms = {}
-        #: Open charges of this process.
-        self._charges: dict[str, Charge] = {}
-
-    def author(self) -> Author:
-        """Return who sends a command, and when."""
-        login = self.database.writer
-        return Author(
-            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            writer=login or writer(),
-            login=login,
-            facts=self.conditions.facts,
-        )
+class Ledger(Shell):
+    """The operations on one ledger."""
 
     # The life of a charge
 
@@ -183,7 +121,7 @@ class Ledger:
                 with suppress(DpflowError):
                     self.void(decision.answer.reservation, reason="not witnessed")
             raise
-        answer: Answer = _raised(decision.answer)
+        answer: Answer = raised(decision.answer)
         return self._checked(answer)
 
     def settle(
@@ -280,7 +218,7 @@ class Ledger:
         )
         self._charges.pop(end.charge, None)
         self.watch.record_end(decision, rows)
-        ended: Ended = _raised(decision.answer)
+        ended: Ended = raised(decision.answer)
         return ended
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
@@ -480,162 +418,6 @@ class Ledger:
         self.owners.close()
         self.database.close()
 
-    # The shell
-
-    def _order(
-        self,
-        load_rows: Callable[..., Rows],
-        decide: Decide,
-        command: str,
-        *,
-        guarded: Guarded | None = None,
-        dataset: str | None = None,
-    ) -> Any:
-        """Decide a command of an operator, and witness it.
-
-        Args:
-            load_rows: Loads the rows.
-            decide: Decides, without input or output.
-            command: Id of the command.
-            guarded: What the witness is read for; None if it is decided without it.
-            dataset: The dataset of which a policy is applied.
-        """
-        self._check_writable()
-
-        def load(transaction: Transaction, *, again: bool) -> Rows:
-            rows = load_rows(transaction, remembered=self.terms)
-            if again:
-                rows.sent = load_sent(transaction, [*rows.datasets], command)
-            if dataset is not None:
-                rows.forgotten = self.watch.forgotten(rows, [dataset])
-            return rows
-
-        decision, rows = self._transact(load, decide, guarded=guarded)
-        self.watch.record(decision, rows)
-        return _raised(decision.answer)
-
-    def _name_guarded(self, request: Request) -> Guarded:
-        """Return the datasets of a request, and what names its accounts."""
-        names = request.locked
-
-        def accounts() -> list[str]:
-            return name_accounts(request, newest_numbers(self.terms, names))
-
-        return names, accounts
-
-    def _transact(
-        self,
-        load: Load,
-        decide: Decide,
-        refuse: Callable[[Rows, Refused], Decision] | None = None,
-        *,
-        guarded: Guarded | None,
-    ) -> tuple[Decision, Rows]:
-        """Load, decide and write, and again if the outcome is unknown.
-
-        The ids exist before sending, so that the second attempt, on a fresh
-        connection, either finds the answer or decides anew. It does not happen where
-        the ledger was busy: the wait would be twice as long.
-
-        Args:
-            load: Loads the rows; `again` says that the command was sent before.
-            decide: Decides, without input or output.
-            refuse: Decides about a refusal, with the earlier charges of the step.
-            guarded: What the witness is read for; None if it is decided without it.
-        """
-        prepare: Callable[[], object] | None = None
-        again = False
-        for attempt in count():
-            try:
-                if prepare is not None:
-                    with only_solved(active=False):
-                        prepare()
-                with only_solved(active=attempt < _LOOKUPS):
-                    return self._transact_once(
-                        load, decide, refuse, guarded, again=again
-                    )
-            except NotSolved as missing:
-                prepare = missing.solve
-            except MissingDatasets as missing:
-                prepare = partial(self._insert_datasets, missing.names)
-            except ConflictingSource:
-                # The claim of the other is seen when it is decided again.
-                prepare = None
-            except LedgerUnavailable as error:
-                if "waited" in error.details or again:
-                    raise
-                prepare, again = None, True
-        raise AssertionError
-
-    def _transact_once(
-        self,
-        load: Load,
-        decide: Decide,
-        refuse: Callable[[Rows, Refused], Decision] | None,
-        guarded: Guarded | None,
-        *,
-        again: bool,
-    ) -> tuple[Decision, Rows]:
-        """Load, decide and write in one transaction.
-
-        Raises:
-            NotSolved: If a number is not solved yet; then nothing was decided.
-            MissingDatasets: If a dataset has no row yet.
-        """
-        watched = self.watch.read(guarded)
-        with self.readable(), self.database.transaction() as transaction:
-            transaction.expected = self.watch.numbers_of
-            rows = load(transaction, again=again)
-            self.watch.check(transaction, rows, watched)
-            try:
-                decision = decide(rows)
-                if isinstance(decision, Refused):
-                    assert refuse is not None
-                    self._load_earlier(transaction, rows, decision)
-                    decision = refuse(rows, decision)
-            except NotSolved:
-
-                def solve() -> None:
-                    # The same decision solves all that it needs.
-                    with suppress(DpflowError):
-                        outcome = decide(rows)
-                        if isinstance(outcome, Refused) and refuse is not None:
-                            refuse(rows, outcome)
-
-                raise NotSolved(solve) from None
-            transaction.write(decision)
-        self.watch.saw(decision)
-        return decision, rows
-
-    @contextmanager
-    def reading(self) -> Iterator[Transaction]:
-        """Run a block that reads one snapshot."""
-        with self.readable(), self.database.snapshot() as transaction:
-            yield transaction
-
-    @contextmanager
-    def readable(self) -> Iterator[None]:
-        """Run a block that reads the ledger; damage has words of its own."""
-        with base.readable(self.place):
-            try:
-                yield
-            except DamagedRow as error:
-                raise base.damaged(str(error), self.place) from error
-
-    def _load_earlier(
-        self, transaction: Transaction, rows: Rows, refused: Refused
-    ) -> None:
-        """Read the earlier charges of a step that is refused."""
-        gate, step = refused.refusals[0].gate, refused.step.request.step
-        rows.earlier_amounts = load_earlier_amounts(transaction, gate.dataset, step)
-
-    def _insert_datasets(self, names: Sequence[str]) -> None:
-        """Make the rows of datasets without a term, in a transaction of its own."""
-        with self.readable(), self.database.transaction() as transaction:
-            transaction.begin(lock=False)
-            rows = [("insert_dataset", new_dataset(self.id, name)) for name in names]
-            transaction.send(rows)
-
     def _find_claimant(self, rows: Rows, request: Request) -> None:
         """Find out whether the process that claims a release still runs."""
         release, charge = rows.release, rows.release_charge
@@ -643,18 +425,6 @@ class Ledger:
             return
         own = charge.owner == request.owner
         rows.claimant_is_alive = own or self.owners.alive(charge.owner)
-
-    def _read_charge(self, name: str) -> Charge:
-        """Read a charge without a lock.
-
-        Raises:
-            ReservationConflict: If the ledger has no such charge.
-        """
-        with self.reading() as transaction:
-            ((*found,),) = transaction.begin([], [_ask_charge(name)], lock=False)
-        if not found:
-            raise refuse_unknown(name)
-        return Charge.from_columns(tuple(found[0]))
 
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
         """Answer with a stored release where nothing can be charged, or an error."""
@@ -668,10 +438,6 @@ class Ledger:
             raise why
         return answer
 
-    def _check_writable(self) -> None:
-        if (why := self.database.unwritable) is not None:
-            raise why
-
     def _checked(self, answer: Answer) -> Answer:
         """Return an answer, whose value is the one that was settled."""
         if isinstance(answer, Replayed):
@@ -679,14 +445,3 @@ class Ledger:
                 answer.value, answer.reservation, answer.digest, answer.reservation
             )
         return answer
-
-
-def _ask_charge(name: str) -> tuple[str, dict[str, str]]:
-    return "read_charge", {"id": name}
-
-
-def _raised(answer: Any) -> Any:
-    """Return an answer, or raise it if it is an error."""
-    if isinstance(answer, Exception):
-        raise answer
-    return answer

@@ -26,7 +26,7 @@ from dpflow.plain.decisions.settlement import (
     decide_void,
 )
 from dpflow.plain.decisions.terms import open_term
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import (
     Account,
     Charge,

@@ -54,7 +54,7 @@ def test_postgres_prepares_each_statement(postgres_url: str) -> None:
     options = "-c search_path=dpflow"
     with psycopg.connect(postgres_url, options=options, autocommit=True) as session:
         for title, text in statements("postgres").items():
-            if title in SCRIPTS:
+            if title in SCRIPTS or text.startswith("LOCK"):
                 continue
             names = dict.fromkeys(re.findall(r"%\((\w+)\)s", text))
             numbered = text.rstrip(";")

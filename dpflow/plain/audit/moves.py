@@ -17,7 +17,7 @@ from dpflow.plain.audit.verify import verify
 from dpflow.plain.decisions.decision import Decision
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.opening import find_database
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Charge
 from dpflow.plain.witness.comparison import Watch
 

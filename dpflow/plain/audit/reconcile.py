@@ -17,7 +17,10 @@ from dpflow.plain.decisions.decision import Decision
 from dpflow.plain.decisions.repairs import Loss, decide_repair, names_same_loss
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Transaction, new_dataset
-from dpflow.plain.tables.loading import Rows, load_office_rows, sum_amounts
+from dpflow.plain.tables.loaded import Rows, sum_amounts
+from dpflow.plain.tables.loading import (
+    load_office_rows,
+)
 from dpflow.plain.tables.rows import Dataset, Entry, PeopleStore
 from dpflow.plain.witness.comparison import state_of_ledger
 from dpflow.plain.witness.lines import Head, Line, Witnessed, uses_of

@@ -10,7 +10,7 @@ from dpflow.ledger.decision.lifetime import lifetime_error, term_views
 from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import digest
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 
 
 def check_terms(

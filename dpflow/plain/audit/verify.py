@@ -26,7 +26,7 @@ from dpflow.ledger.storage.base import UNREADABLE
 from dpflow.plain.audit.terms import check_terms
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Transaction
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import (
     Account,
     Charge,

@@ -17,7 +17,7 @@ from dpflow.ledger.model import accounts_near
 from dpflow.ledger.records import Alert
 from dpflow.ledger.rows import split
 from dpflow.periods import place_of
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Account
 from dpflow.rounding import number_from_text
 

@@ -28,7 +28,7 @@ from dpflow.plain.decisions.terms import (
     find_term,
     write_term,
 )
-from dpflow.plain.tables.loading import Rows, sum_amounts
+from dpflow.plain.tables.loaded import Rows, sum_amounts
 from dpflow.plain.tables.rows import Account, Charge, Evidence, Posting, Term
 from dpflow.policy import Policy
 

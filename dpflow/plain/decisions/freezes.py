@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.rows import split
 from dpflow.plain.decisions.decision import Author, Decision
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 
 
 def decide_freeze(

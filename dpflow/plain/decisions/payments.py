@@ -9,7 +9,7 @@ from dpflow.ledger.rows import split
 from dpflow.plain.decisions.decision import Author, Decision
 from dpflow.plain.decisions.freezes import name_entries
 from dpflow.plain.decisions.settlement import refuse_end
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import PeopleStore
 
 

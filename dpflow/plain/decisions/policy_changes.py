@@ -31,7 +31,7 @@ from dpflow.plain.decisions.terms import (
     pin_term,
     write_term,
 )
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Term
 from dpflow.policy import Policy
 from dpflow.policy.changes import tightened_pins

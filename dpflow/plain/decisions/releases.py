@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpflow.plain.decisions.decision import Author, Decision
 from dpflow.plain.decisions.freezes import name_entries
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 
 
 def decide_withdrawal(

@@ -20,7 +20,7 @@ from dpflow.plain.decisions.charges_by_hand import Posted
 from dpflow.plain.decisions.decision import Author, Decision
 from dpflow.plain.decisions.freezes import name_lost_term
 from dpflow.plain.decisions.reserve import without_empty
-from dpflow.plain.tables.loading import Rows, sum_amounts
+from dpflow.plain.tables.loaded import Rows, sum_amounts
 from dpflow.plain.tables.rows import Account, PeopleStore, Posting
 
 

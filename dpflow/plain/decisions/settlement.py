@@ -26,7 +26,7 @@ from dpflow.ledger.rows import split
 from dpflow.plain.decisions.alerts import raise_alerts
 from dpflow.plain.decisions.decision import Author, Decision, negative
 from dpflow.plain.decisions.reserve import without_empty
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Account, Charge, Held, Posting
 
 #: State of a charge that a kind of entry ends.

@@ -25,7 +25,7 @@ from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import Request, digest
 from dpflow.plain.decisions.decision import Author, Decision, Row
 from dpflow.plain.decisions.freezes import name_lost_term
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Dataset, Source, Term, term_parameters
 from dpflow.policy import Policy
 from dpflow.policy.pinned import difference_lines

@@ -26,7 +26,7 @@ from dpflow.ledger.storage.memory import MEMORY
 from dpflow.ledger.witness.rollback_check import _state_folder
 from dpflow.plain.decisions.decision import Decision
 from dpflow.plain.tables.database import Database, Transaction
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Account, Dataset
 from dpflow.plain.witness.base import Witness, WitnessAt
 from dpflow.plain.witness.file import FileWitness

@@ -19,7 +19,7 @@ from dpflow.ledger.decision.terms import BY_ITSELF
 from dpflow.ledger.entry import Amounts, canonical
 from dpflow.ledger.rows import split
 from dpflow.plain.decisions.decision import Decision
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Account
 
 #: What each checksum covers besides its line and the ledger's id.
