@@ -13,7 +13,7 @@ from dpflow.exceptions import (
     DpflowError,
     LedgerUnavailable,
 )
-from dpflow.interrupts import contextmanager, suppress
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.records import (
     Conditions,
@@ -228,12 +228,20 @@ class Shell:
 
     @contextmanager
     def readable(self) -> Iterator[None]:
-        """Run a block that reads the ledger; damage has words of its own."""
-        with base.readable(self.place):
-            try:
-                yield
-            except DamagedRow as error:
-                raise base.damaged(str(error), self.place) from error
+        """Run a block that reads the ledger; damage has words of its own.
+
+        Raises:
+            LedgerCorrupt: If something in the ledger is not what it should be.
+        """
+        try:
+            yield
+        except without_interrupts(DpflowError):
+            raise
+        except without_interrupts(DamagedRow) as error:
+            raise base.damaged(str(error), self.place) from error
+        except without_interrupts(*base.UNREADABLE) as error:
+            what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
+            raise base.damaged(what, self.place) from error
 
     def _load_earlier(
         self, transaction: Transaction, rows: Rows, refused: Refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import neg
 from typing import Any, Protocol
 
 from dpflow.ledger.entry import Amounts, canonical
@@ -137,4 +138,4 @@ CHANGES_DATASET = frozenset(
 
 def negative(amounts: Amounts) -> Amounts:
     """Return amounts with the other sign."""
-    return tuple(-amount for amount in amounts)
+    return (*map(neg, amounts),)

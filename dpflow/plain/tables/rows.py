@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from operator import add
 from typing import Any, NamedTuple, cast
 
 from dpflow.ledger.entry import Amounts, canonical
@@ -166,14 +167,17 @@ class Account(NamedTuple):
         Raises:
             DamagedRow: If it would hold less than nothing.
         """
-        after_settled = tuple(a + b for a, b in zip(self.settled, settled, strict=True))
-        after_held = tuple(a + b for a, b in zip(self.held, held, strict=True))
-        if min(*after_held, *after_settled) < 0:
-            message = f"account {self.id!r} would hold less than nothing"
+        name, settled_before, held_before, version, alerted, overdrawn = self
+        if not len(settled_before) == len(settled) == len(held_before) == len(held):
+            message = f"an entry posts other components to account {name!r}"
             raise DamagedRow(message)
-        return self._replace(
-            settled=after_settled, held=after_held, version=self.version + 1
-        )
+        after_settled = (*map(add, settled_before, settled),)
+        after_held = (*map(add, held_before, held),)
+        if min(*after_held, *after_settled) < 0:
+            message = f"account {name!r} would hold less than nothing"
+            raise DamagedRow(message)
+        sums = after_settled, after_held
+        return Account(name, *sums, version + 1, alerted, overdrawn)
 
     def parameters(self) -> dict[str, Any]:
         """Return the columns by name."""
