@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.decision.checks import is_admitted
+from dpflow.ledger.decision.gates import is_admitted
 from dpflow.ledger.decision.windows import window_total
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import digest

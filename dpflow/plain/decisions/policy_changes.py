@@ -15,8 +15,7 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.decision import policy_changes as judged
-from dpflow.ledger.decision.checks import is_admitted, is_tighter
-from dpflow.ledger.decision.gates import rule_and_halt
+from dpflow.ledger.decision.gates import is_admitted, is_tighter, rule_and_halt
 from dpflow.ledger.decision.lifetime import term_views
 from dpflow.ledger.decision.policy_changes import Proposal
 from dpflow.ledger.decision.terms import agrees, is_behind

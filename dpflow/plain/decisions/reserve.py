@@ -20,7 +20,7 @@ from dpflow.ledger.decision.fitting import (
     in_windows,
     with_parts_near,
 )
-from dpflow.ledger.decision.gates import Gate, charges_of, gates_of
+from dpflow.ledger.decision.gates import Gate, gates_of
 from dpflow.ledger.decision.refusal import Refusal, journaled, refusal_error
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import (
@@ -153,7 +153,7 @@ def price_step(
         with_parts_near(state, gate, request.partitions)
         for gate in gates_of(state, request, terms)
     ]
-    charges = in_windows(charges_of((gate, request.cost) for gate in gates))
+    charges = in_windows([(gate, gate.price(request.cost)) for gate in gates])
     return PricedStep(
         request=request,
         rows=rows,
@@ -264,8 +264,8 @@ def build_refusal(
     halted = any(refusal.cause == "halted" for refusal in refusals)
     factor = None
     if first.cause == "full" and not halted:
-        gates = tuple((gate._replace(row=None), request.cost) for gate in step.gates)
-        factor = fitting_factor(gates)
+        gates = tuple(gate._replace(row=None, rest=None) for gate, _ in step.charges)
+        factor = fitting_factor(gates, request.cost)
     # Other gates that refuse admit no later part.
     by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
     account = first.gate.id
