@@ -288,7 +288,7 @@ class Watch:
 
     # For people
 
-    def problem(self) -> str | None:
+    def problem(self, _: object = None) -> str | None:
         """Return the reason that no step would run, for commands that only show."""
         if self.witness is None:
             return None
