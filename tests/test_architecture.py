@@ -33,7 +33,7 @@ LAYERS = [
     *("ledger.records", "ledger.model", "ledger.decision", "ledger.codec"),
     *("ledger.provenance", "ledger.storage", "ledger.witness", "ledger.keys"),
     *("ledger.continuity", "ledger.ledger", "ledger.opening"),
-    *("ledger.views", "ledger.office", "ledger.audit", "ledger"),
+    *("ledger.views", "ledger.office", "ledger.audit", "ledger", "plain"),
     *("people", "guard", "bounding", "mechanisms", "forecast", "answers"),
     *("starter", "show"),
     *("costs", "interop", "plots", "prefect", "testing", "cli", "__main__"),

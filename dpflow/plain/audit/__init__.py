@@ -1,0 +1,1 @@
+"""Audits of the ledger: is it whole, and what is lost."""

@@ -1,0 +1,160 @@
+"""Moving a ledger to another database, of either kind, with its id and releases.
+
+From its begin on steps and ends are refused in words. A body that runs keeps its charge
+in full. The source is marked as moved only after the target was verified.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
+from dpflow.interrupts import suppress
+from dpflow.plain.audit.copies import copy_ledger
+from dpflow.plain.audit.verify import verify
+from dpflow.plain.decisions.decision import Decision
+from dpflow.plain.ledger import Ledger
+from dpflow.plain.opening import find_database
+from dpflow.plain.tables.loaded import Rows
+from dpflow.plain.tables.rows import Charge
+from dpflow.plain.witness.comparison import Watch
+
+
+def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
+    """Move a ledger into an empty database; again, it goes on.
+
+    Args:
+        ledger: The ledger; opened with `is_copy` if a move was begun before.
+        url: The new place.
+        anyway: Move although processes with open charges live.
+
+    Returns:
+        The new place, without any secret.
+
+    Raises:
+        ConfigurationError: If it is moved elsewhere, charges are open, or the new
+            place holds a ledger.
+        LedgerCorrupt: If the copy is not whole.
+    """
+    kind, where = find_database(url)
+    place = str(kind(where).place)
+    secret = begin_move(ledger, place, anyway=anyway)
+    empty_target(kind, where, ledger.id)
+    target: Any = kind.create(where, ledger.database.identity, secret, complete=0)
+    target.is_copy = True
+    copy_ledger(ledger, target)
+    watch = Watch(target, ledger.watch.witness)
+    there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
+    # The comparison with the witness comes with the entries of the move.
+    problems = [bad for bad in verify(there).bad if bad.dataset]
+    if problems:
+        msg = f"the copy at {place} is not whole: {problems[0]}. The ledger stays."
+        raise LedgerCorrupt(msg, ledger=place)
+    write_upgrades(there, {"from": ledger.place, "to": place})
+    finish_move(ledger, target, place)
+    return place
+
+
+def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
+    """Mark a ledger as being moved, and return its secret."""
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        lock_all(transaction)
+        transaction.begin(lock=False)
+        check_target(transaction, place)
+        secret = transaction.secret()
+        rows = transaction.ask("read_open_charges")
+        charges = [Charge.from_columns(tuple(row)) for row in rows]
+        living = [c.id for c in charges if ledger.owners.alive(c.owner)]
+        if living and not anyway:
+            msg = (
+                f"{len(living)} charges are open whose processes run, such as "
+                f"{living[0]}. Nothing was moved. Wait for them, or write --anyway: "
+                "then they stay charged in full."
+            )
+            raise ConfigurationError(msg)
+        transaction.send([("mark_moving", {"moving_to": place})])
+    return secret
+
+
+def check_target(transaction: Any, place: str) -> None:
+    """Refuse a ledger that moved, or is being moved elsewhere."""
+    elsewhere = transaction.moving_to not in (None, place)
+    if transaction.moved_to or elsewhere:
+        where = transaction.moved_to or transaction.moving_to
+        msg = f"the ledger {transaction.place} moves to {where} already."
+        raise ConfigurationError(msg)
+
+
+def lock_all(transaction: Any) -> None:
+    """Wait for all steps, and keep others away until the transaction ends."""
+    if transaction.has_trips:
+        transaction.send([("lock_all", {})])
+
+
+def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
+    """Remove an unfinished copy of the same ledger.
+
+    Raises:
+        ConfigurationError: If a ledger is there.
+    """
+    database = kind(where)
+    database.is_copy = True
+    with suppress(LedgerMissing):
+        identity = database.identity
+        with database.snapshot() as transaction:
+            ((*_, complete, _, _),) = transaction.ask("read_ledger")
+        if identity.ledger != ledger or complete:
+            msg = f"a ledger is at {database.place} already, and none is overwritten."
+            raise ConfigurationError(msg)
+        database.remove()
+
+
+def write_upgrades(there: Ledger, body: dict[str, str]) -> None:
+    """Write an entry into each journal, so that no older copy decides again."""
+    author, command = there.author(), uuid.uuid4().hex
+    with there.reading() as transaction:
+        transaction.begin(lock=False)
+        names = [name for (name,) in transaction.ask("read_dataset_names")]
+    for name in names:
+        with there.readable(), there.database.transaction() as transaction:
+            transaction.begin([name], lock=True)
+            dataset, decision = transaction.datasets[name], Decision()
+            decision.append(dataset, "upgrade", author, command, body=body)
+            transaction.write(decision)
+        there.watch.saw(decision)
+        there.watch.record(decision, Rows())
+
+
+def finish_move(ledger: Ledger, target: Any, place: str) -> None:
+    """Complete the target, then mark the source as moved, under its lock."""
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        lock_all(transaction)
+        transaction.begin(lock=False)
+        if transaction.moving_to != place:
+            msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
+            raise ConfigurationError(msg)
+        target.complete()
+        transaction.send([("mark_moved", {"moved_to": place})])
+
+
+def move_back(ledger: Ledger, url: str) -> None:
+    """Take a move back that was not finished.
+
+    Raises:
+        ConfigurationError: If the target is complete.
+        LedgerError: If it is out of reach.
+    """
+    kind, where = find_database(url)
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        lock_all(transaction)
+        transaction.begin(lock=False)
+        if transaction.moved_to:
+            msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
+            raise ConfigurationError(msg)
+        empty_target(kind, where, ledger.id)
+        transaction.send([("mark_moving", {"moving_to": None})])

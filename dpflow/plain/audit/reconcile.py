@@ -1,0 +1,264 @@
+"""What the ledger lacks of its witness, and its repair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import Any
+
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.ledger.entry import Amounts
+from dpflow.ledger.rows import split
+from dpflow.plain.audit.verify import pages, verify
+from dpflow.plain.decisions.charges_by_hand import Posted
+from dpflow.plain.decisions.decision import Decision
+from dpflow.plain.decisions.repairs import Loss, decide_repair, names_same_loss
+from dpflow.plain.ledger import Ledger
+from dpflow.plain.tables.database import Transaction, new_dataset
+from dpflow.plain.tables.loaded import Rows, sum_amounts
+from dpflow.plain.tables.loading import (
+    load_office_rows,
+)
+from dpflow.plain.tables.rows import Dataset, Entry, PeopleStore
+from dpflow.plain.witness.comparison import state_of_ledger
+from dpflow.plain.witness.lines import Head, Line, Witnessed, uses_of
+
+#: Kinds whose postings add to what is used.
+_RAISING = ("reserve", "adjust", "repair")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What a repair did to a dataset.
+
+    Attributes:
+        loss: What the ledger lacked.
+        posted: What was charged again.
+        keys: Charges and release keys of lost entries, as far as the witness has them.
+    """
+
+    loss: Loss
+    posted: tuple[Posted, ...]
+    keys: tuple[tuple[str, str], ...] = ()
+
+
+def compare(ledger: Ledger) -> list[Loss]:
+    """Return what each dataset lacks of its witness; empty if nothing is lost.
+
+    Raises:
+        LedgerUnwitnessed: If there is no witness.
+        ConfigurationError: If the witness was waived.
+    """
+    witnessed, losses = read_witness(ledger), []
+    for name in sorted(witnessed.heads):
+        with ledger.reading() as transaction:
+            rows = load_repair_rows(transaction, name, ledger, lock=False)
+            loss = find_loss(transaction, rows, name, witnessed)
+        if loss is not None:
+            losses.append(loss)
+    return losses
+
+
+def reconcile(ledger: Ledger, *, reason: str) -> list[Repaired]:
+    """Charge again what the ledger lacks of its witness, once; nothing is lowered.
+
+    Raises:
+        LedgerCorrupt: If the ledger itself is damaged.
+        LedgerUnwitnessed: If there is no witness.
+        ConfigurationError: If the witness was waived.
+    """
+    witnessed, repaired = read_witness(ledger), []
+    problems = [bad for bad in verify(ledger).bad if bad.dataset]
+    if problems:
+        msg = (
+            f"the ledger {ledger.place} is damaged: {problems[0]}. Nothing was "
+            "written. Restore a backup that `dpflow ledger verify` finds whole."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+    for name in sorted(witnessed.heads):
+        done = repair_dataset(ledger, name, witnessed, reason)
+        if done is not None:
+            repaired.append(done)
+    return repaired
+
+
+def repair_dataset(
+    ledger: Ledger, name: str, witnessed: Witnessed, reason: str
+) -> Repaired | None:
+    """Repair a dataset and begin its epoch in the witness; None if nothing is lost."""
+    author, decision = ledger.author(), Decision(answer=())
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.begin(lock=False)
+        transaction.send([("insert_dataset", new_dataset(ledger.id, name))])
+        rows = load_repair_rows(transaction, name, ledger, lock=True)
+        loss = find_loss(transaction, rows, name, witnessed)
+        if loss is None:
+            return None
+        newest = read_newest_repair(transaction, name)
+        # A repair whose line was lost is not made twice.
+        if newest is None or not names_same_loss(newest, loss):
+            decision = decide_repair(rows, loss, reason, author)
+            transaction.write(decision)
+    after = decision.datasets.get(name, rows.book(name))
+    accounts = {**rows.account_rows, **decision.accounts}
+    people = {k: store.newest for k, store in rows.people.items()} | dict(loss.people)
+    line = Line(
+        name,
+        after.epoch,
+        after.number,
+        after.hash,
+        "repair",
+        after.term,
+        uses_of(accounts, name),
+        people,
+    )
+    witness = ledger.watch.witness
+    assert witness is not None
+    witness.record([line], ledger.watch.prove, synced=True)
+    ledger.watch.saw(decision)
+    keys = witnessed.keys.get(name, {})
+    lost = tuple(pair for number, pair in keys.items() if number > loss.common)
+    return Repaired(loss=loss, posted=decision.answer, keys=lost)
+
+
+def read_witness(ledger: Ledger) -> Witnessed:
+    """Return everything that the witness holds.
+
+    Raises:
+        ConfigurationError: If the witness was waived.
+    """
+    if ledger.watch.witness is None:
+        msg = "the ledger has no witness to compare with. Set DPFLOW_WITNESS to it."
+        raise ConfigurationError(msg)
+    return ledger.watch.witness.read_all()
+
+
+def load_repair_rows(
+    transaction: Transaction, name: str, ledger: Ledger, *, lock: bool
+) -> Rows:
+    """Read a dataset whole, with its stores of people."""
+    rows = load_office_rows(transaction, name, ledger.terms, lock=lock)
+    between = {"first": f"{name}#", "last": f"{name}$"}
+    stores = transaction.run([("read_people_of", between)])[0]
+    rows.people = {row[0]: PeopleStore(*row) for row in stores}
+    return rows
+
+
+def find_loss(
+    transaction: Transaction, rows: Rows, name: str, witnessed: Witnessed
+) -> Loss | None:
+    """Return what a dataset lacks of its witness; None if it lacks nothing."""
+    head, dataset = witnessed.heads[name], rows.book(name)
+    if not is_behind(transaction, rows, dataset, head, witnessed):
+        return None
+    hashes = dict(witnessed.hashes.get(name, {}))
+    hashes[head.number] = head.hash
+    common = 0
+    for number in sorted(hashes, reverse=True):
+        if number > 0 and transaction.hash_of(name, number) == hashes[number]:
+            common = number
+            break
+    used = {k: use.used for k, use in witnessed.uses.items() if split(k)[0] == name}
+    people = {k: n for k, (_, n) in witnessed.people.items() if split(k)[0] == name}
+    decided = head.decided_number
+    return Loss(
+        dataset=name,
+        epoch=head.epoch,
+        number=head.number,
+        common=common,
+        used=used,
+        added=read_added(transaction, name, common),
+        people=people,
+        decided=not decided or transaction.hash_of(name, decided) == head.decided_hash,
+        term=head.term,
+    )
+
+
+def is_behind(
+    transaction: Transaction,
+    rows: Rows,
+    dataset: Dataset,
+    head: Head,
+    witnessed: Witnessed,
+) -> bool:
+    """Return True if a dataset lacks something of its witness, or was forked."""
+    if head.epoch < dataset.epoch:
+        return head.forked or is_unfinished(transaction, dataset, head)
+    if head.epoch > dataset.epoch or head.forked:
+        return True
+    if head.number > 0 and transaction.hash_of(dataset.name, head.number) != head.hash:
+        return True
+    for name, use in witnessed.uses.items():
+        row = rows.account(name)
+        mine = split(name)[0] == dataset.name and use.epoch == dataset.epoch
+        if mine and (0 if row is None else row.version) < use.version:
+            return True
+    return False
+
+
+def is_unfinished(transaction: Transaction, dataset: Dataset, head: Head) -> bool:
+    """Return True if the newest repair's line never reached the witness."""
+    body = read_newest_repair(transaction, dataset.name)
+    return body is not None and body["witness"] == [head.epoch, head.number]
+
+
+def read_newest_repair(transaction: Transaction, name: str) -> dict[str, Any] | None:
+    """Return the body of the newest repair of a dataset."""
+    rows = transaction.ask("read_newest_repair", dataset=name)
+    return json.loads(rows[0][0]) if rows else None
+
+
+def read_added(transaction: Transaction, name: str, common: int) -> dict[str, Amounts]:
+    """Return what a journal's own entries after a number added, by account.
+
+    An account to which an entry only returned something is there with zero.
+    """
+    added: dict[str, Amounts] = {}
+    for columns in pages(transaction, "read_journal_page", name, common, 1):
+        entry = Entry(*columns)
+        for account, (settled, held) in json.loads(entry.postings).items():
+            amount = tuple(map(add, settled, held))
+            if entry.kind not in _RAISING:
+                amount = (0,) * len(amount)
+            added[account] = sum_amounts(amount, added.get(account))
+    return added
+
+
+def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
+    """Begin a witness with what the ledger holds now.
+
+    Every charge of before ends in full: what was lost before, nothing knows.
+
+    Raises:
+        ConfigurationError: If there is a witness, without `anew`, or it was waived.
+    """
+    witness = ledger.watch.witness
+    if witness is None:
+        msg = "the witness is waived. Set DPFLOW_WITNESS to its place first."
+        raise ConfigurationError(msg)
+    if witness.exists() and not anew:
+        raise witness.refuse_second()
+    with ledger.reading() as transaction:
+        transaction.begin(lock=False)
+        names = [name for (name,) in transaction.ask("read_dataset_names")]
+    author = ledger.author()
+    for name in names:
+        with ledger.readable(), ledger.database.transaction() as transaction:
+            rows = load_repair_rows(transaction, name, ledger, lock=True)
+            dataset = rows.book(name)
+            if dataset.number == 0:
+                continue
+            loss = Loss(
+                dataset=name,
+                epoch=dataset.epoch,
+                number=dataset.number,
+                common=dataset.number,
+                term=dataset.term,
+            )
+            decision = decide_repair(rows, loss, reason, author)
+            transaction.write(decision)
+        ledger.watch.saw(decision)
+    witness.begin(state_of_ledger(ledger.database), anew=anew)
+    return names

@@ -1,0 +1,1 @@
+"""Decisions of the ledger: pure functions from rows to changes and entries."""

@@ -1,0 +1,447 @@
+"""The operations of a ledger, and the shell around each decision.
+
+    lock datasets -> read rows -> decide -> write rows and entries, COMMIT -> witness
+
+A step may run only after `reserve` answered `Granted`, which is after the witness has
+the charge. A charge that is never settled stays in full, permanently.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.exceptions import (
+    DpflowError,
+    LedgerError,
+    LedgerUnavailable,
+)
+from dpflow.interrupts import suppress
+from dpflow.ledger.decision.policy_changes import Proposal
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.records import (
+    Answer,
+    Granted,
+    Replayed,
+    Request,
+    digest,
+)
+from dpflow.plain.decisions.charges_by_hand import (
+    Amendment,
+    Posted,
+    Prior,
+    decide_amendment,
+    decide_prior,
+)
+from dpflow.plain.decisions.decision import Author, Decision
+from dpflow.plain.decisions.freezes import decide_freeze
+from dpflow.plain.decisions.payments import Payment, decide_payment
+from dpflow.plain.decisions.policy_changes import (
+    Application,
+    decide_application,
+    propose_application,
+)
+from dpflow.plain.decisions.releases import decide_withdrawal
+from dpflow.plain.decisions.replays import find_release
+from dpflow.plain.decisions.reserve import (
+    Refused,
+    decide_refusal,
+    decide_reserve,
+)
+from dpflow.plain.decisions.settlement import (
+    End,
+    Ended,
+    decide_forfeit,
+    decide_settle,
+    decide_void,
+)
+from dpflow.plain.shell import Guarded, Shell, raised
+from dpflow.plain.tables.database import (
+    Transaction,
+)
+from dpflow.plain.tables.loaded import Rows
+from dpflow.plain.tables.loading import (
+    load_amendment_rows,
+    load_end_rows,
+    load_office_rows,
+    load_payment_rows,
+    load_prior_rows,
+    load_reserve_rows,
+    load_sent,
+    load_withdrawal_rows,
+    name_datasets,
+)
+from dpflow.plain.tables.rows import Charge
+from dpflow.policy import Policy
+
+
+class Ledger(Shell):
+    """The operations on one ledger."""
+
+    # The life of a charge
+
+    def reserve(self, request: Request) -> Answer:
+        """Hold a step's worst case on every account, or replay, or refuse.
+
+        Raises:
+            BudgetRefused: If a gate does not admit the step; nothing is charged.
+            PolicyChanged: If the policy file differs from the ledger's pinned copy.
+            UnsupportedCost: If a theorem has no price for the cost.
+            ReservationConflict: If the id or the release key means something else.
+            LedgerUnavailable: If the ledger did not answer; the step may not run.
+        """
+        if (why := self.database.unwritable) is not None:
+            return self._checked(self._replay_only(request, why))
+        author, applies = self.author(), self.conditions.applies_policies
+
+        def load(transaction: Transaction, *, again: bool) -> Rows:
+            rows = load_reserve_rows(transaction, request, self.terms)
+            self._find_claimant(rows, request)
+            if again and rows.charge is None:
+                rows.sent = load_sent(transaction, request.locked, request.reservation)
+            return rows
+
+        decision, rows = self._transact(
+            load,
+            lambda rows: decide_reserve(rows, request, author, applies=applies),
+            lambda rows, refused: decide_refusal(rows, request, refused, author),
+            guarded=self._name_guarded(request),
+        )
+        for statement, row in decision.changes:
+            if statement == "insert_charge" and isinstance(row, Charge):
+                self._charges[row.id] = row
+        try:
+            self.watch.record(decision, rows, request.key_text)
+        except LedgerError:
+            if isinstance(decision.answer, Granted):
+                # No body has started.
+                with suppress(DpflowError):
+                    self.void(decision.answer.reservation, reason="not witnessed")
+            raise
+        answer: Answer = raised(decision.answer)
+        return self._checked(answer)
+
+    def settle(
+        self,
+        reservation: str,
+        *,
+        outcome: str = "completed",
+        value: str | None = None,
+        body: Mapping[str, Any] | None = None,
+        reported: Outcome | None = None,
+        shape: Mapping[str, Any] | None = None,
+    ) -> str | None:
+        """Post a charge and, in the same transaction, keep the step's release.
+
+        A step that reports its outcome is charged what its accounts' theorems allow
+        for that, and never more than was reserved; any other, in full.
+
+        Args:
+            reservation: The id that was granted.
+            outcome: "completed", or "failed": an error is an output and costs as much.
+            value: The encoded output; None keeps nothing to replay.
+            body: Further facts for the journal.
+            reported: Number of sub-steps that ran, or cell of the mechanism's output.
+            shape: Length, groups and columns of the output.
+
+        Returns:
+            The digest of the stored value.
+
+        Raises:
+            ReservationConflict: If another command ended the charge.
+            LedgerUnavailable: If the ledger did not answer; the charge stays held.
+        """
+        kept = None if value is None else self.digests.of_value(reservation, value)
+        # The same for each sending, so that a late one finds what an earlier one did.
+        command = digest(canonical(["settle", reservation, outcome, kept, reported]))
+        end = End(
+            charge=reservation,
+            command=command[:32],
+            owner=self.owners.mine(),
+            body={**(body or {}), "outcome": outcome, "digest": kept},
+            reported=reported,
+            value=value,
+            shape=shape,
+        )
+        self._end(end, decide_settle)
+        return kept
+
+    def void(self, reservation: str, *, reason: str) -> None:
+        """Give a charge back whose body certainly never started.
+
+        Only the process that reserved knows that, so only it may void.
+
+        Raises:
+            ReservationConflict: If another process reserved it, or it has ended.
+            LedgerUnavailable: If the ledger did not answer; it may stay held.
+        """
+        end = End(
+            charge=reservation,
+            command=uuid.uuid4().hex,
+            owner=self.owners.mine(),
+            body={"reason": reason},
+        )
+        self._end(end, decide_void)
+
+    def forfeit(self, reservation: str, *, reason: str) -> None:
+        """Post a charge in full whose process has ended.
+
+        Raises:
+            ReservationConflict: If its process still runs, or it has ended.
+        """
+        body = {"reason": reason}
+        end = End(charge=reservation, command=uuid.uuid4().hex, body=body)
+        self._end(end, decide_forfeit)
+
+    def _end(
+        self, end: End, decide_end: Callable[[Rows, End, Author], Decision]
+    ) -> Ended:
+        """End a charge; its datasets are known before the lock."""
+        self._check_writable()
+        author = self.author()
+        charge = self._charges.get(end.charge) or self._read_charge(end.charge)
+
+        def load(transaction: Transaction, *, again: bool) -> Rows:  # noqa: ARG001
+            rows = load_end_rows(transaction, charge, self.terms)
+            if decide_end is decide_forfeit and rows.charge is not None:
+                rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
+            return rows
+
+        guarded: Guarded | None = None
+        if decide_end is decide_forfeit:
+            guarded = name_datasets(charge), partial(list, charge.amounts)
+        decision, rows = self._transact(
+            load, lambda rows: decide_end(rows, end, author), guarded=guarded
+        )
+        self._charges.pop(end.charge, None)
+        self.watch.record_end(decision, rows)
+        ended: Ended = raised(decision.answer)
+        return ended
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Decide a request without writing the decision."""
+        author, applies = self.author(), self.conditions.applies_policies
+        try:
+            if (why := self.database.unwritable) is not None:
+                return self._replay_only(request, why)
+            with self.reading() as transaction:
+                rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+                self._find_claimant(rows, request)
+                decision = decide_reserve(rows, request, author, applies=applies)
+                if isinstance(decision, Refused):
+                    self._load_earlier(transaction, rows, decision)
+                    decision = decide_refusal(rows, request, decision, author)
+        except LedgerError:
+            raise
+        except DpflowError as error:
+            return error
+        answer: Answer | DpflowError = decision.answer
+        return answer
+
+    # Operators
+
+    def propose(self, policy: Policy) -> Proposal:
+        """Say what applying a policy would do; nothing is written."""
+        with self.reading() as transaction:
+            rows = load_office_rows(transaction, policy, self.terms, lock=False)
+            rows.forgotten = self.watch.forgotten(rows, [policy.dataset])
+            return propose_application(rows, policy)
+
+    def apply(
+        self,
+        policy: Policy,
+        *,
+        reason: str = "",
+        new_term: bool = False,
+        raise_lifetime: bool = False,
+    ) -> Proposal:
+        """Make a policy the ledger's own copy, which governs from then on.
+
+        Args:
+            policy: The file.
+            reason: Why; a new term needs one.
+            new_term: Open a term with tallies of its own.
+            raise_lifetime: Raise the lifetime; its promise ends then.
+
+        Raises:
+            PolicyChanged: If only a new term can hold the policy, without `new_term`.
+            PolicyNotApplied: If the lifetime or a freeze forbids it.
+            ConfigurationError: If another dataset has its source.
+        """
+        application = Application(
+            policy=policy,
+            command=uuid.uuid4().hex,
+            reason=reason,
+            new_term=new_term,
+            raise_lifetime=raise_lifetime,
+        )
+        author = self.author()
+        answer: Proposal = self._order(
+            partial(load_office_rows, policy=policy),
+            lambda rows: decide_application(rows, application, author),
+            application.command,
+            dataset=policy.dataset,
+        )
+        return answer
+
+    def freeze(self, dataset: str, *, reason: str, unfreeze: bool = False) -> bool:
+        """Refuse everything on a dataset, or end that; running steps may end.
+
+        Returns:
+            Whether that is new.
+
+        Raises:
+            PolicyNotApplied: If no policy of the dataset was applied yet.
+        """
+        command, author = uuid.uuid4().hex, self.author()
+        answer: bool = self._order(
+            partial(load_office_rows, policy=dataset),
+            lambda rows: decide_freeze(
+                rows, dataset, reason, author, command, unfreeze=unfreeze
+            ),
+            command,
+        )
+        return answer
+
+    def withdraw(self, key: str, *, digest: str | None, reason: str) -> bool:
+        """Delete the value of a release; its digest and its charge stay.
+
+        Args:
+            key: Key of the release.
+            digest: Digest of the value; another one stays.
+            reason: Why, for the journal.
+
+        Returns:
+            Whether there was such a value.
+        """
+        command, author = uuid.uuid4().hex, self.author()
+        answer: bool = self._order(
+            partial(load_withdrawal_rows, key=key),
+            lambda rows: decide_withdrawal(rows, digest, reason, author, command),
+            command,
+        )
+        return answer
+
+    def amend(
+        self,
+        charge: str,
+        cost: Cost,
+        *,
+        reason: str,
+        dataset: str | None = None,
+        evidence: str | None = None,
+    ) -> tuple[Posted, ...]:
+        """Charge what a step cost more than was reserved for it; it may have ended.
+
+        Raises:
+            ReservationConflict: If that is no more than was charged: nothing falls.
+            UnsupportedCost: If the theorem of an account has no price for the cost.
+        """
+        amendment = Amendment(
+            command=uuid.uuid4().hex,
+            cost=cost,
+            reason=reason,
+            evidence=evidence,
+            dataset=dataset,
+        )
+        author, before = self.author(), self._read_charge(charge)
+        answer: tuple[Posted, ...] = self._order(
+            partial(load_amendment_rows, charge=before, evidence=evidence),
+            lambda rows: decide_amendment(rows, amendment, author),
+            amendment.command,
+            guarded=(name_datasets(before), partial(list, before.amounts)),
+        )
+        return answer
+
+    def charge_prior(
+        self,
+        policy: Policy,
+        cost: Cost,
+        *,
+        reason: str,
+        evidence: str | None = None,
+        flow: str | None = None,
+        partitions: Sequence[str] = (),
+        populations: Sequence[Policy] = (),
+    ) -> tuple[Posted, ...]:
+        """Charge what was spent elsewhere; irreversible.
+
+        Raises:
+            ConfigurationError: If this evidence was charged before, or no part of a
+                divided dataset is named.
+        """
+        prior = Prior(
+            command=uuid.uuid4().hex,
+            cost=cost,
+            reason=reason,
+            evidence=evidence,
+            policy=policy,
+            flow=flow,
+            partitions=tuple(partitions),
+            populations=tuple(populations),
+        )
+        author, applies = self.author(), self.conditions.applies_policies
+        answer: tuple[Posted, ...] = self._order(
+            partial(load_prior_rows, prior=prior),
+            lambda rows: decide_prior(rows, prior, author, applies=applies),
+            prior.command,
+            guarded=self._name_guarded(prior.request),
+        )
+        return answer
+
+    def pay(self, account: str, charge: str, *, before: str | None) -> None:
+        """Note that the people of an account were charged for a step.
+
+        Args:
+            account: Account of the dataset.
+            charge: Charge of the step.
+            before: Charge of the newest step so far; None before the first one.
+
+        Raises:
+            ReservationConflict: If another copy of the store was used since.
+        """
+        command = digest(canonical(["pay", account, charge]))[:32]
+        payment = Payment(account=account, command=command, before=before)
+        author, row = self.author(), self._read_charge(charge)
+        self._order(
+            partial(load_payment_rows, charge=row, account=account),
+            lambda rows: decide_payment(rows, payment, author),
+            command,
+            guarded=(name_datasets(row), partial(list, row.amounts)),
+        )
+
+    def close(self) -> None:
+        """Close the ledger's files; open reservations of this process are forfeited."""
+        self.owners.close()
+        self.database.close()
+
+    def _find_claimant(self, rows: Rows, request: Request) -> None:
+        """Find out whether the process that claims a release still runs."""
+        release, charge = rows.release, rows.release_charge
+        if release is None or charge is None or release.state != "claimed":
+            return
+        own = charge.owner == request.owner
+        rows.claimant_is_alive = own or self.owners.alive(charge.owner)
+
+    def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
+        """Answer with a stored release where nothing can be charged, or an error."""
+        watched = self.watch.read(self._name_guarded(request))
+        with self.reading() as transaction:
+            rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+            self.watch.check(transaction, rows, watched)
+            self._find_claimant(rows, request)
+        answer = find_release(rows, request)
+        if answer is None:
+            raise why
+        return answer
+
+    def _checked(self, answer: Answer) -> Answer:
+        """Return an answer, whose value is the one that was settled."""
+        if isinstance(answer, Replayed):
+            self.digests.check_value(
+                answer.value, answer.reservation, answer.digest, answer.reservation
+            )
+        return answer

@@ -1,0 +1,1 @@
+"""Tables of a ledger: rows, statements and the two databases."""

@@ -1,0 +1,84 @@
+-- Statements of audits: everything, page by page. Both databases have the same words.
+
+-- name: read_journal_page
+SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
+    hash
+FROM journal
+WHERE dataset = :dataset AND number > :after
+ORDER BY number
+LIMIT :limit;
+
+-- Charges of a dataset, each with the body of its reserve entry and its end.
+-- name: read_charge_page
+SELECT part.reserve_number, made.kind, made.charge, made.body, part.end_number,
+    ended.kind, ended.charge, charge.id, charge.state, charge.owner, charge.login,
+    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
+    charge.amounts, charge.realised, charge.mark
+FROM charge_dataset AS part
+LEFT JOIN charge ON charge.id = part.charge
+LEFT JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE part.dataset = :dataset AND part.reserve_number > :after
+ORDER BY part.reserve_number
+LIMIT :limit;
+
+-- Entries that begin or end a charge and that no charge of the dataset names.
+-- name: read_loose_entries
+SELECT journal.number, journal.kind
+FROM journal
+LEFT JOIN charge_dataset AS part
+    ON part.dataset = journal.dataset AND part.charge = journal.charge
+        AND (part.reserve_number = journal.number OR part.end_number = journal.number)
+WHERE journal.dataset = :dataset
+    AND journal.kind IN ('reserve', 'settle', 'void', 'forfeit')
+    AND part.charge IS NULL
+ORDER BY journal.number
+LIMIT 100;
+
+-- Releases of a dataset, each with the end of the charge that made it.
+-- name: read_release_page
+SELECT release.key, release.key_text, release.charge, release.state, release.digest,
+    charge.state, ended.body, (
+        SELECT max(withdrawn.number) FROM journal AS withdrawn
+        WHERE withdrawn.dataset = release.dataset AND withdrawn.kind = 'withdraw'
+            AND withdrawn.charge = release.charge
+    )
+FROM release
+LEFT JOIN charge ON charge.id = release.charge
+LEFT JOIN charge_dataset AS part
+    ON part.charge = release.charge AND part.dataset = release.dataset
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE release.dataset = :dataset AND release.key > :after
+ORDER BY release.key
+LIMIT :limit;
+
+-- name: read_values
+SELECT key, charge, digest, value FROM release
+WHERE dataset = :dataset AND key > :after AND value IS NOT NULL
+ORDER BY key
+LIMIT :limit;
+
+-- Charges with a release key that no release has.
+-- name: read_lost_releases
+SELECT charge.id
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+LEFT JOIN release ON release.key = charge.release_key
+WHERE part.dataset = :dataset AND charge.release_key IS NOT NULL AND release.key IS NULL
+LIMIT 100;
+
+-- name: read_evidence_of
+SELECT dataset, term, digest, number FROM evidence WHERE dataset = :dataset;
+
+-- name: read_people_of
+SELECT account, first, newest FROM people_store
+WHERE account >= :first AND account < :last;
+
+-- name: read_newest_repair
+SELECT body FROM journal
+WHERE dataset = :dataset AND kind = 'repair'
+ORDER BY number DESC
+LIMIT 1;

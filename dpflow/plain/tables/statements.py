@@ -1,0 +1,43 @@
+"""Statements of a ledger by name, from the files of SQL next to this module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+#: A parameter; a cast such as `::regclass` is none.
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+#: Words of SQLite, and what they are called on PostgreSQL.
+_TYPES = (
+    (r"\bINTEGER\b", "bigint"),
+    (r"\bTEXT\b", 'text COLLATE "C"'),
+    (r" STRICT(, WITHOUT ROWID)?;", ";"),
+)
+
+
+def read_statements(name: str) -> dict[str, str]:
+    """Return the statements of a file by their names."""
+    text = files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
+    statements = {}
+    for part in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = part.partition("\n")
+        lines = [line for line in body.splitlines() if not line.startswith("--")]
+        statements[title.strip()] = "\n".join(lines).strip()
+    return statements
+
+
+@cache
+def statements(dialect: str) -> Mapping[str, str]:
+    """Return all statements of a database, "sqlite" or "postgres", by name."""
+    tables = read_statements("schema")
+    if dialect == "postgres":
+        for pattern, word in _TYPES:
+            tables["tables"] = re.sub(pattern, word, tables["tables"])
+    named = {**tables, **read_statements("statements"), **read_statements("audit")}
+    named |= read_statements(dialect)
+    if dialect == "postgres":
+        for name, text in named.items():
+            named[name] = _PARAMETER.sub(r"%(\1)s", text)
+    return named

@@ -1,0 +1,117 @@
+"""Verification finds each edit of a row, and nothing in a history that is whole."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.ledger.storage.memory import MEMORY
+from dpflow.plain.audit.verify import verify
+from dpflow.plain.ledger import Ledger
+from dpflow.plain.opening import create_ledger
+from dpflow.plain.tables.rows import hash_columns
+from dpflow.plain.tables.sqlite import MemoryDatabase, forget_memory
+from tests.plain.histories import LENGTH, People, Plain, Play, in_memory
+from tests.plain.support import BASIC, charged, granted, request
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """Give a ledger with charges, a release, a freeze and a charge by hand."""
+    url = f"{MEMORY}{uuid.uuid4().hex}"
+    made = create_ledger(url)
+    charged(made, "0.05")
+    released = request(made, "0.05", key="k")
+    made.reserve(released)
+    made.settle(released.reservation, value="1")
+    granted(made, "0.05")
+    made.freeze("a", reason="x")
+    made.freeze("a", reason="x", unfreeze=True)
+    evidence = "e" * 64
+    made.charge_prior(BASIC, PureDP(epsilon="0.05"), reason="x", evidence=evidence)
+    yield made
+    forget_memory(url)
+
+
+EDITS = [
+    ("UPDATE journal SET body = replace(body, '}', ' }') WHERE number = 2", "hashed"),
+    ("DELETE FROM journal WHERE number = 3", "entry 3 is missing"),
+    ("UPDATE account SET settled = '[0,0]' WHERE id = 'a#1'", "sum of its postings"),
+    ("UPDATE account SET version = version + 1", "sum of its postings"),
+    ("UPDATE account SET overdrawn = 1", "overdraft"),
+    ("UPDATE account SET alerted = '0.5'", "alert"),
+    ("DELETE FROM account", "was removed"),
+    (
+        "UPDATE charge SET state = 'void' WHERE state = 'settled'",
+        "and its end a settle",
+    ),
+    (
+        "UPDATE charge SET request = replace(request, 'PureDP', 'X')",
+        "request of charge",
+    ),
+    ("UPDATE charge_dataset SET end_number = NULL", "and its end a None"),
+    ("UPDATE charge_dataset SET reserve_number = 90 + reserve_number", "no reserve"),
+    ("DELETE FROM charge_dataset WHERE end_number IS NULL", "no charge has this"),
+    ("UPDATE dataset SET frozen = '{}'", "its row is not what"),
+    ("UPDATE dataset SET repaired_at = 2", "its row is not what"),
+    ("UPDATE dataset SET epoch = 2", "its row is not what"),
+    ("UPDATE term SET body = replace(body, 'basic', 'zcdp')", "its terms are not"),
+    ("UPDATE term SET revision = 2", "its terms are not"),
+    ("UPDATE release SET state = 'free'", "release 'k' is free"),
+    ("UPDATE release SET digest = 'x'", "release 'k' is settled"),
+    ("UPDATE release SET value = '2'", "not the settled one"),
+    ("DELETE FROM release", "was removed"),
+    ("DELETE FROM evidence", "evidence"),
+]
+
+
+@pytest.mark.parametrize(("edit", "finding"), EDITS)
+def test_an_edit_is_found(ledger: Ledger, edit: str, finding: str) -> None:
+    """Also where the editor computes the marks anew."""
+    assert verify(ledger).bad == []
+    database = ledger.database
+    assert isinstance(database, MemoryDatabase)
+    connection = database.connection
+    triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    for (name,) in connection.execute(triggers).fetchall():
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute(edit)
+    mark_anew(ledger)
+    assert any(finding in str(bad) for bad in verify(ledger).bad), verify(ledger).bad
+
+
+def mark_anew(ledger: Ledger) -> None:
+    """Give each row the mark of its columns."""
+    database = ledger.database
+    assert isinstance(database, MemoryDatabase)
+    connection = database.connection
+    for table in ("dataset", "account", "charge"):
+        cursor = connection.execute(f"SELECT * FROM {table}")
+        (key, *_) = (column[0] for column in cursor.description)
+        for *columns, _ in cursor.fetchall():
+            mark = hash_columns(*columns)
+            sql = f"UPDATE {table} SET mark = ? WHERE {key} = ?"
+            connection.execute(sql, (mark, columns[0]))
+
+
+@pytest.mark.parametrize("table", ["dataset", "account", "charge"])
+def test_a_row_without_its_mark_is_found(ledger: Ledger, table: str) -> None:
+    """An edit of a marked row is found by its mark."""
+    database = ledger.database
+    assert isinstance(database, MemoryDatabase)
+    database.connection.execute(f"UPDATE {table} SET mark = 'x'")
+    assert any("mark says" in str(bad) for bad in verify(ledger).bad)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_whole_history_has_no_findings(seed: int) -> None:
+    """Terms, windows, freezes, corrections and withdrawals are as their entries say."""
+    owners = People()
+    plain = Plain(owners, in_memory())
+    history = Play(seed, owners, [plain])
+    for _ in range(2 * LENGTH):
+        history.step()
+    assert verify(plain.ledger).bad == []
