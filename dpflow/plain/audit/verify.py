@@ -24,6 +24,7 @@ from dpflow.ledger.records import digest
 from dpflow.ledger.rows import split
 from dpflow.ledger.storage.base import UNREADABLE
 from dpflow.plain.audit.terms import check_terms
+from dpflow.plain.decisions.repairs import UNKNOWN
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Transaction
 from dpflow.plain.tables.loaded import Rows
@@ -150,7 +151,7 @@ class Journal:
             for name in postings:
                 self.evidence[f"{split(name)[1]} {body['evidence']}"] = entry.number
         for name, newest in body.get("people_lost", {}).items():
-            first, _ = self.people.get(name, ("", ""))
+            first, _ = self.people.get(name, (UNKNOWN, ""))
             self.people[name] = first, newest
         self.row = row
 
