@@ -212,13 +212,15 @@ class Witnessed:
                 k: v for k, (_, v) in self.people.items() if split(k)[0] == dataset
             }
             base = Line(dataset, head.epoch, 0, "", "", head.term)
+            # Entries that a repair lost cannot be proved: they are of an older epoch.
+            older = base._replace(epoch=head.epoch - 1)
             hashes = self.hashes.get(dataset, {})
             lines += [
-                base._replace(number=number, hash=hashes[number])
+                older._replace(number=number, hash=hashes[number])
                 for number in sorted(hashes.keys() - {head.number})
             ]
             if head.decided_number:
-                decided = base._replace(
+                decided = older._replace(
                     kind="freeze", number=head.decided_number, hash=head.decided_hash
                 )
                 lines.append(decided)
