@@ -74,9 +74,7 @@ TABLES = (
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "run"])
-def test_an_edit_of_any_column_is_found(
-    tmp_path: Path, rows: Rows, table: str
-) -> None:
+def test_an_edit_of_any_column_is_found(tmp_path: Path, rows: Rows, table: str) -> None:
     """Also with the marks and the hash of the row computed anew."""
     missed = []
     columns = [name for name in of(rows, table)[0] if name not in ("table", "mark")]
@@ -100,7 +98,9 @@ def test_an_edit_of_any_column_is_found(
 def changed(value: str | None) -> str:
     """Return another text: a JSON value with one number changed, where it has one."""
     if value and value[0] in "[{" and re.search(r"\d", value):
-        return re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), value, count=1)
+        return re.sub(
+            r"\d", lambda digit: str((int(digit[0]) + 1) % 10), value, count=1
+        )
     return f"{value or ''}x"
 
 

@@ -66,15 +66,23 @@ def compare(ledger: Ledger) -> list[Loss]:
     return losses
 
 
-def reconcile(ledger: Ledger, *, reason: str) -> list[Repaired]:
+def reconcile(
+    ledger: Ledger, *, reason: str, witnessed: Witnessed | None = None
+) -> list[Repaired]:
     """Charge again what the ledger lacks of its witness, once; nothing is lowered.
+
+    Args:
+        ledger: The ledger.
+        reason: Why, for the journal.
+        witnessed: What a replaced ledger holds, where there is no witness.
 
     Raises:
         LedgerCorrupt: If the ledger itself is damaged.
         LedgerUnwitnessed: If there is no witness.
         ConfigurationError: If the witness was waived.
     """
-    witnessed, repaired = read_witness(ledger), []
+    witnessed = read_witness(ledger) if witnessed is None else witnessed
+    repaired = []
     problems = [bad for bad in verify(ledger).bad if bad.dataset]
     if problems:
         msg = (
@@ -119,12 +127,13 @@ def repair_dataset(
         uses_of(accounts, name),
         people,
     )
-    witness = ledger.watch.witness
-    assert witness is not None
     lines = [line]
     if any(entry.kind == "freeze" for entry, *_ in decision.entries):
         lines.append(line._replace(kind="freeze"))
-    witness.record(lines, ledger.watch.prove, synced=True)
+    witness = ledger.watch.witness
+    # A new witness begins with what the ledger holds after its repair.
+    if witness is not None and witness.exists():
+        witness.record(lines, ledger.watch.prove, synced=True)
     ledger.watch.saw(decision)
     keys = witnessed.keys.get(name, {})
     lost = tuple(pair for number, pair in keys.items() if number > loss.common)
@@ -259,6 +268,13 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
         raise ConfigurationError(msg)
     if witness.exists() and not anew:
         raise witness.refuse_second()
+    names = end_in_full(ledger, reason)
+    witness.begin(state_of_ledger(ledger.database), anew=anew)
+    return names
+
+
+def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
+    """Let every charge that was made so far end in full; return the datasets."""
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_dataset_names")]
@@ -279,5 +295,4 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
             decision = decide_repair(rows, loss, reason, author)
             transaction.write(decision)
         ledger.watch.saw(decision)
-    witness.begin(state_of_ledger(ledger.database), anew=anew)
     return names
