@@ -25,8 +25,8 @@ DENIED = psycopg.errors.InsufficientPrivilege
 ROLES = ("owner", "operator", "worker", "reader")
 WORKER, ALL = {"worker", "operator"}, {"worker", "operator", "reader"}
 #: Who may insert into a table.
-INSERT = {name: WORKER for name in tables()}
-INSERT |= dict.fromkeys(("dataset", "term", "source", "evidence"), {"operator"})
+INSERT = dict.fromkeys(tables(), WORKER)
+INSERT |= {name: {"operator"} for name in ("dataset", "term", "source", "evidence")}
 INSERT["ledger"] = set()
 #: Who may update a column: of a whole table, or one of it.
 UPDATE: dict[str, set[str]] = {
@@ -159,7 +159,7 @@ def test_a_worker_freezes_and_an_operator_ends_that(
     assert worker.freeze("a", reason="x")
     with pytest.raises(DpflowError):
         granted(worker, "0.01")
-    with pytest.raises(LedgerUnavailable, match="operator|may not|right"):
+    with pytest.raises(LedgerUnavailable, match="operator"):
         worker.freeze("a", reason="x", unfreeze=True)
     operator = open_ledger(urls["operator"], witness="none")
     assert operator.freeze("a", reason="x", unfreeze=True)
@@ -224,7 +224,7 @@ ENTRY = (
     "INSERT INTO dpflow.journal SELECT name, number + {more}, 't', {writer}, '{kind}',"
     " 'c', NULL, NULL, NULL, NULL, '{{}}', '{{}}', 'h' FROM dpflow.dataset LIMIT 1"
 )
-OPERATORS = "forfeit open tighten access unfreeze adjust repair upgrade".split()
+OPERATORS = ("forfeit", "open", "tighten", "access", "unfreeze", "adjust", "repair")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ OPERATORS = "forfeit open tighten access unfreeze adjust repair upgrade".split()
         (0, "session_user", "reserve"),
         (2, "session_user", "reserve"),
         (1, "'postgres'", "reserve"),
-        *((1, "session_user", kind) for kind in OPERATORS),
+        *((1, "session_user", kind) for kind in (*OPERATORS, "upgrade")),
     ],
 )
 def test_a_worker_appends_no_such_entry(

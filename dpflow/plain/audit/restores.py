@@ -49,7 +49,8 @@ def restore(
     """
     kind, place = find_database(url)
     witness_of = witness_at(witness, url)
-    source = Ledger(SqliteDatabase(backup, read_only=True), Liveness())
+    database: Any = SqliteDatabase(backup, read_only=True)
+    source = Ledger(database, Liveness())
     kept = None if witness_of is None else witness_of(source.id)
     is_known = kept is not None and kept.exists()
     replaced = read_replaced(place, source.id) if isinstance(place, Path) else None
