@@ -264,7 +264,7 @@ class Play:
         self.ended: list[str] = []
         self.unsteady: set[str] = set()
         self.answers: list[tuple[str, list[Any]]] = []
-        self.deeds: list[Callable[[], object]] = [self.reserve] * 8 + [self.end] * 5
+        self.deeds: list[Callable[[], None]] = [self.reserve] * 8 + [self.end] * 5
         self.deeds += [self.die] * 3 + [self.again, self.amend, self.prior]
         self.deeds += [self.freeze, self.apply, self.withdraw]
 

@@ -15,7 +15,7 @@ from typing import Any
 from dpflow.exceptions import ConfigurationError
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.columns import SECRETS, TABLES, Table, tables
-from dpflow.plain.tables.database import Identity, Transaction
+from dpflow.plain.tables.database import VERSION, Identity, Transaction
 from dpflow.plain.tables.sqlite import SqliteDatabase
 
 #: Rows that are read and written together.
@@ -103,7 +103,8 @@ def export_lines(ledger: Ledger) -> Iterator[str]:
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
         identity = transaction.identity
-        yield json.dumps({"table": "ledger", **identity._asdict()})
+        first = {"table": "ledger", "version": VERSION, **identity._asdict()}
+        yield json.dumps(first)
         for name in TABLES:
             table, hidden = tables()[name], SECRETS.get(name, set())
             for row in read_rows(transaction, table):

@@ -14,7 +14,12 @@ from dpflow.ledger.rows import split
 from dpflow.plain.audit.verify import pages, verify
 from dpflow.plain.decisions.charges_by_hand import Posted
 from dpflow.plain.decisions.decision import Decision
-from dpflow.plain.decisions.repairs import Loss, decide_repair, names_same_loss
+from dpflow.plain.decisions.repairs import (
+    UNKNOWN,
+    Loss,
+    decide_repair,
+    names_same_loss,
+)
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Transaction, new_dataset
 from dpflow.plain.tables.loaded import Rows, sum_amounts
@@ -61,15 +66,23 @@ def compare(ledger: Ledger) -> list[Loss]:
     return losses
 
 
-def reconcile(ledger: Ledger, *, reason: str) -> list[Repaired]:
+def reconcile(
+    ledger: Ledger, *, reason: str, witnessed: Witnessed | None = None
+) -> list[Repaired]:
     """Charge again what the ledger lacks of its witness, once; nothing is lowered.
+
+    Args:
+        ledger: The ledger.
+        reason: Why, for the journal.
+        witnessed: What a replaced ledger holds, where there is no witness.
 
     Raises:
         LedgerCorrupt: If the ledger itself is damaged.
         LedgerUnwitnessed: If there is no witness.
         ConfigurationError: If the witness was waived.
     """
-    witnessed, repaired = read_witness(ledger), []
+    witnessed = read_witness(ledger) if witnessed is None else witnessed
+    repaired = []
     problems = [bad for bad in verify(ledger).bad if bad.dataset]
     if problems:
         msg = (
@@ -114,9 +127,13 @@ def repair_dataset(
         uses_of(accounts, name),
         people,
     )
+    lines = [line]
+    if any(entry.kind == "freeze" for entry, *_ in decision.entries):
+        lines.append(line._replace(kind="freeze"))
     witness = ledger.watch.witness
-    assert witness is not None
-    witness.record([line], ledger.watch.prove, synced=True)
+    # A new witness begins with what the ledger holds after its repair.
+    if witness is not None and witness.exists():
+        witness.record(lines, ledger.watch.prove, synced=True)
     ledger.watch.saw(decision)
     keys = witnessed.keys.get(name, {})
     lost = tuple(pair for number, pair in keys.items() if number > loss.common)
@@ -161,7 +178,13 @@ def find_loss(
             common = number
             break
     used = {k: use.used for k, use in witnessed.uses.items() if split(k)[0] == name}
-    people = {k: n for k, (_, n) in witnessed.people.items() if split(k)[0] == name}
+    added, paid = read_own(transaction, name, common)
+    # Where a lost and an own entry paid, no file has the charges of both.
+    people = {
+        store: UNKNOWN if store in paid else newest
+        for store, (number, newest) in witnessed.people.items()
+        if split(store)[0] == name and number > common
+    }
     decided = head.decided_number
     return Loss(
         dataset=name,
@@ -169,7 +192,7 @@ def find_loss(
         number=head.number,
         common=common,
         used=used,
-        added=read_added(transaction, name, common),
+        added=added,
         people=people,
         decided=not decided or transaction.hash_of(name, decided) == head.decided_hash,
         term=head.term,
@@ -210,12 +233,15 @@ def read_newest_repair(transaction: Transaction, name: str) -> dict[str, Any] | 
     return json.loads(rows[0][0]) if rows else None
 
 
-def read_added(transaction: Transaction, name: str, common: int) -> dict[str, Amounts]:
+def read_own(
+    transaction: Transaction, name: str, common: int
+) -> tuple[dict[str, Amounts], set[str]]:
     """Return what a journal's own entries after a number added, by account.
 
-    An account to which an entry only returned something is there with zero.
+    An account to which an entry only returned something is there with zero. The second
+    answer are the stores of people that these entries paid.
     """
-    added: dict[str, Amounts] = {}
+    added, paid = dict[str, Amounts](), set[str]()
     for columns in pages(transaction, "read_journal_page", name, common, 1):
         entry = Entry(*columns)
         for account, (settled, held) in json.loads(entry.postings).items():
@@ -223,7 +249,9 @@ def read_added(transaction: Transaction, name: str, common: int) -> dict[str, Am
             if entry.kind not in _RAISING:
                 amount = (0,) * len(amount)
             added[account] = sum_amounts(amount, added.get(account))
-    return added
+        if entry.kind == "pay":
+            paid.add(json.loads(entry.body)["people"])
+    return added, paid
 
 
 def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
@@ -240,6 +268,13 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
         raise ConfigurationError(msg)
     if witness.exists() and not anew:
         raise witness.refuse_second()
+    names = end_in_full(ledger, reason)
+    witness.begin(state_of_ledger(ledger.database), anew=anew)
+    return names
+
+
+def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
+    """Let every charge that was made so far end in full; return the datasets."""
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_dataset_names")]
@@ -260,5 +295,4 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
             decision = decide_repair(rows, loss, reason, author)
             transaction.write(decision)
         ledger.watch.saw(decision)
-    witness.begin(state_of_ledger(ledger.database), anew=anew)
     return names

@@ -24,6 +24,7 @@ from dpflow.ledger.records import digest
 from dpflow.ledger.rows import split
 from dpflow.ledger.storage.base import UNREADABLE
 from dpflow.plain.audit.terms import check_terms
+from dpflow.plain.decisions.repairs import UNKNOWN
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Transaction
 from dpflow.plain.tables.loaded import Rows
@@ -41,6 +42,7 @@ from dpflow.plain.tables.rows import (
 #: Rows that are read together.
 PAGE = 500
 #: State of a charge that a kind of entry ends.
+ENDED = ("settled", "void", "forfeited")
 _STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited", None: "open"}
 
 
@@ -112,6 +114,7 @@ class Journal:
         alerted: Newest alert by account.
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
+        sources: Sources of its terms, each with the newest population.
     """
 
     row: Dataset
@@ -124,6 +127,7 @@ class Journal:
     people: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    sources: dict[str, str | None] = field(default_factory=dict)
 
     def add(self, entry: Entry, result: Verification) -> None:
         """Add the next entry, whose hash was checked."""
@@ -150,7 +154,7 @@ class Journal:
             for name in postings:
                 self.evidence[f"{split(name)[1]} {body['evidence']}"] = entry.number
         for name, newest in body.get("people_lost", {}).items():
-            first, _ = self.people.get(name, ("", ""))
+            first, _ = self.people.get(name, (UNKNOWN, ""))
             self.people[name] = first, newest
         self.row = row
 
@@ -190,6 +194,9 @@ class Journal:
         revision = 1 if entry.kind == "open" else self.terms[number].entry + 1
         term = Term(entry.dataset, number, revision, facts)
         self.terms[number] = term
+        pinned = facts["pinned"]
+        if pinned.get("source") is not None:
+            self.sources[pinned["source"]] = pinned.get("population")
         if entry.kind == "open":
             self.opened[number] = term
             self.opening[number] = body
@@ -201,7 +208,7 @@ def verify(ledger: Ledger) -> Verification:
     result = Verification()
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
-        names = [name for (name,) in transaction.ask("read_dataset_names")]
+        names = [name for (name,) in transaction.ask("read_named_datasets")]
     result.values = ledger.digests.is_readable()
     for name in names:
         try:
@@ -226,7 +233,9 @@ def verify_dataset(ledger: Ledger, name: str, result: Verification) -> None:
             transaction.datasets = {}
         journal = read_journal(transaction, ledger.id, name, result)
         row = transaction.datasets.get(name)
-        if row is not None and row != journal.row:
+        if row is None:
+            result.add("its row was removed", name)
+        elif row != journal.row:
             result.add("its row is not what its journal comes to", name)
         held = check_charges(transaction, name, result)
         rows = check_accounts(transaction, journal, held, result)
@@ -288,8 +297,8 @@ def check_charges(
     """Compare charges with their entries; return what open ones hold, by account."""
     held = dict[str, list[int]]()
     for row in pages(transaction, "read_charge_page", name, 0, 0):
-        number, kind, charge_made, body, end, end_kind, charge_ended = row[:7]
-        columns = row[7:]
+        number, kind, charge_made, body, writer, *where = row[:8]
+        end, end_kind, charge_ended, *columns = row[8:]
         result.reservations += 1
         try:
             charge = Charge.from_columns(tuple(columns))
@@ -300,6 +309,8 @@ def check_charges(
             problem = f"no reserve of charge {charge.id}"
         elif json.loads(body)["request"] != digest(columns[8]):
             problem = f"the request of charge {charge.id} is not what was hashed"
+        elif columns[4:7] != where or charge.login not in (None, writer):
+            problem = f"charge {charge.id} names another step, flow, run or login"
         else:
             problem = find_wrong_end(charge, end, end_kind, charge_ended)
         if problem:
@@ -383,6 +394,11 @@ def check_tables(
     stores = transaction.run([("read_people_of", between)])[0]
     if {row[0]: (row[1], row[2]) for row in stores} != journal.people:
         result.add("the stores of its people are not those of its entries", name)
+    sources = transaction.ask("read_all_sources")
+    own = {source: population for source, of, population in sources if of == name}
+    unclaimed = journal.sources.keys() - {source for source, *_ in sources}
+    if not own.items() <= journal.sources.items() or unclaimed:
+        result.add("its sources are not those of its terms", name)
     rows = transaction.ask("read_evidence_of", dataset=name)
     # Terms share the parts of windows, which have no number.
     mine = {k: n for k, n in journal.evidence.items() if not k.startswith("0 ")}
@@ -398,10 +414,10 @@ def check_releases(transaction: Transaction, name: str, result: Verification) ->
         ended = {} if body is None else json.loads(body)
         completed = charge_state == "settled" and ended.get("outcome") == "completed"
         right = {
-            "claimed": charge_state == "open",
+            "claimed": charge_state == "open" and kept is None,
             "settled": completed and ended.get("digest") == kept,
             "withdrawn": completed and withdrawn is not None,
-            "free": charge_state in ("settled", "void", "forfeited") and not completed,
+            "free": charge_state in ENDED and not completed and kept is None,
         }
         if not right.get(state):
             what = f"release {key_text!r} is {state}, and its charge {charge} is not"

@@ -111,6 +111,9 @@ class Decision:
         after = dataset._replace(number=entry.number, hash=entry.hash)
         often = kind not in CHANGES_DATASET
         statement = "advance_dataset" if often else "update_dataset"
+        if kind == "freeze":
+            # A worker may write no more of the row than this.
+            statement = "freeze_dataset"
         self.entries.append((entry, after, statement))
         self.datasets[dataset.name] = after
         return entry

@@ -23,6 +23,9 @@ from dpflow.plain.decisions.reserve import without_empty
 from dpflow.plain.tables.loaded import Rows, sum_amounts
 from dpflow.plain.tables.rows import Account, PeopleStore, Posting
 
+#: Newest step of a store of people whose charges nobody knows; it fits no file.
+UNKNOWN = "unknown"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
@@ -35,7 +38,7 @@ class Loss:
         common: Newest number that witness and journal hold with one hash.
         used: Witnessed use, by account.
         added: What own entries after the common one added, by account.
-        people: Witnessed newest step of each store of people.
+        people: Newest step of each store of people that a lost entry paid.
         decided: Whether the journal has the newest decision of a person.
         term: Number of the newest witnessed term.
     """
@@ -80,12 +83,12 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
     people = {
         name: newest
         for name, newest in loss.people.items()
-        if name in rows.people and rows.people[name].newest != newest
+        if name not in rows.people or rows.people[name].newest != newest
     }
     decision = Decision(answer=tuple(answers), accounts=after)
     for name, newest in people.items():
-        store = PeopleStore(name, rows.people[name].first, newest)
-        decision.change("put_people_store", store)
+        store = rows.people.get(name) or PeopleStore(name, UNKNOWN, newest)
+        decision.change("put_people_store", store._replace(newest=newest))
     epoch = max(dataset.epoch, loss.epoch) + 1
     row = dataset._replace(epoch=epoch, repaired_at=decision.number_after(dataset))
     body = {

@@ -8,10 +8,24 @@ WHERE dataset = :dataset AND number > :after
 ORDER BY number
 LIMIT :limit;
 
--- Charges of a dataset, each with the body of its reserve entry and its end.
+-- Every dataset that any table names.
+-- name: read_named_datasets
+SELECT name FROM dataset
+UNION SELECT dataset FROM journal
+UNION SELECT dataset FROM term
+UNION SELECT dataset FROM source
+UNION SELECT dataset FROM charge_dataset
+UNION SELECT dataset FROM release
+UNION SELECT dataset FROM evidence
+ORDER BY name;
+
+-- name: read_all_sources
+SELECT name, dataset, population FROM source ORDER BY name;
+
+-- Charges of a dataset, each with its reserve entry and its end.
 -- name: read_charge_page
-SELECT part.reserve_number, made.kind, made.charge, made.body, part.end_number,
-    ended.kind, ended.charge, charge.id, charge.state, charge.owner, charge.login,
+SELECT part.reserve_number, made.kind, made.charge, made.body, made.writer, made.step,
+    made.flow, made.run, part.end_number, ended.kind, ended.charge, charge.id, charge.state, charge.owner, charge.login,
     charge.step, charge.flow, charge.run, charge.release_key, charge.request,
     charge.amounts, charge.realised, charge.mark
 FROM charge_dataset AS part

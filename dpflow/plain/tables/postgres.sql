@@ -45,26 +45,46 @@ END
 $$;
 CREATE TRIGGER journal_follows BEFORE INSERT ON dpflow.journal FOR EACH ROW
     EXECUTE FUNCTION dpflow.check_entry();
-CREATE FUNCTION dpflow.check_end() RETURNS trigger
+-- A charge is made and ended by its own login; all else is an operator's.
+CREATE FUNCTION dpflow.check_charge() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wrong text;
 BEGIN
-    IF OLD.state = 'open' AND NEW.state IN ('settled', 'void')
-        AND OLD.login IS DISTINCT FROM session_user::text
-    THEN
-        RAISE EXCEPTION 'the login % may not end the charge of another login',
-            session_user USING ERRCODE = 'insufficient_privilege';
+    IF TG_OP = 'INSERT' THEN
+        wrong := CASE
+            WHEN NEW.login IS DISTINCT FROM session_user::text
+                THEN 'reserve under another name'
+            WHEN NEW.state <> 'open' THEN 'write a charge that has ended'
+        END;
+    ELSIF NEW.state <> OLD.state THEN
+        wrong := CASE
+            WHEN OLD.state <> 'open' THEN 'end a charge again'
+            WHEN NEW.state = 'forfeited' AND NOT has_function_privilege(
+                session_user, 'dpflow.is_operators()', 'EXECUTE'
+            ) THEN 'forfeit a charge, which is an operator''s'
+            WHEN NEW.state <> 'forfeited' AND OLD.login IS DISTINCT FROM session_user::text
+                THEN 'end the charge of another login'
+        END;
+    ELSIF NOT has_function_privilege(session_user, 'dpflow.is_operators()', 'EXECUTE') THEN
+        wrong := 'correct a charge, which is an operator''s';
+    END IF;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'the login % may not %', session_user, wrong
+            USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER charge_is_ended BEFORE UPDATE OF state ON dpflow.charge FOR EACH ROW
-    EXECUTE FUNCTION dpflow.check_end();
+CREATE TRIGGER charge_is_own BEFORE INSERT OR UPDATE ON dpflow.charge FOR EACH ROW
+    EXECUTE FUNCTION dpflow.check_charge();
 CREATE FUNCTION dpflow.check_value() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF OLD.value IS NOT NULL AND NEW.value IS DISTINCT FROM OLD.value
-        AND (NEW.value IS NOT NULL OR NEW.state NOT IN ('withdrawn', 'claimed'))
-    THEN
+    IF NEW.value IS DISTINCT FROM OLD.value AND NOT (
+        OLD.value IS NULL AND OLD.state IN ('claimed', 'free')
+        OR NEW.value IS NULL AND NEW.state IN ('withdrawn', 'claimed')
+    ) THEN
         RAISE EXCEPTION 'a released value is never replaced'
             USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -73,6 +93,17 @@ END
 $$;
 CREATE TRIGGER release_value_stays BEFORE UPDATE OF value ON dpflow.release
     FOR EACH ROW EXECUTE FUNCTION dpflow.check_value();
+-- Who may freeze but not unfreeze writes the row by this function.
+CREATE FUNCTION dpflow.freeze(
+    which text, why text, entry bigint, entry_hash text, row_mark text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE dpflow.dataset
+    SET frozen = why, number = entry, hash = entry_hash, mark = row_mark
+    WHERE name = which AND frozen IS NULL AND why IS NOT NULL;
+END
+$$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
 
 -- Settings of the session and state of the tables by which a commit lasts.
@@ -100,6 +131,9 @@ FROM dataset
 WHERE name = ANY(:names)
 ORDER BY name
 FOR UPDATE;
+
+-- name: freeze_dataset
+SELECT dpflow.freeze(:name, :frozen, :number, :hash, :mark);
 
 -- name: lock_all
 LOCK TABLE dataset IN EXCLUSIVE MODE;

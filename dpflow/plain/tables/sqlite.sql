@@ -9,9 +9,16 @@ BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER journal_is_kept BEFORE DELETE ON journal
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER release_value_stays BEFORE UPDATE OF value ON release
-WHEN OLD.value IS NOT NULL AND NEW.value IS NOT OLD.value
-    AND (NEW.value IS NOT NULL OR NEW.state NOT IN ('withdrawn', 'claimed'))
+WHEN NEW.value IS NOT OLD.value AND NOT (
+    OLD.value IS NULL AND OLD.state IN ('claimed', 'free')
+    OR NEW.value IS NULL AND NEW.state IN ('withdrawn', 'claimed')
+)
 BEGIN SELECT RAISE(ABORT, 'a released value is never replaced'); END;
+
+-- name: freeze_dataset
+UPDATE dataset
+SET frozen = :frozen, number = :number, hash = :hash, mark = :mark
+WHERE name = :name;
 
 -- The lock of the file is the lock of all datasets.
 -- name: lock_all

@@ -127,6 +127,11 @@ class Head(NamedTuple):
         if line.epoch > self.epoch:
             # A repair begins an epoch, in which one copy is left.
             head = self._replace(epoch=line.epoch, number=-1, forked=False)
+            if self.decided_number >= line.number > 0:
+                # The repair stands for a decision that is lost.
+                head = head._replace(
+                    decided_number=line.number, decided_hash=line.hash
+                )
         if line.decides and line.number >= head.decided_number:
             head = head._replace(decided_number=line.number, decided_hash=line.hash)
         if line.number == head.number and line.hash != head.hash:
@@ -169,13 +174,18 @@ class Witnessed:
         if line.kind == "forked" or line.epoch < head.epoch:
             return
         hashes = self.hashes.setdefault(line.dataset, {})
+        if head.epoch > before.epoch:
+            # What a repair's journal lacks never comes back.
+            for number in [n for n in hashes if n > line.number]:
+                del hashes[number]
         hashes[line.number] = line.hash
         for name, (version, used) in line.accounts.items():
             use = WitnessedUse(line.epoch, version, used)
             if name not in self.uses or use[:2] > self.uses[name][:2]:
                 self.uses[name] = use
         for name, newest in line.people.items():
-            if line.number >= self.people.get(name, (0, ""))[0]:
+            anew = line.kind == "repair"
+            if anew or line.number >= self.people.get(name, (0, ""))[0]:
                 self.people[name] = line.number, newest
         if line.charge and line.key:
             keys = self.keys.setdefault(line.dataset, {})
@@ -203,13 +213,15 @@ class Witnessed:
                 k: v for k, (_, v) in self.people.items() if split(k)[0] == dataset
             }
             base = Line(dataset, head.epoch, 0, "", "", head.term)
+            # Entries that a repair lost cannot be proved: they are of an older epoch.
+            older = base._replace(epoch=head.epoch - 1)
             hashes = self.hashes.get(dataset, {})
             lines += [
-                base._replace(number=number, hash=hashes[number])
+                older._replace(number=number, hash=hashes[number])
                 for number in sorted(hashes.keys() - {head.number})
             ]
             if head.decided_number:
-                decided = base._replace(
+                decided = older._replace(
                     kind="freeze", number=head.decided_number, hash=head.decided_hash
                 )
                 lines.append(decided)

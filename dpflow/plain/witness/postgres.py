@@ -124,7 +124,8 @@ class PostgresWitness(Witness):
             self._ask(connection, "thin_hashes", **place)
             for name, newest in line.people.items():
                 row = {"account": name, "number": line.number, "newest": newest}
-                self._ask(connection, "put_people", **row)
+                anew = line.kind == "repair"
+                self._ask(connection, "put_people", **row, anew=anew)
         for dataset, head in state.heads.items():
             self._put_head(connection, dataset, head)
         for name, use in state.uses.items():
@@ -157,7 +158,7 @@ class PostgresWitness(Witness):
                 self._ask(connection, "put_use", **row, used=amounts_text(use.used))
             for name, (number, newest) in state.people.items():
                 row = {"account": name, "number": number, "newest": newest}
-                self._ask(connection, "put_people", **row)
+                self._ask(connection, "put_people", **row, anew=True)
 
     def _ask(self, connection: Connection, statement: str, **values: Any) -> Any:
         values["ledger"] = self.ledger

@@ -103,7 +103,7 @@ INSERT INTO dpflow_witness.people AS before (ledger, account, number, newest)
 VALUES (%(ledger)s, %(account)s, %(number)s, %(newest)s)
 ON CONFLICT (ledger, account) DO UPDATE SET number = excluded.number,
     newest = excluded.newest
-WHERE excluded.number >= before.number;
+WHERE %(anew)s OR excluded.number >= before.number;
 
 -- name: put_hash
 INSERT INTO dpflow_witness.hash (ledger, dataset, number, hash)
