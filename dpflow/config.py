@@ -195,7 +195,7 @@ def expanded(path: str, setting: str) -> str:
     """Return a path with a leading `~` expanded.
 
     Raises:
-        ConfigurationError: If it names a variable, or a home folder that is none.
+        ConfigurationError: If it names a variable, or an unknown home folder.
     """
     home = os.path.expanduser(path)  # noqa: PTH111 (a text, which may be empty)
     if "$" in path or home.startswith("~"):

@@ -95,7 +95,7 @@ _asked: dict[str, tuple[weakref.ref[Any], Maker]] = {}
 
 
 def other_maker(key: str, function: Any, makers: tuple[Maker, ...]) -> Maker | None:
-    """Return the function that asked for a release key before, if it is another one.
+    """Return the function that requested a release key before, if it is another one.
 
     A later definition under one name of a module replaces the earlier one: an edited
     cell of a notebook, or a module that was loaded again. So does one where the earlier
@@ -168,7 +168,7 @@ def requested_release(
         run: The flow run around the call, if there is one.
 
     Raises:
-        ReservationConflict: If another function asked for the release.
+        ReservationConflict: If another function requested the release.
     """
     cost, versions = charged
     if call.key is None and (run is None or not step.replays):

@@ -220,7 +220,7 @@ class Step:
         """Return the declared shape of a call.
 
         Raises:
-            ConfigurationError: If it is none, or a release of it cannot be stored.
+            ConfigurationError: If it is not valid, or a release of it cannot be stored.
         """
         shape = declared_shape(
             self.name,

@@ -216,7 +216,7 @@ class Ledger:
         """Answer with a stored release where nothing can be charged.
 
         Raises:
-            LedgerUnavailable: If there is none.
+            LedgerUnavailable: If it does not exist.
         """
         if not isinstance(command, Reserve):
             raise why

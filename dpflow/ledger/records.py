@@ -211,7 +211,7 @@ class Settled:
     """The end of a charge.
 
     Attributes:
-        digest: Of the stored value; None if there is none.
+        digest: Of the stored value; None without one.
         alerts: Thresholds that were crossed with it.
     """
 

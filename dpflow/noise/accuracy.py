@@ -122,7 +122,7 @@ def half_width(
         None if the cost does not say its noise.
 
     Raises:
-        InvalidCost: If the confidence is none.
+        InvalidCost: If the confidence is out of range.
     """
     share, noise = read_confidence(confidence), noise_of(cost, outcome)
     if noise is not None:
@@ -230,7 +230,8 @@ class _WithInterval:
         """Return the number with the interval of another confidence, such as "99%".
 
         Raises:
-            InvalidCost: If the noise was refined for one confidence, or this is none.
+            InvalidCost: If the noise was refined for one confidence, or this one is
+                out of range.
         """
         if self.noise is None:
             msg = (

@@ -71,12 +71,12 @@ def objects(entries: list[Any]) -> Column:
 
 
 def is_frame(kind: type) -> bool:
-    """Return whether a class is of frames or tables of a known library."""
+    """Return whether a class is of frames or tables of a supported library."""
     return _FRAMES.fullmatch(name_of(kind)) is not None
 
 
 def is_vector(kind: type) -> bool:
-    """Return whether a class is of arrays or Series of a known library."""
+    """Return whether a class is of arrays or Series of a supported library."""
     return _VECTORS.fullmatch(name_of(kind)) is not None
 
 

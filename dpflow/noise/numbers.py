@@ -143,7 +143,7 @@ def plain_number(value: object) -> int | float | None:
 
 
 def _plain(value: object) -> int | float | Decimal | None:
-    """Return a scalar as a plain bool, int, float or Decimal; None if it is none."""
+    """Return a plain bool, int, float or Decimal; None for anything else."""
     if isinstance(value, bool | Decimal):
         return value
     # numpy.float64 is a subclass of float, numpy.bool is not one of bool.

@@ -124,8 +124,8 @@ def _table_of(
 def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
     """Read a flat list or tuple of numbers, or rows of labels and numbers.
 
-    No rows cannot be told from other rows: where every entry of a row has a declared
-    name, rows come back as dicts.
+    No rows cannot be distinguished from other rows: where every entry of a row has
+    a declared name, rows come back as dicts.
     """
     kind: Any = tuple if isinstance(values, tuple) else list
     is_row = tuple if shape.groups is None else (tuple, list)

@@ -79,7 +79,7 @@ class DrawnNumbers:
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
-    """Yield the numbers of a value, row by row, and what is no known container."""
+    """Yield the numbers of a value, row by row, and what is no supported container."""
     if isinstance(value, _NO_NUMBERS):
         return
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
 """Declared shapes: how many numbers a step releases, of which groups and columns.
 
-A shape is known before private data is read. So a label, a length or a column of an
+A shape is public before private data is read. So a label, a length or a column of an
 output never depends on the data.
 """
 

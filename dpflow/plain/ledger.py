@@ -199,7 +199,7 @@ class Ledger(Shell):
     def _end(
         self, end: End, decide_end: Callable[[Rows, End, Author], Decision]
     ) -> Ended:
-        """End a charge; its datasets are known before the lock."""
+        """End a charge; its datasets are loaded before the lock."""
         self._check_writable()
         author = self.author()
         charge = self._charges.get(end.charge) or self._read_charge(end.charge)

@@ -138,7 +138,7 @@ class Cost(metaclass=_CostType):
             The half width, rounded up; of a step of several draws that of each.
 
         Raises:
-            InvalidCost: If the confidence is none, or the cost does not say its noise.
+            InvalidCost: If the confidence is out of range, or the cost says no noise.
         """
         accuracy: Any = import_module(_ACCURACY)
         width = accuracy.half_width(self, confidence=confidence)

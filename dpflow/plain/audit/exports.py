@@ -51,7 +51,7 @@ def read_identity(line: str, path: Path) -> Identity:
     """Read an export's first line.
 
     Raises:
-        ConfigurationError: If it is none of an export, or of another version.
+        ConfigurationError: If it is not that of an export, or of another version.
     """
     try:
         fields = json.loads(line)

@@ -33,7 +33,7 @@ def restore(
 ) -> list[Repaired]:
     """Put a backup in the place of a ledger, and charge again what it lacks.
 
-    A replaced file stays beside the new one. PostgreSQL needs an empty schema.
+    A replaced file stays next to the new one. PostgreSQL needs an empty schema.
 
     Args:
         backup: A file that `backup` made.

@@ -105,7 +105,7 @@ def decide_reserve(
     """Decide whether a step may run.
 
     A released key replays at no cost, whatever the budget. A key that another step is
-    drawing waits. Only then are the gates asked, each of them.
+    drawing waits. Only then is each gate consulted.
 
     Args:
         rows: Rows of the ledger.

@@ -1,7 +1,8 @@
 """The end of a charge: settled, voided or forfeited.
 
 A charge ends once. It posts everything that it holds, unless its outcome returns a
-part and nothing was lost since. A charge that nobody ends stays held permanently.
+part and nothing was lost since. A charge without an
+    end stays held permanently.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Transaction(ABC):
     Attributes:
         datasets: Rows of the datasets that `begin` locked or read.
         expected: Returns, for datasets, the numbers of entries whose hashes are
-            compared; a server is asked for them in the first trip.
+            compared; a server returns them in the first trip.
         is_of_copy: Whether it reads or fills a copy that no step may use yet.
         moving_to: Where the ledger is being moved, if it is.
         moved_to: Where it was moved.
@@ -92,15 +92,15 @@ class Transaction(ABC):
 
     @abstractmethod
     def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Run statements whose answers nobody reads."""
+        """Run statements without reading answers."""
 
     @abstractmethod
     def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Run a statement that a copy made, and return its rows."""
+        """Run a statement of a copy and return its rows."""
 
     @abstractmethod
     def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Run a statement that a copy made, whose answer nobody reads."""
+        """Run a statement of a copy without reading an answer."""
 
     #: Questions that begin each transaction, before those of the caller.
     _first: tuple[str, ...] = ("read_ledger",)
@@ -175,7 +175,7 @@ class Transaction(ABC):
             msg = (
                 f"the ledger {self.place} has version {version}, and this dpflow needs "
                 f"version {VERSION}. Nothing was charged. Run `dpflow ledger upgrade` "
-                "with a newer dpflow, or use the dpflow that made the ledger."
+                "with a newer dpflow, or use the dpflow of the ledger."
             )
             raise LedgerUnavailable(msg, ledger=self.place)
         self._identity = Identity(ledger, environment, created)

@@ -67,13 +67,13 @@ class PostgresTransaction(Transaction):
             self.connection.execute(self._sql[name], parameters)
 
     def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Run a statement that a copy made, and return its rows."""
+        """Run a statement of a copy and return its rows."""
         cursor = self.connection.execute(statement.encode(), values)
         self._pipeline.sync()
         return cursor.fetchall()
 
     def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Run a statement that a copy made, whose answer nobody reads."""
+        """Run a statement of a copy without reading an answer."""
         self.connection.execute(statement.encode(), values)
 
     def _look(self, answers: list[list[Any]]) -> None:

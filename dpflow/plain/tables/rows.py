@@ -264,7 +264,7 @@ class Charge(NamedTuple):
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """Its accounts, in the order in which they were asked."""
+        """Its accounts, in the order of the requests."""
         return tuple(self.request["accounts"])
 
 
@@ -277,7 +277,7 @@ class ChargeDataset(NamedTuple):
         end_command: Command of that entry.
         end_hash: Hash of that entry.
         end_postings: Postings of that entry.
-        reserve_hash: Hash of the entry that made the charge.
+        reserve_hash: Hash of the entry that reserved the charge.
     """
 
     dataset: str

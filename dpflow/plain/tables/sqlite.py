@@ -59,16 +59,16 @@ class SqliteTransaction(Transaction):
         return answers
 
     def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Run statements whose answers nobody reads."""
+        """Run statements without reading answers."""
         for name, parameters in questions:
             self.connection.execute(self._sql[name], parameters)
 
     def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Run a statement that a copy made, and return its rows."""
+        """Run a statement of a copy and return its rows."""
         return self.connection.execute(statement, values).fetchall()
 
     def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Run a statement that a copy made, whose answer nobody reads."""
+        """Run a statement of a copy without reading an answer."""
         self.connection.execute(statement, values)
 
 
