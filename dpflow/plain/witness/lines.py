@@ -129,9 +129,7 @@ class Head(NamedTuple):
             head = self._replace(epoch=line.epoch, number=-1, forked=False)
             if self.decided_number >= line.number > 0:
                 # The repair stands for a decision that is lost.
-                head = head._replace(
-                    decided_number=line.number, decided_hash=line.hash
-                )
+                head = head._replace(decided_number=line.number, decided_hash=line.hash)
         if line.decides and line.number >= head.decided_number:
             head = head._replace(decided_number=line.number, decided_hash=line.hash)
         if line.number == head.number and line.hash != head.hash:
