@@ -111,7 +111,7 @@ class Old:
 
     def end(self, kind: str, charge: str, **fields: Any) -> Any:
         """End a charge."""
-        body = {"reason": "r"}
+        body: dict[str, Any] = {"reason": "r"}
         if kind == "settle":
             value = fields.get("value")
             kept = value and self.ledger.digests.of_value(charge, value)

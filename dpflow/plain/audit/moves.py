@@ -14,7 +14,7 @@ from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
 from dpflow.interrupts import suppress
 from dpflow.plain.audit.copies import copy_ledger
 from dpflow.plain.audit.verify import verify
-from dpflow.plain.decisions.decision import Decision
+from dpflow.plain.decisions.decision import Author, Decision
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.opening import find_database
 from dpflow.plain.tables.loaded import Rows
@@ -41,19 +41,23 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     kind, where = find_database(url)
     place = str(kind(where).place)
     secret = begin_move(ledger, place, anyway=anyway)
-    empty_target(kind, where, ledger.id)
-    target: Any = kind.create(where, ledger.database.identity, secret, complete=0)
-    target.is_copy = True
-    copy_ledger(ledger, target)
+    target: Any = kind(where)
+    is_finished = is_whole(ledger, target)
+    if not is_finished:
+        empty_target(kind, where, ledger.id)
+        target = kind.create(where, ledger.database.identity, secret, complete=0)
+        target.is_copy = True
+        copy_ledger(ledger, target)
     watch = Watch(target, ledger.watch.witness)
     there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
-    # The comparison with the witness comes with the entries of the move.
-    problems = [bad for bad in verify(there).bad if bad.dataset]
-    if problems:
-        msg = f"the copy at {place} is not whole: {problems[0]}. The ledger stays."
-        raise LedgerCorrupt(msg, ledger=place)
-    write_upgrades(there, {"from": ledger.place, "to": place})
-    finish_move(ledger, target, place)
+    if not is_finished:
+        if problems := [bad for bad in verify(there).bad if bad.dataset]:
+            msg = f"the copy at {place} is not whole: {problems[0]}. The ledger stays."
+            raise LedgerCorrupt(msg, ledger=place)
+        write_upgrades(there, {"from": ledger.place, "to": place})
+    finish_move(ledger, None if is_finished else target, place)
+    # Until here the source may be used again, and has what the witness shows.
+    witness_heads(there)
     return place
 
 
@@ -94,6 +98,27 @@ def lock_all(transaction: Any) -> None:
         transaction.send([("lock_all", {})])
 
 
+def is_whole(ledger: Ledger, target: Any) -> bool:
+    """Return True if a move was cut short after its target was complete.
+
+    Such a target has the newest entry of each journal of the source.
+    """
+    target.is_copy = True
+    with ledger.reading() as source:
+        source.is_of_copy = True
+        source.begin(lock=False)
+        names = [name for (name,) in source.ask("read_dataset_names")]
+        rows = source.run([("read_datasets", {"names": names})])[0]
+    heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
+    with suppress(LedgerMissing), target.snapshot() as there:
+        there.begin(lock=False)
+        ((*_, complete, _, _),) = there.ask("read_ledger")
+        is_same = there.identity == ledger.database.identity
+        found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads]
+        return bool(complete and is_same and found == heads)
+    return False
+
+
 def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
     """Remove an unfinished copy of the same ledger.
 
@@ -115,17 +140,39 @@ def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
 def write_upgrades(there: Ledger, body: dict[str, str]) -> None:
     """Write an entry into each journal, so that no older copy decides again."""
     author, command = there.author(), uuid.uuid4().hex
-    with there.reading() as transaction:
-        transaction.begin(lock=False)
-        names = [name for (name,) in transaction.ask("read_dataset_names")]
-    for name in names:
+    for name in name_all(there):
         with there.readable(), there.database.transaction() as transaction:
-            transaction.begin([name], lock=True)
-            dataset, decision = transaction.datasets[name], Decision()
-            decision.append(dataset, "upgrade", author, command, body=body)
-            transaction.write(decision)
-        there.watch.saw(decision)
-        there.watch.record(decision, Rows())
+            write_upgrade(transaction, name, author, command, body)
+
+
+def witness_heads(there: Ledger) -> None:
+    """Witness the newest entry of each journal; again does no harm."""
+    for name in name_all(there):
+        with there.reading() as transaction:
+            transaction.begin([name], lock=False)
+            rows = Rows(datasets=dict(transaction.datasets))
+        newest = rows.book(name)
+        decision = Decision(earlier=((name, newest.number, newest.hash),))
+        there.watch.record(decision, rows)
+
+
+def name_all(ledger: Ledger) -> list[str]:
+    """Return the names of the datasets that a ledger has."""
+    with ledger.reading() as transaction:
+        transaction.begin(lock=False)
+        return [name for (name,) in transaction.ask("read_dataset_names")]
+
+
+def write_upgrade(
+    transaction: Any, name: str, author: Author, command: str, body: dict[str, str]
+) -> Decision:
+    """Write the entry of an upgrade or a move into a journal."""
+    transaction.begin([name], lock=True)
+    decision = Decision()
+    dataset = transaction.datasets[name]
+    decision.append(dataset, "upgrade", author, command, body=body)
+    transaction.write(decision)
+    return decision
 
 
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:
@@ -137,7 +184,8 @@ def finish_move(ledger: Ledger, target: Any, place: str) -> None:
         if transaction.moving_to != place:
             msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
             raise ConfigurationError(msg)
-        target.complete()
+        if target is not None:
+            target.complete()
         transaction.send([("mark_moved", {"moved_to": place})])
 
 

@@ -82,6 +82,8 @@ class Transaction(ABC):
         self.datasets: dict[str, Dataset] = {}
         self.expected: Expected = _expect_nothing
         self.is_of_copy = False
+        #: The version that it needs; an upgrade begins with an older one.
+        self.version = VERSION
         self.moving_to: str | None = None
         self.moved_to: str | None = None
         self._hashes: dict[tuple[str, int], str] = {}
@@ -171,11 +173,14 @@ class Transaction(ABC):
             what = "its identity row is missing"
             raise damaged(what, self.place)
         ledger, version, environment, created, complete, moving, moved = answers[0][0]
-        if version != VERSION:
+        if version != self.version:
+            is_newer = version > self.version
+            advice = (
+                "Use a newer dpflow." if is_newer else "Run `dpflow ledger upgrade`."
+            )
             msg = (
                 f"the ledger {self.place} has version {version}, and this dpflow needs "
-                f"version {VERSION}. Nothing was charged. Run `dpflow ledger upgrade` "
-                "with a newer dpflow, or use the dpflow of the ledger."
+                f"version {self.version}. Nothing was charged. {advice}"
             )
             raise LedgerUnavailable(msg, ledger=self.place)
         self._identity = Identity(ledger, environment, created)
@@ -213,6 +218,7 @@ class Database(Protocol):
     place: str
     opened: Identity | None
     is_copy: bool
+    version: int
 
     @property
     def identity(self) -> Identity:

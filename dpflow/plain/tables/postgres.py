@@ -50,7 +50,7 @@ class PostgresTransaction(Transaction):
     ) -> None:
         super().__init__(database.place, database.opened)  # type: ignore[arg-type]
         self.connection = connection
-        self.is_of_copy = database.is_copy
+        self.is_of_copy, self.version = database.is_copy, database.version
         self._server, self._pipeline = database.server, pipeline
         self._sql = _encoded()
 

@@ -135,6 +135,14 @@ FOR UPDATE;
 -- name: freeze_dataset
 SELECT dpflow.freeze(:name, :frozen, :number, :hash, :mark);
 
+-- Who waits for a lock of a whole table stops all who come later.
+-- name: wait_shortly
+SELECT set_config('lock_timeout', '2s', true);
+
+-- name: stop_steps
+LOCK TABLE ledger, dataset, term, source, account, charge, charge_dataset, release, run,
+    evidence, journal, people_store IN ACCESS EXCLUSIVE MODE;
+
 -- name: lock_all
 LOCK TABLE dataset IN EXCLUSIVE MODE;
 

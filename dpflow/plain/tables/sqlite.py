@@ -44,7 +44,7 @@ class SqliteTransaction(Transaction):
     def __init__(self, connection: sqlite3.Connection, database: _Opened) -> None:
         super().__init__(database.place, database.opened)  # type: ignore[arg-type]
         self.connection = connection
-        self.is_of_copy = database.is_copy
+        self.is_of_copy, self.version = database.is_copy, database.version
         self._sql = statements("sqlite")
 
     def run(self, questions: Questions) -> list[list[Any]]:
@@ -112,9 +112,11 @@ class _Opened(Storage):
 
     Attributes:
         is_copy: Whether it is opened to fill or to check a copy.
+        version: The version that its transactions need.
     """
 
     is_copy = False
+    version = VERSION
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]

@@ -21,6 +21,12 @@ SET frozen = :frozen, number = :number, hash = :hash, mark = :mark
 WHERE name = :name;
 
 -- The lock of the file is the lock of all datasets.
+-- name: wait_shortly
+SELECT 1;
+
+-- name: stop_steps
+SELECT 1;
+
 -- name: lock_all
 SELECT 1;
 

@@ -8,6 +8,9 @@ INSERT INTO ledger (
 -- name: complete_ledger
 UPDATE ledger SET complete = 1 WHERE complete = 0;
 
+-- name: set_version
+UPDATE ledger SET version = :version;
+
 -- name: mark_moving
 UPDATE ledger SET moving_to = :moving_to;
 
