@@ -16,7 +16,7 @@ from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Replayed, Request
+from dpflow.ledger.records import Replayed, Request, Settled
 from tests.hunts.machinery.model import LIMIT, Model
 from tests.hunts.machinery.support import (
     Crash,
@@ -51,8 +51,8 @@ BROKEN = {"Crash", LedgerUnavailable.__name__}
 
 def name_of(answer: object) -> str:
     """Return the name of an answer or error, as the model says it."""
-    # A settlement answers with the digest of what is kept, if anything is.
-    name = "none" if isinstance(answer, str | None) else type(answer).__name__
+    # An end answers with the digest of what is kept, if anything is, and alerts.
+    name = "none" if isinstance(answer, Settled | None) else type(answer).__name__
     return {"BudgetExhausted": "refused", "BudgetRefused": "refused"}.get(name, name)
 
 

@@ -166,7 +166,8 @@ def test_a_fresh_draw_is_charged_and_takes_the_releases_place(
 def test_the_journal_keeps_a_keyed_digest_of_a_release(ledger: Ledger) -> None:
     """Without the secret a reader learns no value, nor that two are equal."""
     digests = [
-        ledger.settle(granted(ledger, key=key), value=VALUE) for key in ("a", "b")
+        ledger.settle(granted(ledger, key=key), value=VALUE).digest
+        for key in ("a", "b")
     ]
     ended = [entry.body for entry in history(ledger) if entry.kind == "settle"]
     assert {body["digest"] for body in ended} == {*digests}
