@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.interrupts import without_interrupts
 from dpflow.ledger.storage.owners import Liveness
 from dpflow.plain.audit.copies import PAGE, write_rows
 from dpflow.plain.audit.verify import Verification, verify
@@ -57,7 +58,7 @@ def read_identity(line: str, path: Path) -> Identity:
         fields = json.loads(line)
         identity = Identity(*(fields[name] for name in Identity._fields))
         is_export, version = fields["table"] == "ledger", fields["version"]
-    except (ValueError, TypeError, LookupError):
+    except without_interrupts(ValueError, TypeError, LookupError):
         is_export, version = False, None
     if not is_export or version != VERSION:
         what = f"of version {version}" if is_export else "no export of a ledger"
@@ -95,7 +96,7 @@ def read_row(line: str, place: str) -> tuple[str, dict[str, Any]]:
         hidden = dict.fromkeys(SECRETS.get(name, ()))
         if name in TABLES and {*row, *hidden} == {*tables()[name].columns}:
             return name, {**row, **hidden}
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except without_interrupts(ValueError, TypeError, LookupError, AttributeError):
         pass
     msg = f"{place} is no row of a ledger: the export was edited, or cut."
     raise LedgerCorrupt(msg)
