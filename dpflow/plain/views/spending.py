@@ -1,0 +1,271 @@
+"""Who spent a budget, how it was used up, and which charges were unusual."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from dpflow.accounting.rules.rule import Filter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.entry import Amounts
+from dpflow.ledger.records import Usage
+from dpflow.ledger.rows import split
+from dpflow.ledger.views.spending import (
+    _FORFEITED,
+    _HAVE_BUDGETS,
+    OWN_NOISE,
+    Spending,
+    Unusual,
+)
+from dpflow.ledger.views.spending import GROUPS as GROUPS  # noqa: PLC0414
+from dpflow.plain.tables.loading import sum_amounts
+from dpflow.plain.tables.rows import Entry
+from dpflow.plain.views.reading import (
+    ENDLESS,
+    Body,
+    Reading,
+    Source,
+    describe_charge,
+    describe_entry,
+    open_reading,
+    read_postings,
+)
+from dpflow.plain.views.runs import read_charges
+
+#: Groups that need what the request of a charge said.
+_OF_REQUESTS = {"release", "who"}
+#: Texts of the body of an end without which nothing is unusual.
+_SUSPICIOUS = ('"outcome":"failed"', *(f'"noise":"{noise}"' for noise in OWN_NOISE))
+
+
+class Spent(NamedTuple):
+    """A charge of a term, or an amount that a person charged.
+
+    Attributes:
+        amounts: By account, what is posted or still held.
+        way: The unusual way in which it ended; "" if it was usual.
+    """
+
+    facts: Mapping[str, str]
+    at: str
+    amounts: Mapping[str, Amounts]
+    way: str
+    step: str
+    flow: str | None
+
+
+def spending(
+    source: Source, dataset: str, by: tuple[str, ...], *, term: int
+) -> tuple[list[Spending], list[Unusual]]:
+    """Return what used the budgets of one term of a dataset, and its unusual steps.
+
+    Args:
+        source: The ledger to read.
+        dataset: A dataset or population.
+        by: Names of `GROUPS`.
+        term: Number of the term; nothing was charged in term 0.
+
+    Returns:
+        The groups, the largest first; and the steps that drew their own noise, failed
+        or were forfeited, the newest first.
+    """
+    sums: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str]] = {}
+    ways = defaultdict[tuple[str, str, str | None], list[str]](list)
+    with open_reading(source) as reading:
+        gates = reading.term_gates(f"{dataset}#{term}") if term else {}
+        rules = {
+            gate.id: gate.rule
+            for gate in gates.values()
+            if gate.kind in _HAVE_BUDGETS and isinstance(gate.rule, Filter)
+        }
+        for spent in read_spent(reading, dataset, by, term) if term else ():
+            if spent.way:
+                ways[spent.way, spent.step, spent.flow].append(spent.at)
+            group = tuple(spent.facts[name] for name in by)
+            for account, amounts in spent.amounts.items():
+                if account not in rules:
+                    continue
+                none = rules[account].zero(), 0, ""
+                total, count, last = sums.get((account, group), none)
+                last = max(last, spent.at)
+                sums[account, group] = total + Tally(amounts), count + 1, last
+    groups = [
+        Spending(
+            account=account,
+            group=group,
+            charges=count,
+            amount=rules[account].named(total),
+            used_fraction=rules[account].used_fraction(total),
+            last=last,
+        )
+        for (account, group), (total, count, last) in sums.items()
+    ]
+    steps = [Unusual(*way, len(ats), max(ats)) for way, ats in ways.items()]
+    return (
+        sorted(groups, key=lambda each: (-each.used_fraction, each.group)),
+        sorted(steps, key=lambda step: step.last, reverse=True),
+    )
+
+
+def read_spent(
+    reading: Reading, dataset: str, by: Collection[str], term: int
+) -> Iterator[Spent]:
+    """Yield the charges of a term: ended ones, open ones, and those by hand."""
+    openings = [*reading.find_openings(dataset), ENDLESS]
+    after, before = openings[term - 1], openings[term]
+    if _OF_REQUESTS & {*by}:
+        for charge in read_charges(reading, dataset, after, before):
+            if charge.ended is not None:
+                body, end = charge.body, charge.ended
+                way = find_way(end.kind, end.text)
+                facts = name_facts(body, end.at, charge.writer)
+                posted = find_posted(end.kind, end.postings)
+                yield Spent(facts, end.at, posted, way, charge.step, charge.flow)
+    else:
+        where = {"dataset": dataset, "after": after, "before": before}
+        for step, flow, kind, at, text, body in reading.ask("read_ends", **where):
+            facts = {"flow": flow or "-", "step": step, "week": name_week(at)}
+            posted = find_posted(kind, text)
+            yield Spent(facts, at, posted, find_way(kind, body), step, flow)
+    for waiting in reading.open_charges:
+        amounts = {n: held.amount for n, held in waiting.charge.amounts.items()}
+        if f"{dataset}#{term}" in amounts:
+            charge, way = waiting.charge, "" if waiting.alive else _FORFEITED
+            facts = name_facts(describe_charge(charge), waiting.at, waiting.writer)
+            yield Spent(facts, waiting.at, amounts, way, charge.step, charge.flow)
+    yield from read_charged_by_hand(reading, dataset, term)
+
+
+def read_charged_by_hand(reading: Reading, dataset: str, term: int) -> Iterator[Spent]:
+    """Yield what people charged to a term, and what a repair did."""
+    entries = list[tuple[Entry, Mapping[str, Amounts]]]()
+    for entry in reading.decisions(dataset):
+        posted = find_posted(entry.kind, entry.postings)
+        in_term = any(split(name)[1] in (0, term) for name in posted)
+        if entry.kind in ("adjust", "repair") and in_term:
+            entries.append((entry, posted))
+    requests = reading.requests(entry.charge for entry, _ in entries)
+    for entry, posted in entries:
+        body = describe_entry(entry, requests.get(entry.charge or ""))
+        facts = name_facts(body, entry.at, entry.writer)
+        yield Spent(facts, entry.at, posted, "", entry.step or "-", entry.flow)
+
+
+def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
+    """Return what an entry settled, by account; nothing of a void that gave all back."""
+    posted = {name: done for name, (done, _) in read_postings(postings).items()}
+    return {} if kind == "void" and not any(map(any, posted.values())) else posted
+
+
+@lru_cache(maxsize=1024)
+def _week_of(day: str) -> str:
+    year, week, _ = datetime.fromisoformat(day).isocalendar()
+    return f"{year}-W{week:02}"
+
+
+def name_week(at: str) -> str:
+    """Return the week of a time."""
+    return _week_of(at[:10])
+
+
+def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
+    """Return the facts of a charge by the names of `GROUPS`."""
+    facts = {
+        "flow": body.get("flow"),
+        "step": body.get("step") or body.get("reason"),
+        "week": name_week(at),
+        "release": body.get("release_key"),
+        "who": body.get("who") or writer,
+    }
+    return {name: str(fact or "-") for name, fact in facts.items()}
+
+
+def find_way(kind: str, text: str) -> str:
+    """Return the unusual way in which a charge ended; "" if it was usual."""
+    if kind == "forfeit":
+        return _FORFEITED
+    if kind != "settle" or not any(part in text for part in _SUSPICIOUS):
+        return ""
+    body = json.loads(text)
+    if body.get("outcome") == "failed":
+        return f"failed: {body.get('error_type') or 'error'}"
+    return "own noise" if body.get("noise") in OWN_NOISE else ""
+
+
+# Use after each entry
+
+
+def usage(
+    source: Source, dataset: str, names: Collection[str], *, most: int
+) -> dict[str, list[Usage]]:
+    """Return how gates of a dataset's newest term were used up, by account.
+
+    Args:
+        source: The ledger to read.
+        dataset: A dataset or population.
+        names: The accounts.
+        most: About half the number of points of each, spread evenly with the newest
+            among them, and the largest number of refusals.
+
+    Returns:
+        The points of each account, oldest first.
+    """
+    with open_reading(source) as reading:
+        gates = {
+            name: gate
+            for name, gate in reading.newest_gates(dataset).items()
+            if name in names
+        }
+        if not gates:
+            return {}
+        opened = reading.find_openings(dataset)[-1]
+        # Parts of windows belong to all terms.
+        after = 0 if any(gate.window for gate in gates.values()) else opened
+        rows = reading.ask("read_postings", dataset=dataset, after=after)
+        where = {"dataset": dataset, "after": opened}
+        refused = reading.ask("read_refused_accounts", **where)
+        return {
+            name: find_points(reading, gate, rows, refused, most)
+            for name, gate in gates.items()
+        }
+
+
+def find_points(
+    reading: Reading, gate: Gate, rows: list[Any], refused: list[Any], most: int
+) -> list[Usage]:
+    """Return the points of an account: every n-th, the newest, and its refusals."""
+    name, used = gate.id, gate.rule.zero().amounts
+    points = list[tuple[int, str, str, str | None, Amounts]]()
+    for number, kind, at, charge, text in rows:
+        if name in text and (change := read_postings(text).get(name)) is not None:
+            used = sum_amounts(used, sum_amounts(*change))
+            points.append((number, kind, at, charge, used))
+    stride = max(1, -(-len(points) // (2 * most)))
+    drawn = {point[0]: point for point in points[stride - 1 :: stride] + points[-1:]}
+    bodies = [(row, json.loads(row[4])) for row in refused]
+    own = [(row, b) for row, b in bodies if name in b.get("accounts", b.get("halts"))]
+    texts = {row[0]: body.get("key_text") for row, body in own[:most]}
+    numbers = [point[0] for point in points]
+    for number, kind, at, charge, _ in (row for row, _ in own[:most]):
+        # A refusal is drawn on the line: it changes no use.
+        place = bisect(numbers, number)
+        before = points[place - 1][4] if place else gate.rule.zero().amounts
+        drawn[number] = (number, kind, at, charge, before)
+    requests = reading.requests(point[3] for point in drawn.values())
+    return [
+        Usage(
+            seq=number,
+            kind=kind,
+            used_fraction=gate.used_share(Tally(amounts)) or 0.0,
+            release_key=requests.get(charge or "", {}).get("release_key")
+            or texts.get(number),
+            at=at,
+        )
+        for number, (_, kind, at, charge, amounts) in sorted(drawn.items())
+    ]
