@@ -216,6 +216,9 @@ WHERE release.state <> 'free'
     AND (release.key_text = :name OR (release.key >= :first AND release.key < :last))
 ORDER BY made.at DESC, part.dataset DESC, part.reserve_number DESC;
 
+-- name: read_release_state
+SELECT state FROM release WHERE key = :key;
+
 -- name: read_release_sizes
 SELECT key, length(value) FROM release
 WHERE key IN (SELECT value FROM json_each(:keys));

@@ -1,7 +1,7 @@
 """One snapshot of a ledger, which all parts of an answer read.
 
-Each function of the views takes an open ledger or a reading. A command opens one reading
-and passes it on, so that its numbers are of one moment.
+Each function of the views takes an open ledger or a reading. A command opens one
+reading and passes it on, so that its numbers are of one moment.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ class Reading:
             charge = Charge.from_columns(tuple(columns[4:]))
             if charge.owner not in alive:
                 alive[charge.owner] = self.ledger.owners.alive(charge.owner)
-            first = OpenCharge(charge, *columns[:4], alive[charge.owner])
+            at, dataset, number, writer = columns[:4]
+            first = OpenCharge(charge, at, dataset, number, writer, alive[charge.owner])
             charges.setdefault(charge.id, first)
         return [*charges.values()]
 
@@ -238,7 +239,7 @@ def open_reading(source: Source) -> Iterator[Reading]:
     if isinstance(source, Reading):
         yield source
         return
-    with source._reading() as transaction:  # noqa: SLF001 (the shell of the ledger)
+    with source.reading() as transaction:
         yield Reading(source, transaction)
 
 
@@ -281,7 +282,7 @@ def describe_entry(entry: Entry, request: Body | None = None) -> dict[str, Any]:
         entry: The entry.
         request: Facts of the charge that it begins, ends or is about.
     """
-    body = json.loads(entry.body)
+    body: dict[str, Any] = json.loads(entry.body)
     if entry.kind == "reserve":
         return dict(request or body)
     if request is not None:

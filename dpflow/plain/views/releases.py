@@ -13,16 +13,13 @@ from itertools import islice
 from typing import Any
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
-from dpflow.ledger.codec import decode
 from dpflow.ledger.entry import canonical
 from dpflow.ledger.records import RefusalView
 from dpflow.ledger.views.releases import (
     _FACTS,
     _ID,
     _NAMED,
-    _REFINED,
     KeptRelease,
-    _known,
 )
 from dpflow.plain.tables.rows import Charge, Entry, Release, Run
 from dpflow.plain.views.reading import (
@@ -90,10 +87,6 @@ def describe_releases(
         if ended is not None:
             body = body | json.loads(ended)
         made.append((Release(*columns[2:9]), columns[1], body))
-    refined = [
-        r.key for r, _, body in made if body["cost"].get("mechanism") == _REFINED
-    ]
-    values = dict(reading.ask("read_release_values", keys=refined)) if refined else {}
     for row, at, body in made:
         now = row.state
         if now == "settled" and row.digest is None:
@@ -109,9 +102,16 @@ def describe_releases(
             size=sizes.get(row.key),
             at=at,
             facts={name: body.get(name) for name in _FACTS},
-            known=_known(values.get(row.key)),
+            known=body.get("known") and tuple(body["known"]),
             row=stored,
         )
+
+
+def has_release(source: Source, key: str) -> bool:
+    """Return whether a keyed digest of a release key has a release or a claim."""
+    with open_reading(source) as reading:
+        rows = reading.ask("read_release_state", key=key)
+    return any(state != "free" for (state,) in rows)
 
 
 def count_releases(source: Source, dataset: str | None) -> int:

@@ -59,9 +59,14 @@ class JournalCharge:
     """
 
     def __init__(self, columns: tuple[Any, ...]) -> None:
-        self.number, self.at, self.writer = columns[:3]
+        self.number: int = columns[0]
+        self.at: str = columns[1]
+        self.writer: str = columns[2]
         self.ended = None if columns[3] is None else End(*columns[3:10])
-        self.id, _, _, _, self.step, self.flow, self.run = columns[10:17]
+        self.id: str = columns[10]
+        self.step: str = columns[14]
+        self.flow: str | None = columns[15]
+        self.run: str | None = columns[16]
         self._columns = columns[10:]
 
     @cached_property
@@ -72,12 +77,12 @@ class JournalCharge:
     @cached_property
     def body(self) -> dict[str, Any]:
         """Facts of its request and of its end."""
-        request = describe_charge(self.charge)
-        if self.ended is None:
-            return request
-        # The writer of its end may have no commit.
-        request.pop("code", None)
-        return request | json.loads(self.ended.text)
+        body = describe_charge(self.charge)
+        if self.ended is not None:
+            # The writer of its end may have no commit.
+            body.pop("code", None)
+            body |= json.loads(self.ended.text)
+        return body
 
     @property
     def cost(self) -> Cost:
@@ -159,7 +164,8 @@ class FlowRun:
     @property
     def deployment(self) -> str | None:
         """Id of the deployment that it is a run of, or None."""
-        return self.charges[0].charge.request.get("deployment")
+        deployment: str | None = self.charges[0].charge.request.get("deployment")
+        return deployment
 
     @property
     def keys(self) -> list[str]:

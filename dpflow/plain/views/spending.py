@@ -134,11 +134,11 @@ def read_spent(
             posted = find_posted(kind, text)
             yield Spent(facts, at, posted, find_way(kind, body), step, flow)
     for waiting in reading.open_charges:
-        amounts = {n: held.amount for n, held in waiting.charge.amounts.items()}
+        row, way = waiting.charge, "" if waiting.alive else _FORFEITED
+        amounts = {name: held.amount for name, held in row.amounts.items()}
         if f"{dataset}#{term}" in amounts:
-            charge, way = waiting.charge, "" if waiting.alive else _FORFEITED
-            facts = name_facts(describe_charge(charge), waiting.at, waiting.writer)
-            yield Spent(facts, waiting.at, amounts, way, charge.step, charge.flow)
+            facts = name_facts(describe_charge(row), waiting.at, waiting.writer)
+            yield Spent(facts, waiting.at, amounts, way, row.step, row.flow)
     yield from read_charged_by_hand(reading, dataset, term)
 
 
@@ -158,7 +158,7 @@ def read_charged_by_hand(reading: Reading, dataset: str, term: int) -> Iterator[
 
 
 def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
-    """Return what an entry settled, by account; nothing of a void that gave all back."""
+    """Return what an entry settled; nothing of a void that gave all back."""
     posted = {name: done for name, (done, _) in read_postings(postings).items()}
     return {} if kind == "void" and not any(map(any, posted.values())) else posted
 
