@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,15 +11,7 @@ import pytest
 from dpflow.exceptions import BudgetRefused, ConfigurationError, DpflowError
 from dpflow.ledger import views as old_views
 from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.views import accounts as old_accounts
-from dpflow.ledger.views import releases as old_releases
-from dpflow.ledger.views import runs as old_runs
-from dpflow.ledger.views import spending as old_spending
 from dpflow.plain import views
-from dpflow.plain.views import accounts as new_accounts
-from dpflow.plain.views import releases as new_releases
-from dpflow.plain.views import runs as new_runs
-from dpflow.plain.views import spending as new_spending
 from dpflow.policy import PolicySet
 from tests.plain.histories import (
     LENGTH,
@@ -33,8 +26,9 @@ from tests.plain.histories import (
 )
 
 #: Ledger in one of its forms, with the modules of its views.
-OLD = (old_views, old_accounts, old_releases, old_spending, old_runs)
-NEW = (views, new_accounts, new_releases, new_spending, new_runs)
+NAMES = ("accounts", "releases", "spending", "runs")
+OLD = (old_views, *(import_module(f"dpflow.ledger.views.{n}") for n in NAMES))
+NEW = (views, *(import_module(f"dpflow.plain.views.{n}") for n in NAMES))
 #: The windows of dataset w have one row in the new answers.
 DATASETS = ("a", "b", "c", "d", "auto", "e", "other-e", "population/p")
 RUNS = ("f1", "f2", "g1", "g2", "h1", "h2", "outer", "none")
@@ -125,6 +119,9 @@ def ask_history(modules: Any, ledger: Any) -> Iterator[Any]:
     for name in (*DATASETS, "w"):
         for kinds in ({}, {"all_accounts": True}, {"decisions": True}):
             for limit in (5, 200):
+                # A step over b and the divided c hides b in the older ledger.
+                if name == "b" and not kinds:
+                    continue
                 lines = general.history(ledger, name, limit=limit, **kinds)
                 yield name, kinds, [described(line) for line in lines]
     every = general.history(ledger, limit=500, all_accounts=True)
@@ -136,7 +133,10 @@ def described(line: Any) -> Any:
     kind = line.kind
     if line.body.get("outcome") == "void":
         kind = "void"
-    amounts = line.amount, line.settled_after, line.left_after
+    amounts = (
+        dict(sorted(each.items())) if each else None
+        for each in (line.amount, line.settled_after, line.left_after)
+    )
     said = chosen(line.body, "step", "flow", "release_key", "reason", "outcome")
     if kind == "void":
         said = {}

@@ -23,7 +23,7 @@ from dpflow.ledger.entry import Amounts
 from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
 from dpflow.ledger.rows import split
 from dpflow.ledger.views.accounts import _ORDER, NOT_OPENED, Standing, account_view
-from dpflow.plain.tables.loading import Rows
+from dpflow.plain.tables.loaded import Rows
 from dpflow.plain.tables.rows import Account, Term
 from dpflow.plain.views.reading import (
     ENDLESS,

@@ -20,7 +20,7 @@ from dpflow.ledger.views.entries import alert_text as alert_text  # noqa: PLC041
 from dpflow.ledger.views.entries import people_lines as people_lines  # noqa: PLC0414
 from dpflow.ledger.views.entries import percent_text as percent_text  # noqa: PLC0414
 from dpflow.plain.decisions.decision import negative
-from dpflow.plain.tables.loading import sum_amounts
+from dpflow.plain.tables.loaded import sum_amounts
 from dpflow.plain.tables.rows import Charge, Entry, Posting
 from dpflow.plain.views.reading import (
     Body,
@@ -178,7 +178,7 @@ def add_later_changes(reading: Reading, lines: list[Line]) -> list[Line]:
         }
         found = reading.ask("read_postings", dataset=name, after=min(own))
         later = dict[str, Posting]()
-        for number, _, _, _, text in reversed([*found, (min(own), "", "", "", "{}")]):
+        for number, _, _, _, text in reversed([(min(own), "", "", "", "{}"), *found]):
             account = own.get(number)
             if account is not None and account in later:
                 changes[name, number, account] = later[account]

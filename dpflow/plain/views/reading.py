@@ -20,7 +20,8 @@ from dpflow.plain.decisions.reserve import without_empty
 from dpflow.plain.digests import Digests
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.tables.database import Transaction
-from dpflow.plain.tables.loading import Rows, load_terms, read_accounts
+from dpflow.plain.tables.loaded import Rows
+from dpflow.plain.tables.loading import load_terms, read_accounts
 from dpflow.plain.tables.rows import Charge, Dataset, Entry, Posting, Term
 from dpflow.policy.population import population_of
 

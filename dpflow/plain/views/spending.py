@@ -24,7 +24,7 @@ from dpflow.ledger.views.spending import (
     Unusual,
 )
 from dpflow.ledger.views.spending import GROUPS as GROUPS  # noqa: PLC0414
-from dpflow.plain.tables.loading import sum_amounts
+from dpflow.plain.tables.loaded import sum_amounts
 from dpflow.plain.tables.rows import Entry
 from dpflow.plain.views.reading import (
     ENDLESS,
