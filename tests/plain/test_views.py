@@ -180,9 +180,9 @@ def ask_spending(modules: Any, ledger: Any) -> Iterator[Any]:
         all_runs = None if name == "auto" else runs.dataset_runs(ledger, name)
         yield None if all_runs is None else (all_runs.term.number, all_runs.older)
         for run in all_runs.runs if all_runs else ():
+            charges = runs.run_charges(ledger, name, run)
             steps = [(s.id, chosen(s.body, *FACTS)) for s in run.steps]
             yield run.flow, run.run, run.keys, run.refused, run.complete, steps
-            charges = runs.run_charges(ledger, name, run)
             yield {n: (c.spent, {*c.peaks}) for n, c in sorted(charges.items())}
 
 
@@ -202,7 +202,7 @@ def compare(history: Play) -> None:
     old, new = (ledger.ledger for ledger in history.ledgers)
     for ask in (ask_accounts, ask_releases, ask_history, ask_spending):
         more = (policies,) if ask is ask_accounts else ()
-        answers = ask(OLD, old, *more), ask(NEW, new, *more)  # type: ignore[operator]
+        answers = ask(OLD, old, *more), ask(NEW, new, *more)
         for before, after in zip(*answers, strict=True):
             assert before == after, ask.__name__
 

@@ -100,13 +100,28 @@ FROM (
 ) AS newest
 JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.number;
 
--- Charges of a dataset with the entries that made and ended them; a population's
+-- Charges of a dataset, without what they cost; every run is found by them.
+-- name: read_run_charges
+SELECT part.reserve_number, made.at, ended.kind,
+    CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END, charge.id, charge.step,
+    charge.flow, charge.run, release.key_text
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+LEFT JOIN release ON release.key = charge.release_key
+WHERE part.dataset = :dataset AND part.reserve_number > :after
+ORDER BY part.reserve_number;
+
+-- Some charges of a dataset with the entries that made and ended them; a population's
 -- postings come with those of its member.
 -- name: read_charge_lines
-SELECT part.reserve_number, made.at, made.writer, part.end_number, ended.kind, ended.at,
-    ended.writer, ended.body, ended.postings, above.postings, charge.id, charge.state,
-    charge.owner, charge.login, charge.step, charge.flow, charge.run, charge.release_key,
-    charge.request, charge.amounts, charge.realised, charge.mark
+SELECT part.reserve_number, made.at, made.writer, part.end_number, ended.body,
+    ended.postings, above.postings, charge.id, charge.state, charge.owner, charge.login,
+    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
+    charge.amounts, charge.realised, charge.mark
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
 JOIN journal AS made
@@ -117,13 +132,13 @@ LEFT JOIN charge_dataset AS upper
     ON upper.charge = part.charge AND upper.dataset = :population
 LEFT JOIN journal AS above
     ON above.dataset = upper.dataset AND above.number = upper.end_number
-WHERE part.dataset = :dataset AND part.reserve_number > :after
-    AND part.reserve_number < :before
-ORDER BY part.reserve_number;
+WHERE part.dataset = :dataset
+    AND part.reserve_number IN (SELECT value FROM json_each(:numbers));
 
 -- Ended charges of a dataset, without what their requests said.
 -- name: read_ends
-SELECT part.step, part.flow, ended.kind, ended.at, ended.postings, ended.body
+SELECT part.reserve_number, part.step, part.flow, ended.kind, ended.at, ended.postings,
+    ended.body
 FROM charge_dataset AS part
 JOIN journal AS ended
     ON ended.dataset = part.dataset AND ended.number = part.end_number
@@ -183,9 +198,8 @@ LIMIT 1;
 -- Releases of a dataset, those that were claimed last first.
 -- name: read_releases
 SELECT part.reserve_number, made.at, release.key, release.key_text, release.dataset,
-    release.step, release.charge, release.state, release.digest, ended.body, charge.id, charge.state, charge.owner, charge.login,
-    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
-    charge.amounts, charge.realised, charge.mark
+    release.step, release.charge, release.state, release.digest, ended.body, charge.flow,
+    charge.request
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
 JOIN release ON release.key = charge.release_key AND release.charge = charge.id
@@ -201,9 +215,8 @@ LIMIT :limit;
 -- Releases whose key text is a name, or whose key begins with it.
 -- name: find_releases
 SELECT part.reserve_number, made.at, release.key, release.key_text, release.dataset,
-    release.step, release.charge, release.state, release.digest, ended.body, charge.id, charge.state, charge.owner, charge.login,
-    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
-    charge.amounts, charge.realised, charge.mark
+    release.step, release.charge, release.state, release.digest, ended.body, charge.flow,
+    charge.request
 FROM release
 JOIN charge ON charge.id = release.charge
 JOIN charge_dataset AS part

@@ -21,12 +21,11 @@ from dpflow.ledger.views.releases import (
     _NAMED,
     KeptRelease,
 )
-from dpflow.plain.tables.rows import Charge, Entry, Release, Run
+from dpflow.plain.tables.rows import Entry, Release, Run
 from dpflow.plain.views.reading import (
     ENDLESS,
     Reading,
     Source,
-    describe_charge,
     describe_entry,
     open_reading,
 )
@@ -80,14 +79,10 @@ def describe_releases(
     """Yield releases with what the entries of their charges say."""
     keys = [columns[2] for columns in page if columns[7] == "settled"]
     sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
-    made = list[tuple[Release, str, dict[str, Any]]]()
     for columns in page:
-        charge, ended = Charge.from_columns(tuple(columns[10:])), columns[9]
-        body = describe_charge(charge)
-        if ended is not None:
-            body = body | json.loads(ended)
-        made.append((Release(*columns[2:9]), columns[1], body))
-    for row, at, body in made:
+        at, ended, flow, request = columns[1], *columns[9:]
+        body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
+        row = Release(*columns[2:9])
         now = row.state
         if now == "settled" and row.digest is None:
             now = "unreplayable"

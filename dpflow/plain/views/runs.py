@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -14,10 +13,11 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Amounts
 from dpflow.ledger.views.runs import RECENT, RunCharge
+from dpflow.plain.decisions.decision import negative
+from dpflow.plain.tables.loaded import sum_amounts
 from dpflow.plain.tables.rows import Charge, Entry, Term
 from dpflow.plain.views.accounts import standing_gates
 from dpflow.plain.views.reading import (
-    ENDLESS,
     Reading,
     Source,
     describe_charge,
@@ -26,63 +26,93 @@ from dpflow.plain.views.reading import (
 )
 from dpflow.policy.population import population_of
 
+#: So many complete runs of a flow are read with what they cost.
+LAST_RUNS = 5
+#: Number of charges that are read together.
+_PAGE = 1000
 
-class End(NamedTuple):
-    """The entry that ended a charge, in the journal of one of its datasets.
+
+class Detail(NamedTuple):
+    """What a charge cost, as the journal of one of its datasets has it.
 
     Attributes:
-        text: Body of the entry.
-        above: Postings to the population of the dataset.
+        end_number: Number of the entry that ended it; None while it is open.
+        body: Facts of its request and of its end.
+        posted: What its end settled, by account of the dataset and its population.
     """
 
-    number: int
-    kind: str
-    at: str
+    charge: Charge
     writer: str
-    text: str
-    postings: str
-    above: str | None
+    end_number: int | None
+    body: dict[str, Any]
+    posted: Mapping[str, Amounts]
+
+    @classmethod
+    def from_columns(cls, columns: tuple[Any, ...]) -> Detail:
+        """Read the columns of `read_charge_lines`."""
+        (writer, number, text), postings = columns[2:5], columns[5:7]
+        charge = Charge.from_columns(tuple(columns[7:]))
+        body = describe_charge(charge)
+        if number is not None:
+            # The writer of its end may have no commit.
+            body.pop("code", None)
+            body |= json.loads(text)
+        changes = (read_postings(each) for each in postings if each is not None)
+        posted = {name: done for each in changes for name, (done, _) in each.items()}
+        return cls(charge, writer, number, body, posted)
+
+
+def read_details(
+    reading: Reading, dataset: str, numbers: Iterable[int]
+) -> dict[int, Detail]:
+    """Return what charges cost, by the numbers of the entries that made them."""
+    found, wanted = dict[int, Detail](), [*numbers]
+    term = reading.newest(dataset)
+    above = None if term is None else population_of(term.facts["pinned"])
+    where = {"dataset": dataset, "population": above or ""}
+    while page := wanted[:_PAGE]:
+        for columns in reading.ask("read_charge_lines", **where, numbers=page):
+            found[columns[0]] = Detail.from_columns(columns)
+        del wanted[:_PAGE]
+    return found
 
 
 class JournalCharge:
-    """A charge, as the journal of one of its datasets has it.
-
-    Its request is read when somebody asks for it.
+    """A charge of a run, as the journal of one of its datasets has it.
 
     Args:
-        columns: Columns of `read_charge_lines`.
+        columns: Columns of `read_run_charges`.
 
     Attributes:
         number: Number of the entry that made it.
         at: The time of that entry, a label.
-        ended: The entry that ended it; None while it is open.
+        end: Kind of the entry that ended it; None while it is open.
+        failed: True if the step failed.
+        key: Its release key for people.
+        detail: What it cost; None until somebody asks for its run.
     """
 
     def __init__(self, columns: tuple[Any, ...]) -> None:
-        self.number: int = columns[0]
-        self.at: str = columns[1]
-        self.writer: str = columns[2]
-        self.ended = None if columns[3] is None else End(*columns[3:10])
-        self.id: str = columns[10]
-        self.step: str = columns[14]
-        self.flow: str | None = columns[15]
-        self.run: str | None = columns[16]
-        self._columns = columns[10:]
+        self.number: int
+        self.end: str | None
+        self.at, self.id, self.step = str(columns[1]), str(columns[4]), columns[5]
+        self.flow: str | None
+        self.run: str | None
+        self.key: str | None
+        self.number, _, self.end, self.failed = columns[:4]
+        self.flow, self.run, self.key = columns[6:]
+        self.detail: Detail | None = None
 
-    @cached_property
-    def charge(self) -> Charge:
-        """The row of the charge."""
-        return Charge.from_columns(self._columns)
+    @property
+    def read(self) -> Detail:
+        """What it cost."""
+        assert self.detail is not None
+        return self.detail
 
-    @cached_property
+    @property
     def body(self) -> dict[str, Any]:
         """Facts of its request and of its end."""
-        body = describe_charge(self.charge)
-        if self.ended is not None:
-            # The writer of its end may have no commit.
-            body.pop("code", None)
-            body |= json.loads(self.ended.text)
-        return body
+        return self.read.body
 
     @property
     def cost(self) -> Cost:
@@ -91,43 +121,7 @@ class JournalCharge:
         Raises:
             InvalidCost: If the mechanism is one that this process does not know.
         """
-        return cost_from_description(self.charge.request.get("cost") or {})
-
-    @property
-    def held(self) -> dict[str, Amounts]:
-        """What it held, by account."""
-        return {name: held.amount for name, held in self.charge.amounts.items()}
-
-    @property
-    def posted(self) -> dict[str, Amounts]:
-        """What its end settled, by account of the dataset and its population."""
-        texts = () if self.ended is None else (self.ended.postings, self.ended.above)
-        changes = (read_postings(text) for text in texts if text is not None)
-        return {name: done for each in changes for name, (done, _) in each.items()}
-
-    @property
-    def amounts(self) -> dict[str, Amounts]:
-        """Charged amount by account: posted or still held."""
-        return self.held if self.ended is None else self.posted
-
-    @property
-    def is_fine(self) -> bool:
-        """True if it settled, and the step did not fail."""
-        end = self.ended
-        if end is None or end.kind != "settle":
-            return False
-        return bool(json.loads(end.text).get("outcome") != "failed")
-
-
-def read_charges(
-    reading: Reading, dataset: str, after: int = 0, before: int = ENDLESS
-) -> Iterator[JournalCharge]:
-    """Yield the charges that entries of a dataset between two numbers made."""
-    term = reading.newest(dataset)
-    population = None if term is None else population_of(term.facts["pinned"])
-    where = {"dataset": dataset, "after": after, "before": before}
-    lines = reading.ask("read_charge_lines", **where, population=population or "")
-    return (JournalCharge(tuple(columns)) for columns in lines)
+        return cost_from_description(self.body.get("cost") or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,25 +158,24 @@ class FlowRun:
     @property
     def deployment(self) -> str | None:
         """Id of the deployment that it is a run of, or None."""
-        deployment: str | None = self.charges[0].charge.request.get("deployment")
+        deployment: str | None = self.charges[0].body.get("deployment")
         return deployment
 
     @property
     def keys(self) -> list[str]:
         """The release keys of its steps."""
-        keys = (step.charge.request.get("key_text") for step in self.steps)
-        return [key for key in keys if key]
+        return [step.key for step in self.steps if step.key]
 
     @property
     def steps(self) -> list[JournalCharge]:
         """The steps that were charged, in order."""
-        return [c for c in self.charges if c.ended is None or c.ended.kind != "void"]
+        return [charge for charge in self.charges if charge.end != "void"]
 
     @property
     def complete(self) -> bool:
         """Whether all of it was read, nothing was refused, and all ended well."""
-        ends = all(step.is_fine for step in self.steps)
-        return self.begun and ends and not self.refused
+        fine = all(step.end == "settle" and not step.failed for step in self.steps)
+        return self.begun and fine and not self.refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +224,9 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
     # What was first seen in the older half may have begun before it.
     sure = start + (head - start) // 2 if older else 0
     by_run = defaultdict[str, list[JournalCharge]](list)
-    for charge in read_charges(reading, dataset, start):
+    where = {"dataset": dataset, "after": start, "failed": '%"outcome":"failed"%'}
+    for columns in reading.ask("read_run_charges", **where):
+        charge = JournalCharge(columns)
         by_run[charge.run or charge.id].append(charge)
     raised = defaultdict[str, list[Entry]](list)
     for name in (each.book for each in reading.newest_of(dataset)):
@@ -250,7 +245,27 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
         for name, own in by_run.items()
     ]
     charged = tuple(run for run in runs if run.steps)
+    load_details(reading, dataset, choose_newest(charged))
     return DatasetRuns(dataset=dataset, term=term, runs=charged, older=older)
+
+
+def choose_newest(runs: Sequence[FlowRun]) -> list[FlowRun]:
+    """Return the newest run of each flow, and the newest that were complete."""
+    chosen, counts = list[FlowRun](), defaultdict[str | None, int](int)
+    for run in reversed(runs):
+        is_newest = run.flow not in counts
+        if is_newest or (counts[run.flow] < LAST_RUNS and run.complete):
+            counts[run.flow] += run.complete
+            chosen.append(run)
+    return chosen
+
+
+def load_details(reading: Reading, dataset: str, runs: Iterable[FlowRun]) -> None:
+    """Read what the charges of runs cost, those that were not read yet."""
+    charges = [c for run in runs for c in run.charges if c.detail is None]
+    details = read_details(reading, dataset, (charge.number for charge in charges))
+    for charge in charges:
+        charge.detail = details[charge.number]
 
 
 def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
@@ -258,8 +273,10 @@ def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunChar
 
     Those of its population are among them.
     """
-    names = {name for step in run.steps for name in step.charge.amounts}
-    gates = standing_gates(source, dataset)
+    with open_reading(source) as reading:
+        load_details(reading, dataset, [run])
+        gates = standing_gates(reading, dataset)
+    names = {name for step in run.steps for name in step.read.charge.amounts}
     return {
         name: _charge_of(gate, run) for name, gate in gates.items() if name in names
     }
@@ -283,14 +300,14 @@ def _changes_of(
     """Yield by how much entries of a run changed what an account has used."""
     changes = list[tuple[int, tuple[int, ...]]]()
     for step in steps:
-        held = step.held.get(name)
+        detail = step.read
+        held = detail.charge.amounts.get(name)
         if held is None:
             continue
-        changes.append((step.number, held))
-        if step.ended is not None:
-            posted = step.posted[name]
-            change = tuple(a - b for a, b in zip(posted, held, strict=True))
-            changes.append((step.ended.number, change))
+        changes.append((step.number, held.amount))
+        if detail.end_number is not None:
+            change = sum_amounts(detail.posted[name], negative(held.amount))
+            changes.append((detail.end_number, change))
     yield from (change for _, change in sorted(changes))
     # What an operator added was admitted by no gate.
     for entry in raised:

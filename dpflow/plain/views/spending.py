@@ -25,7 +25,7 @@ from dpflow.ledger.views.spending import (
 )
 from dpflow.ledger.views.spending import GROUPS as GROUPS  # noqa: PLC0414
 from dpflow.plain.tables.loaded import sum_amounts
-from dpflow.plain.tables.rows import Entry
+from dpflow.plain.tables.rows import Entry, Posting
 from dpflow.plain.views.reading import (
     ENDLESS,
     Body,
@@ -36,7 +36,7 @@ from dpflow.plain.views.reading import (
     open_reading,
     read_postings,
 )
-from dpflow.plain.views.runs import read_charges
+from dpflow.plain.views.runs import Detail, read_details
 
 #: Groups that need what the request of a charge said.
 _OF_REQUESTS = {"release", "who"}
@@ -119,20 +119,17 @@ def read_spent(
     """Yield the charges of a term: ended ones, open ones, and those by hand."""
     openings = [*reading.find_openings(dataset), ENDLESS]
     after, before = openings[term - 1], openings[term]
+    where = {"dataset": dataset, "after": after, "before": before}
+    ends = reading.ask("read_ends", **where)
+    details = dict[int, Detail]()
     if _OF_REQUESTS & {*by}:
-        for charge in read_charges(reading, dataset, after, before):
-            if charge.ended is not None:
-                body, end = charge.body, charge.ended
-                way = find_way(end.kind, end.text)
-                facts = name_facts(body, end.at, charge.writer)
-                posted = find_posted(end.kind, end.postings)
-                yield Spent(facts, end.at, posted, way, charge.step, charge.flow)
-    else:
-        where = {"dataset": dataset, "after": after, "before": before}
-        for step, flow, kind, at, text, body in reading.ask("read_ends", **where):
-            facts = {"flow": flow or "-", "step": step, "week": name_week(at)}
-            posted = find_posted(kind, text)
-            yield Spent(facts, at, posted, find_way(kind, body), step, flow)
+        details = read_details(reading, dataset, (columns[0] for columns in ends))
+    for number, step, flow, kind, at, text, body in ends:
+        facts = {"flow": flow or "-", "step": step, "week": name_week(at)}
+        if number in details:
+            facts = name_facts(details[number].body, at, details[number].writer)
+        posted = find_posted(kind, text)
+        yield Spent(facts, at, posted, find_way(kind, body), step, flow)
     for waiting in reading.open_charges:
         row, way = waiting.charge, "" if waiting.alive else _FORFEITED
         amounts = {name: held.amount for name, held in row.amounts.items()}
@@ -227,45 +224,78 @@ def usage(
         opened = reading.find_openings(dataset)[-1]
         # Parts of windows belong to all terms.
         after = 0 if any(gate.window for gate in gates.values()) else opened
-        rows = reading.ask("read_postings", dataset=dataset, after=after)
-        where = {"dataset": dataset, "after": opened}
-        refused = reading.ask("read_refused_accounts", **where)
-        return {
-            name: find_points(reading, gate, rows, refused, most)
-            for name, gate in gates.items()
-        }
+        where = {"dataset": dataset, "after": after}
+        lines = {name: Curve(g.rule.zero().amounts) for name, g in gates.items()}
+        for number, kind, at, charge, text in reading.ask("read_postings", **where):
+            changes = read_postings(text)
+            for name in lines.keys() & changes.keys():
+                lines[name].add(number, kind, at, charge, changes[name])
+        for row in reading.ask("read_refused_accounts", dataset=dataset, after=opened):
+            body = json.loads(row[4])
+            for name in lines.keys() & {*body.get("accounts", body.get("halts"))}:
+                lines[name].refusals.append((*row[:4], body.get("key_text")))
+        drawn = {name: line.draw(most) for name, line in lines.items()}
+        charges = (point.charge for line in drawn.values() for point in line)
+        requests = reading.requests(charges)
+    return {
+        name: [describe_point(gates[name], point, requests) for point in line]
+        for name, line in drawn.items()
+    }
 
 
-def find_points(
-    reading: Reading, gate: Gate, rows: list[Any], refused: list[Any], most: int
-) -> list[Usage]:
-    """Return the points of an account: every n-th, the newest, and its refusals."""
-    name, used = gate.id, gate.rule.zero().amounts
-    points = list[tuple[int, str, str, str | None, Amounts]]()
-    for number, kind, at, charge, text in rows:
-        if name in text and (change := read_postings(text).get(name)) is not None:
-            used = sum_amounts(used, sum_amounts(*change))
-            points.append((number, kind, at, charge, used))
-    stride = max(1, -(-len(points) // (2 * most)))
-    drawn = {point[0]: point for point in points[stride - 1 :: stride] + points[-1:]}
-    bodies = [(row, json.loads(row[4])) for row in refused]
-    own = [(row, b) for row, b in bodies if name in b.get("accounts", b.get("halts"))]
-    texts = {row[0]: body.get("key_text") for row, body in own[:most]}
-    numbers = [point[0] for point in points]
-    for number, kind, at, charge, _ in (row for row, _ in own[:most]):
-        # A refusal is drawn on the line: it changes no use.
-        place = bisect(numbers, number)
-        before = points[place - 1][4] if place else gate.rule.zero().amounts
-        drawn[number] = (number, kind, at, charge, before)
-    requests = reading.requests(point[3] for point in drawn.values())
-    return [
-        Usage(
-            seq=number,
-            kind=kind,
-            used_fraction=gate.used_share(Tally(amounts)) or 0.0,
-            release_key=requests.get(charge or "", {}).get("release_key")
-            or texts.get(number),
-            at=at,
-        )
-        for number, (_, kind, at, charge, amounts) in sorted(drawn.items())
-    ]
+def describe_point(
+    gate: Gate, point: Point, requests: Mapping[str, Mapping[str, Any]]
+) -> Usage:
+    """Return how much of a budget was used after an entry."""
+    request = requests.get(point.charge or "", {})
+    return Usage(
+        seq=point.number,
+        kind=point.kind,
+        used_fraction=gate.used_share(Tally(point.used)) or 0.0,
+        release_key=request.get("release_key") or point.key,
+        at=point.at,
+    )
+
+
+class Point(NamedTuple):
+    """What an account had used after an entry.
+
+    Attributes:
+        used: Settled and held; of a refusal as before it.
+        key: Release key of a refused step.
+    """
+
+    number: int
+    kind: str
+    at: str
+    charge: str | None
+    used: Amounts
+    key: str | None = None
+
+
+class Curve:
+    """The points of an account, oldest first, and its refusals, newest first."""
+
+    def __init__(self, zero: Amounts) -> None:
+        self.zero, self.points, self.refusals = zero, list[Point](), list[Any]()
+
+    def add(
+        self, number: int, kind: str, at: str, charge: str | None, change: Posting
+    ) -> None:
+        """Add a posting."""
+        used = self.points[-1].used if self.points else self.zero
+        after = sum_amounts(used, sum_amounts(*change))
+        self.points.append(Point(number, kind, at, charge, after))
+
+    def draw(self, most: int) -> list[Point]:
+        """Return every n-th point, the newest, and the newest refusals."""
+        points = self.points
+        stride = max(1, -(-len(points) // (2 * most)))
+        drawn = {point.number: point for point in points[stride - 1 :: stride]}
+        drawn |= {point.number: point for point in points[-1:]}
+        for number, kind, at, charge, key in self.refusals[:most]:
+            # A refusal is drawn on the line: it changes no use.
+            place = bisect(points, number, key=lambda point: point.number)
+            used = points[place - 1].used if place else self.zero
+            drawn[number] = Point(number, kind, at, charge, used, key)
+        return [point for _, point in sorted(drawn.items())]
