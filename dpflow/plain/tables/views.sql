@@ -102,13 +102,10 @@ JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.num
 
 -- Charges of a dataset, without what they cost; every run is found by them.
 -- name: read_run_charges
-SELECT part.reserve_number, made.at, ended.kind,
-    CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END, charge.id, charge.step,
-    charge.flow, charge.run, release.key_text
+SELECT part.reserve_number, part.charge, part.flow, charge.run, release.key_text,
+    ended.kind, ended.at, CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
 LEFT JOIN journal AS ended
     ON ended.dataset = part.dataset AND ended.number = part.end_number
 LEFT JOIN release ON release.key = charge.release_key
@@ -144,6 +141,11 @@ JOIN journal AS ended
     ON ended.dataset = part.dataset AND ended.number = part.end_number
 WHERE part.dataset = :dataset AND part.reserve_number > :after
     AND part.reserve_number < :before;
+
+-- name: read_release_keys
+SELECT charge.id, release.key_text
+FROM charge JOIN release ON release.key = charge.release_key
+WHERE charge.id IN (SELECT value FROM json_each(:charges));
 
 -- name: read_postings
 SELECT number, kind, at, charge, postings

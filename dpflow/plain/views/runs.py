@@ -36,12 +36,14 @@ class Detail(NamedTuple):
     """What a charge cost, as the journal of one of its datasets has it.
 
     Attributes:
+        at: The time when it was made, a label.
         end_number: Number of the entry that ended it; None while it is open.
         body: Facts of its request and of its end.
         posted: What its end settled, by account of the dataset and its population.
     """
 
     charge: Charge
+    at: str
     writer: str
     end_number: int | None
     body: dict[str, Any]
@@ -50,7 +52,7 @@ class Detail(NamedTuple):
     @classmethod
     def from_columns(cls, columns: tuple[Any, ...]) -> Detail:
         """Read the columns of `read_charge_lines`."""
-        (writer, number, text), postings = columns[2:5], columns[5:7]
+        (at, writer, number, text), postings = columns[1:5], columns[5:7]
         charge = Charge.from_columns(tuple(columns[7:]))
         body = describe_charge(charge)
         if number is not None:
@@ -59,7 +61,7 @@ class Detail(NamedTuple):
             body |= json.loads(text)
         changes = (read_postings(each) for each in postings if each is not None)
         posted = {name: done for each in changes for name, (done, _) in each.items()}
-        return cls(charge, writer, number, body, posted)
+        return cls(charge, at, writer, number, body, posted)
 
 
 def read_details(
@@ -85,23 +87,26 @@ class JournalCharge:
 
     Attributes:
         number: Number of the entry that made it.
-        at: The time of that entry, a label.
+        key: Its release key for people.
         end: Kind of the entry that ended it; None while it is open.
         failed: True if the step failed.
-        key: Its release key for people.
         detail: What it cost; None until somebody asks for its run.
     """
 
     def __init__(self, columns: tuple[Any, ...]) -> None:
         self.number: int
-        self.end: str | None
-        self.at, self.id, self.step = str(columns[1]), str(columns[4]), columns[5]
         self.flow: str | None
         self.run: str | None
         self.key: str | None
-        self.number, _, self.end, self.failed = columns[:4]
-        self.flow, self.run, self.key = columns[6:]
+        self.end: str | None
+        self.number, self.id, self.flow, self.run, self.key, self.end = columns[:6]
+        self._ended_at, self.failed = columns[6:]
         self.detail: Detail | None = None
+
+    @property
+    def at(self) -> str:
+        """The time when it was made or, of an older run, when it ended; a label."""
+        return str(self.detail.at if self.detail else self._ended_at)
 
     @property
     def read(self) -> Detail:

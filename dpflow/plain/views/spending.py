@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from operator import add
 from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import Filter
@@ -25,7 +25,7 @@ from dpflow.ledger.views.spending import (
 )
 from dpflow.ledger.views.spending import GROUPS as GROUPS  # noqa: PLC0414
 from dpflow.plain.tables.loaded import sum_amounts
-from dpflow.plain.tables.rows import Entry, Posting
+from dpflow.plain.tables.rows import Entry
 from dpflow.plain.views.reading import (
     ENDLESS,
     Body,
@@ -225,43 +225,36 @@ def usage(
         # Parts of windows belong to all terms.
         after = 0 if any(gate.window for gate in gates.values()) else opened
         where = {"dataset": dataset, "after": after}
-        lines = {name: Curve(g.rule.zero().amounts) for name, g in gates.items()}
+        refused = reading.ask("read_refused_accounts", dataset=dataset, after=opened)
+        lines = {name: Curve(gate, refused, most) for name, gate in gates.items()}
         for number, kind, at, charge, text in reading.ask("read_postings", **where):
-            changes = read_postings(text)
-            for name in lines.keys() & changes.keys():
-                lines[name].add(number, kind, at, charge, changes[name])
-        for row in reading.ask("read_refused_accounts", dataset=dataset, after=opened):
-            body = json.loads(row[4])
-            for name in lines.keys() & {*body.get("accounts", body.get("halts"))}:
-                lines[name].refusals.append((*row[:4], body.get("key_text")))
-        drawn = {name: line.draw(most) for name, line in lines.items()}
-        charges = (point.charge for line in drawn.values() for point in line)
-        requests = reading.requests(charges)
+            entry = number, kind, at, charge
+            for name, change in read_changes(text):
+                if name in lines:
+                    lines[name].add(entry, change)
+            for line in lines.values() if kind == "refuse" else ():
+                if number in line.refusals:
+                    line.draw(entry, line.refusals[number])
+        drawn = {name: line.end() for name, line in lines.items()}
+        charges = [point.charge for line in drawn.values() for point in line]
+        keys = dict(reading.ask("read_release_keys", charges=[*filter(None, charges)]))
     return {
-        name: [describe_point(gates[name], point, requests) for point in line]
+        name: [describe_point(gates[name], point, keys) for point in line]
         for name, line in drawn.items()
     }
 
 
-def describe_point(
-    gate: Gate, point: Point, requests: Mapping[str, Mapping[str, Any]]
-) -> Usage:
-    """Return how much of a budget was used after an entry."""
-    request = requests.get(point.charge or "", {})
-    return Usage(
-        seq=point.number,
-        kind=point.kind,
-        used_fraction=gate.used_share(Tally(point.used)) or 0.0,
-        release_key=request.get("release_key") or point.key,
-        at=point.at,
-    )
+@lru_cache(maxsize=4096)
+def read_changes(text: str) -> list[tuple[str, Amounts]]:
+    """Return by how much an entry changed what accounts use."""
+    return [(n, sum_amounts(*change)) for n, change in read_postings(text).items()]
 
 
 class Point(NamedTuple):
     """What an account had used after an entry.
 
     Attributes:
-        used: Settled and held; of a refusal as before it.
+        used: Settled and held.
         key: Release key of a refused step.
     """
 
@@ -274,28 +267,57 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The points of an account, oldest first, and its refusals, newest first."""
+    """The points of an account, oldest first: every n-th, the newest, its refusals.
 
-    def __init__(self, zero: Amounts) -> None:
-        self.zero, self.points, self.refusals = zero, list[Point](), list[Any]()
+    Args:
+        gate: The account.
+        refused: Columns of refusals, newest first.
+        most: Largest number of refusals, and half that of other points.
 
-    def add(
-        self, number: int, kind: str, at: str, charge: str | None, change: Posting
-    ) -> None:
+    Attributes:
+        refusals: Release keys of refused steps, by the number of the entry.
+    """
+
+    def __init__(self, gate: Gate, refused: Iterable[Any], most: int) -> None:
+        self.used: Amounts = gate.rule.zero().amounts
+        # The version of an account is the number of its postings.
+        row: Any = gate.row
+        self._stride = max(1, -(-(row.version if row else 0) // (2 * most)))
+        self._count, self._last = 0, (0, "", "", None)
+        self._points = list[Point]()
+        refusals = list[tuple[int, str | None]]()
+        for number, *_, text in refused:
+            body = json.loads(text)
+            if gate.id in body.get("accounts", body.get("halts", ())):
+                refusals.append((number, body.get("key_text")))
+        self.refusals = dict(refusals[:most])
+
+    def add(self, entry: Any, change: Amounts) -> None:
         """Add a posting."""
-        used = self.points[-1].used if self.points else self.zero
-        after = sum_amounts(used, sum_amounts(*change))
-        self.points.append(Point(number, kind, at, charge, after))
+        self.used = tuple(map(add, self.used, change))
+        self._count, self._last = self._count + 1, entry
+        if self._count % self._stride == 0:
+            self.draw(entry)
 
-    def draw(self, most: int) -> list[Point]:
-        """Return every n-th point, the newest, and the newest refusals."""
-        points = self.points
-        stride = max(1, -(-len(points) // (2 * most)))
-        drawn = {point.number: point for point in points[stride - 1 :: stride]}
-        drawn |= {point.number: point for point in points[-1:]}
-        for number, kind, at, charge, key in self.refusals[:most]:
-            # A refusal is drawn on the line: it changes no use.
-            place = bisect(points, number, key=lambda point: point.number)
-            used = points[place - 1].used if place else self.zero
-            drawn[number] = Point(number, kind, at, charge, used, key)
-        return [point for _, point in sorted(drawn.items())]
+    def draw(self, entry: Any, key: str | None = None) -> None:
+        """Add a point; a refusal changes no use."""
+        self._points.append(Point(*entry, self.used, key))
+
+    def end(self) -> list[Point]:
+        """Return the points."""
+        points = {point.number: point for point in self._points}
+        if self._count:
+            number, kind, at, charge = self._last
+            points.setdefault(number, Point(number, kind, at, charge, self.used))
+        return [point for _, point in sorted(points.items())]
+
+
+def describe_point(gate: Gate, point: Point, keys: Mapping[str, str]) -> Usage:
+    """Return how much of a budget was used after an entry."""
+    return Usage(
+        seq=point.number,
+        kind=point.kind,
+        used_fraction=gate.used_share(Tally(point.used)) or 0.0,
+        release_key=keys.get(point.charge or "") or point.key,
+        at=point.at,
+    )
