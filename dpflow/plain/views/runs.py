@@ -12,7 +12,7 @@ from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.decision.gates import Gate
 from dpflow.ledger.entry import Amounts
-from dpflow.ledger.views.runs import RECENT, RunCharge
+from dpflow.ledger.views.runs import RunCharge
 from dpflow.plain.decisions.decision import negative
 from dpflow.plain.tables.loaded import sum_amounts
 from dpflow.plain.tables.rows import Charge, Entry, Term
@@ -26,6 +26,8 @@ from dpflow.plain.views.reading import (
 )
 from dpflow.policy.population import population_of
 
+#: Number of entries of a dataset's newest term that are read for its newest runs.
+RECENT = 10_000
 #: So many complete runs of a flow are read with what they cost.
 LAST_RUNS = 5
 #: Number of charges that are read together.

@@ -283,7 +283,8 @@ class Curve:
         # The version of an account is the number of its postings.
         row: Any = gate.row
         self._stride = max(1, -(-(row.version if row else 0) // (2 * most)))
-        self._count, self._last = 0, (0, "", "", None)
+        self._count = 0
+        self._last: Any = None
         self._points = list[Point]()
         refusals = list[tuple[int, str | None]]()
         for number, *_, text in refused:
