@@ -173,7 +173,7 @@ def ask_spending(modules: Any, ledger: Any) -> Iterator[Any]:
                 yield sorted((g.account, g.group, g.charges, g.amount) for g in groups)
                 yield sorted((s.what, s.step, str(s.flow), s.times) for s in odd)
         ids = [*accounts.standing_gates(ledger, name)]
-        for account, points in general.usage(ledger, name, ids, most=100).items():
+        for account, points in general.usage(ledger, name, ids, most=500).items():
             found = [(p.kind, p.used_fraction, p.release_key) for p in points]
             yield account, [p for p in found if p[0] not in ("settle", "void")]
         # A void that could not return all is no step any more.

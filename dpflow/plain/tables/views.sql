@@ -148,17 +148,15 @@ FROM charge JOIN release ON release.key = charge.release_key
 WHERE charge.id IN (SELECT value FROM json_each(:charges));
 
 -- name: read_postings
-SELECT number, kind, at, charge, postings
+SELECT number, postings
 FROM journal
 WHERE dataset = :dataset AND number > :after
 ORDER BY number;
 
--- name: read_refused_accounts
-SELECT number, kind, at, charge, body
+-- name: read_entries_at
+SELECT number, kind, at, charge
 FROM journal
-WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
-    AND dataset = :dataset AND number > :after
-ORDER BY number DESC;
+WHERE dataset = :dataset AND number IN (SELECT value FROM json_each(:numbers));
 
 -- Entries that raised an alert.
 -- name: read_alerts

@@ -178,7 +178,7 @@ def add_later_changes(reading: Reading, lines: list[Line]) -> list[Line]:
         }
         found = reading.ask("read_postings", dataset=name, after=min(own))
         later = dict[str, Posting]()
-        for number, _, _, _, text in reversed([(min(own), "", "", "", "{}"), *found]):
+        for number, text in reversed([(min(own), "{}"), *found]):
             account = own.get(number)
             if account is not None and account in later:
                 changes[name, number, account] = later[account]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
@@ -198,6 +198,13 @@ def find_way(kind: str, text: str) -> str:
 # Use after each entry
 
 
+class Point(NamedTuple):
+    """What an account had used, settled and held, after an entry."""
+
+    number: int
+    used: Amounts
+
+
 def usage(
     source: Source, dataset: str, names: Collection[str], *, most: int
 ) -> dict[str, list[Usage]]:
@@ -207,118 +214,93 @@ def usage(
         source: The ledger to read.
         dataset: A dataset or population.
         names: The accounts.
-        most: About half the number of points of each, spread evenly with the newest
-            among them, and the largest number of refusals.
+        most: About the number of points of each, spread evenly with the newest among
+            them, and the largest number of refusals.
 
     Returns:
         The points of each account, oldest first.
     """
     with open_reading(source) as reading:
-        gates = {
-            name: gate
-            for name, gate in reading.newest_gates(dataset).items()
-            if name in names
-        }
+        newest = reading.newest_gates(dataset)
+        gates = {name: gate for name, gate in newest.items() if name in names}
         if not gates:
             return {}
         opened = reading.find_openings(dataset)[-1]
+        refused = list_refused(reading, dataset, opened)
         # Parts of windows belong to all terms.
         after = 0 if any(gate.window for gate in gates.values()) else opened
-        where = {"dataset": dataset, "after": after}
-        refused = reading.ask("read_refused_accounts", dataset=dataset, after=opened)
-        lines = {name: Curve(gate, refused, most) for name, gate in gates.items()}
-        for number, kind, at, charge, text in reading.ask("read_postings", **where):
-            entry = number, kind, at, charge
-            for name, change in read_changes(text):
-                if name in lines:
-                    lines[name].add(entry, change)
-            for line in lines.values() if kind == "refuse" else ():
-                if number in line.refusals:
-                    line.draw(entry, line.refusals[number])
-        drawn = {name: line.end() for name, line in lines.items()}
-        charges = [point.charge for line in drawn.values() for point in line]
-        keys = dict(reading.ask("read_release_keys", charges=[*filter(None, charges)]))
+        rows = reading.ask("read_postings", dataset=dataset, after=after)
+        drawn = {name: dict(line[:most]) for name, line in refused.items()}
+        points = draw_points(gates, rows, drawn, most)
+        numbers = sorted({p.number for line in points.values() for p in line})
+        found = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
+        entries = {columns[0]: columns for columns in found}
+        charges = [charge for *_, charge in found if charge is not None]
+        keys = dict(reading.ask("read_release_keys", charges=charges))
     return {
-        name: [describe_point(gates[name], point, keys) for point in line]
-        for name, line in drawn.items()
+        name: [
+            Usage(
+                seq=number,
+                kind=entries[number][1],
+                used_fraction=gates[name].used_share(Tally(used)) or 0.0,
+                release_key=keys.get(entries[number][3])
+                or drawn.get(name, {}).get(number),
+                at=entries[number][2],
+            )
+            for number, used in line
+        ]
+        for name, line in points.items()
     }
 
 
-@lru_cache(maxsize=4096)
-def read_changes(text: str) -> list[tuple[str, Amounts]]:
-    """Return by how much an entry changed what accounts use."""
-    return [(n, sum_amounts(*change)) for n, change in read_postings(text).items()]
+def list_refused(
+    reading: Reading, dataset: str, after: int
+) -> dict[str, list[tuple[int, str | None]]]:
+    """Return number and release key of refusals by each account, newest first."""
+    refused = defaultdict[str, list[tuple[int, str | None]]](list)
+    where = reading.find_range(dataset)
+    for columns in reading.ask("read_refusals", **where, limit=ENDLESS):
+        entry = Entry(*columns)
+        body = json.loads(entry.body)
+        for name in body.get("accounts", body.get("halts", ())):
+            if entry.number > after:
+                refused[name].append((entry.number, body.get("key_text")))
+    return refused
 
 
-class Point(NamedTuple):
-    """What an account had used after an entry.
-
-    Attributes:
-        used: Settled and held.
-        key: Release key of a refused step.
-    """
-
-    number: int
-    kind: str
-    at: str
-    charge: str | None
-    used: Amounts
-    key: str | None = None
-
-
-class Curve:
-    """The points of an account, oldest first: every n-th, the newest, its refusals.
+def draw_points(
+    gates: Mapping[str, Gate],
+    rows: Sequence[tuple[int, str]],
+    refused: Mapping[str, Collection[int]],
+    most: int,
+) -> dict[str, list[Point]]:
+    """Return points of accounts, the newest among them, and at their refusals.
 
     Args:
-        gate: The account.
-        refused: Columns of refusals, newest first.
-        most: Largest number of refusals, and half that of other points.
-
-    Attributes:
-        refusals: Release keys of refused steps, by the number of the entry.
+        gates: The accounts.
+        rows: Numbers and postings of all entries, oldest first.
+        refused: Numbers of refusals by account.
+        most: About the number of points of each.
     """
-
-    def __init__(self, gate: Gate, refused: Iterable[Any], most: int) -> None:
-        self.used: Amounts = gate.rule.zero().amounts
-        # The version of an account is the number of its postings.
-        row: Any = gate.row
-        self._stride = max(1, -(-(row.version if row else 0) // (2 * most)))
-        self._count = 0
-        self._last: Any = None
-        self._points = list[Point]()
-        refusals = list[tuple[int, str | None]]()
-        for number, *_, text in refused:
-            body = json.loads(text)
-            if gate.id in body.get("accounts", body.get("halts", ())):
-                refusals.append((number, body.get("key_text")))
-        self.refusals = dict(refusals[:most])
-
-    def add(self, entry: Any, change: Amounts) -> None:
-        """Add a posting."""
-        self.used = tuple(map(add, self.used, change))
-        self._count, self._last = self._count + 1, entry
-        if self._count % self._stride == 0:
-            self.draw(entry)
-
-    def draw(self, entry: Any, key: str | None = None) -> None:
-        """Add a point; a refusal changes no use."""
-        self._points.append(Point(*entry, self.used, key))
-
-    def end(self) -> list[Point]:
-        """Return the points."""
-        points = {point.number: point for point in self._points}
-        if self._count:
-            number, kind, at, charge = self._last
-            points.setdefault(number, Point(number, kind, at, charge, self.used))
-        return [point for _, point in sorted(points.items())]
-
-
-def describe_point(gate: Gate, point: Point, keys: Mapping[str, str]) -> Usage:
-    """Return how much of a budget was used after an entry."""
-    return Usage(
-        seq=point.number,
-        kind=point.kind,
-        used_fraction=gate.used_share(Tally(point.used)) or 0.0,
-        release_key=keys.get(point.charge or "") or point.key,
-        at=point.at,
-    )
+    used = {name: gate.rule.zero().amounts for name, gate in gates.items()}
+    points: dict[str, list[Point]] = {name: [] for name in gates}
+    marked = {number for numbers in refused.values() for number in numbers}
+    stride, start = max(1, -(-len(rows) // most)), 0
+    for end, (number, _) in enumerate(rows, 1):
+        if end % stride and end < len(rows) and number not in marked:
+            continue
+        # Most entries post the same amounts.
+        newest = {text: place for place, text in rows[start:end]}
+        last = dict[str, int]()
+        for text, times in Counter(text for _, text in rows[start:end]).items():
+            for name, change in read_postings(text).items():
+                if name in used:
+                    more = (times * each for each in sum_amounts(*change))
+                    used[name] = tuple(map(add, used[name], more))
+                    last[name] = max(last.get(name, 0), newest[text])
+        # A refusal is drawn on the line: it changes no use.
+        last |= {name: number for name in used if number in refused.get(name, ())}
+        for name, place in last.items():
+            points[name].append(Point(place, used[name]))
+        start = end
+    return points
