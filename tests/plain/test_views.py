@@ -339,6 +339,14 @@ def test_what_people_decided_has_one_line_each(ledger: Ledger) -> None:
     assert lines[2].amount["epsilon"] == "0.2"
 
 
+def test_accounts_that_were_charged_last_are_known(ledger: Ledger) -> None:
+    """By the numbers of their newest entries, of one dataset."""
+    for region in ("east", "west", "east"):
+        charged(ledger, "0.1", policy=DIVIDED, partitions=(region,), flow="daily")
+    newest = NEW[3].find_newest_entries(ledger, "a")
+    assert newest["a#1/partition/east"] > newest["a#1/partition/west"]
+
+
 def test_alerts_name_the_threshold_and_its_time(ledger: Ledger) -> None:
     """Those of settled amounts, each once, the newest first."""
     policy = make_policy(alerts="[0.5, 0.8]")
@@ -472,3 +480,37 @@ def test_an_answer_is_of_one_moment(tmp_path: Path) -> None:
         # The secret is read in the same snapshot.
         assert NEW[2].release_values(reading, NEW[2].releases(reading)) == {}
     assert views.accounts(ledger) != before
+
+
+def test_a_status_asks_a_few_questions(tmp_path: Path) -> None:
+    """Their number is that of one snapshot, however much was charged."""
+    ledger = make(tmp_path / "ledger.db")
+    fields = {"policy": MEMBER, "populations": (POPULATION,)}
+
+    def count() -> int:
+        with views.open_reading(ledger) as reading:
+            asked, run = list[Any](), reading.transaction.run
+
+            def note(questions: Any) -> list[list[Any]]:
+                asked.extend(questions)
+                return run(questions)
+
+            reading.transaction.run = note  # type: ignore[method-assign]
+            for standing in NEW[1].standings(reading, PolicySet({})):
+                name = standing.dataset
+                runs = NEW[4].dataset_runs(reading, name)
+                for each in runs.runs[-5:]:
+                    NEW[4].run_charges(reading, name, each)
+                views.halts(reading, name)
+                views.terms(reading, name)
+                views.accounts(reading, name)
+            views.refusals(reading)
+        return len(asked)
+
+    charged(ledger, "0.01", flow="f", flow_run="r", **fields)
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "9", flow="f", flow_run="r", enclosing_runs=("r",), **fields)
+    before = count()
+    for number in range(5):
+        charged(ledger, "0.01", flow="f", flow_run=f"r{number}", **fields)
+    assert count() == before <= 12

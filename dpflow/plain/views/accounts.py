@@ -171,7 +171,8 @@ def alerts(source: Source, dataset: str) -> list[AlertView]:
     """Return the alerts that accounts of a newest term raised, newest first."""
     with open_reading(source) as reading:
         gates = reading.newest_gates(dataset)
-        raised = {name for name, g in gates.items() if g.row and _alerted(g.row)}
+        rows: dict[str, Any] = {name: gate.row for name, gate in gates.items()}
+        raised = {name for name, row in rows.items() if row and row.alerted}
         if not raised:
             return []
         # Parts of windows belong to all terms.
@@ -188,11 +189,6 @@ def alerts(source: Source, dataset: str) -> list[AlertView]:
         for account, threshold in sorted(json.loads(body).get("alerts", {}).items())
         if account in raised
     ]
-
-
-def _alerted(row: Any) -> str | None:
-    alerted: str | None = row.alerted
-    return alerted
 
 
 # Terms
@@ -246,35 +242,30 @@ def find_past(reading: Reading, dataset: str, number: int) -> Rows:
 
     Of an account only matters that it is there, and whether it is overdrawn.
     """
-    openings = reading.find_openings(dataset)
-    past, overdrawn = Rows(), set[str]()
-    row = reading.rows.book(dataset)._replace(term=0, frozen=None)
+    past, row = Rows(), reading.rows.book(dataset)._replace(term=0, frozen=None)
+    charged, overdrawn = set[str](), set[str]()
     for entry in reading.decisions(dataset):
+        body = json.loads(entry.body)
         if entry.number > number:
             break
-        body = json.loads(entry.body)
-        if entry.kind in ("open", "tighten", "access"):
-            stated = body["term"]
-            row = row._replace(term=stated["number"])
-            term = Term(dataset, row.term, entry.number, stated)
+        if "term" in body:
+            row = row._replace(term=body["term"]["number"])
+            term = Term(dataset, row.term, entry.number, body["term"])
             past.known_terms[dataset, row.term] = term
-        elif entry.kind in ("freeze", "unfreeze"):
-            row = row._replace(frozen=body["frozen"])
+        row = row._replace(frozen=body.get("frozen", row.frozen))
         overdrawn.update(body.get("overdrawn", ()))
-        if entry.kind in ("adjust", "repair"):
-            wholes = {f"{dataset}#{split(n)[1]}" for n in read_postings(entry.postings)}
-            past.account_rows |= {name: Account(name, (), ()) for name in wholes}
+        charged |= {f"{dataset}#{split(n)[1]}" for n in read_postings(entry.postings)}
+    openings = [*reading.find_openings(dataset), number]
+    for place, opened in enumerate(openings[:-1], 1):
+        where = {"dataset": dataset, "after": opened, "before": number}
+        if place < row.term:
+            where["before"] = openings[place]
+        if reading.ask("read_first_charges", **where):
+            charged.add(f"{dataset}#{place}")
+    rows = [Account(name, (), ()) for name in charged - overdrawn]
+    rows += [Account(name, (), (), overdrawn=1) for name in overdrawn]
+    past.account_rows = {account.id: account for account in rows}
     past.datasets[dataset] = row
-    for place, opened in enumerate(openings, 1):
-        last = min([number, *(n for n in openings if n > opened)])
-        charged = reading.ask(
-            "read_first_charges", dataset=dataset, after=opened, before=last
-        )
-        if charged:
-            whole = f"{dataset}#{place}"
-            past.account_rows[whole] = Account(whole, (), ())
-    for name in overdrawn:
-        past.account_rows[name] = Account(name, (), (), overdrawn=1)
     return past
 
 

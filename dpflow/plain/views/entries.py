@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
@@ -28,7 +28,9 @@ from dpflow.plain.views.reading import (
     Source,
     describe_charge,
     describe_entry,
+    merge_newest,
     open_reading,
+    order_of_time,
     read_postings,
 )
 from dpflow.policy.population import PREFIX
@@ -102,8 +104,7 @@ def list_lines(
         read_back(reading, [Entry(*columns) for columns in page], size)
         for _, page in groupby(newest, key=lambda columns: columns[0])
     ]
-    # The clock may jump: entries of one dataset stay in the order of its journal.
-    entries = merge(*pages, key=lambda entry: (entry.at, entry.dataset), reverse=True)
+    entries = merge(*pages, key=order_of_time, reverse=True)
     terms = {name: row.term for name, row in reading.rows.datasets.items()}
     later, lines = dict[str, Posting](), list[Line]()
     for entry in entries:
@@ -133,37 +134,22 @@ def read_back(reading: Reading, page: list[Entry], size: int) -> Iterator[Entry]
 
 def list_decisions(reading: Reading, dataset: str | None, limit: int) -> list[Line]:
     """Return a line for each decision of people, newest first."""
-    chosen = list[Line]()
-    seen = set[tuple[str, str]]()
+    chosen, seen = list[Entry](), set[tuple[str, str]]()
+    opened, terms = defaultdict[str, int](int), dict[tuple[str, int], int]()
+    # A charge of several datasets is one decision; a member's line stands for it.
     every = reading.decisions(dataset)
-    opened = defaultdict[str, int](int)
-    terms = dict[tuple[str, int], int]()
-    for entry in every:
+    for entry in sorted(every, key=lambda entry: entry.dataset.startswith(PREFIX)):
         opened[entry.dataset] += entry.kind == "open"
         terms[entry.dataset, entry.number] = opened[entry.dataset]
-    # A charge of several datasets is one decision; a member's line stands for it.
-    first = sorted(every, key=lambda e: (e.dataset.startswith(PREFIX), e.dataset))
-    for entry in first:
-        command = entry.command, entry.kind
-        if entry.kind not in DECIDES and command in seen:
-            continue
-        seen.add(command)
+        if entry.kind in DECIDES or (entry.command, entry.kind) not in seen:
+            chosen.append(entry)
+        seen.add((entry.command, entry.kind))
+    lines = list[Line]()
+    for entry in islice(merge_newest(reversed(chosen)), limit):
         names = list_accounts(entry, terms[entry.dataset, entry.number])
         alone = [name for name in names if stands_alone(entry, name, dataset)]
-        chosen.append(Line(entry, min(alone or names), None))
-    chosen.sort(key=lambda line: line.entry.number, reverse=True)
-    by_dataset = defaultdict[str, list[Line]](list)
-    for line in chosen:
-        by_dataset[line.entry.dataset].append(line)
-    newest = merge(
-        *by_dataset.values(), key=lambda line: _place(line.entry), reverse=True
-    )
-    lines = [line for line, _ in zip(newest, range(limit), strict=False)]
+        lines.append(Line(entry, min(alone or names), None))
     return add_later_changes(reading, lines)
-
-
-def _place(entry: Entry) -> tuple[str, str]:
-    return entry.at, entry.dataset
 
 
 def add_later_changes(reading: Reading, lines: list[Line]) -> list[Line]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, lru_cache
+from heapq import merge
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt
@@ -77,8 +78,8 @@ class Reading:
         self._loaded: dict[str, set[str]] = {}
         self._gates: dict[str, dict[str, Gate]] = {}
         self._decisions: dict[str, list[Entry]] = {}
-        #: Runs of datasets, by dataset and number of entries.
-        self.runs: dict[tuple[str, int], Any] = {}
+        #: Answers of views that several others ask for.
+        self.remembered: dict[tuple[Any, ...], Any] = {}
         self.digests = Digests(self)  # type: ignore[arg-type]
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
@@ -261,6 +262,25 @@ def _read_changes(text: str) -> Changes:
 
 
 _read_short = lru_cache(maxsize=4096)(_read_changes)
+
+
+def merge_newest(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield entries of several datasets, newest first.
+
+    The clock may jump: entries of one dataset stay in the order of its journal.
+
+    Args:
+        entries: Those of each dataset, newest first.
+    """
+    by_dataset = dict[str, list[Entry]]()
+    for entry in entries:
+        by_dataset.setdefault(entry.dataset, []).append(entry)
+    return merge(*by_dataset.values(), key=order_of_time, reverse=True)
+
+
+def order_of_time(entry: Entry) -> tuple[str, str]:
+    """Return what entries of several datasets are ordered by."""
+    return entry.at, entry.dataset
 
 
 def describe_charge(charge: Charge) -> dict[str, Any]:

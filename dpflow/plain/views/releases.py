@@ -27,6 +27,7 @@ from dpflow.plain.views.reading import (
     Reading,
     Source,
     describe_entry,
+    merge_newest,
     open_reading,
 )
 from dpflow.policy.population import PREFIX
@@ -232,14 +233,15 @@ def refusals(
         limit: Largest number of entries that are read of each dataset.
     """
     with open_reading(source) as reading:
-        where = reading.find_range(dataset)
-        found = reading.ask("read_refusals", **where, limit=limit)
-    by_dataset = dict[str, list[Entry]]()
-    for columns in found:
-        by_dataset.setdefault(columns[0], []).append(Entry(*columns))
-    # The clock may jump: entries of one dataset stay in the order of its journal.
-    entries = merge(*by_dataset.values(), key=lambda e: (e.at, e.dataset), reverse=True)
-    return list(islice(describe_refusals(entries), limit))
+        key = "refusals", dataset, limit
+        if key not in reading.remembered:
+            where = reading.find_range(dataset)
+            found = reading.ask("read_refusals", **where, limit=limit)
+            entries = merge_newest(Entry(*columns) for columns in found)
+            views = list(islice(describe_refusals(entries), limit))
+            reading.remembered[key] = views
+        refused: list[RefusalView] = reading.remembered[key]
+        return refused
 
 
 def describe_refusals(entries: Iterable[Entry]) -> Iterator[RefusalView]:

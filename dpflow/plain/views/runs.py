@@ -218,9 +218,10 @@ def dataset_runs(
         term = reading.newest(dataset)
         if term is None:
             return None
-        if (dataset, most) not in reading.runs:
-            reading.runs[dataset, most] = _read_runs(reading, dataset, term, most)
-        runs: DatasetRuns = reading.runs[dataset, most]
+        key = "runs", dataset, most
+        if key not in reading.remembered:
+            reading.remembered[key] = _read_runs(reading, dataset, term, most)
+        runs: DatasetRuns = reading.remembered[key]
         return runs
 
 

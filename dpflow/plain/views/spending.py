@@ -38,6 +38,8 @@ from dpflow.plain.views.reading import (
 )
 from dpflow.plain.views.runs import Detail, read_details
 
+#: Number of entries that are read for the accounts that were charged lately.
+LATELY = 1000
 #: Groups that need what the request of a charge said.
 _OF_REQUESTS = {"release", "who"}
 #: Texts of the body of an end without which nothing is unusual.
@@ -251,6 +253,18 @@ def usage(
         ]
         for name, line in points.items()
     }
+
+
+def find_newest_entries(source: Source, dataset: str) -> dict[str, int]:
+    """Return the newest entry of each account that was charged lately."""
+    newest = dict[str, int]()
+    with open_reading(source) as reading:
+        where = reading.find_range(dataset)
+        for columns in reading.ask("read_newest_entries", **where, limit=LATELY):
+            entry = Entry(*columns)
+            for name in read_postings(entry.postings):
+                newest.setdefault(name, entry.number)
+    return newest
 
 
 def list_refused(
