@@ -297,7 +297,6 @@ def open_reservations(source: Source) -> list[OpenReservation]:
                 body=describe_charge(waiting.charge),
                 alive=waiting.alive,
                 at=waiting.at,
-                undrawn={},
             )
             for waiting in reading.open_charges
         ]
