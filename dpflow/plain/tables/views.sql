@@ -78,8 +78,9 @@ ORDER BY journal.dataset, journal.number DESC;
 SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
     journal.command, journal.charge, journal.step, journal.flow, journal.run,
     journal.postings, journal.body, journal.hash
-FROM run JOIN journal ON journal.dataset = run.dataset
-WHERE run.id = :run AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
+FROM run CROSS JOIN journal
+WHERE run.id = :run AND journal.dataset = run.dataset
+    AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
     AND journal.kind = 'refuse' AND journal.body LIKE :pattern
 ORDER BY journal.at, journal.dataset, journal.number;
 
@@ -166,13 +167,14 @@ WHERE dataset = :dataset AND number > :after
     AND kind IN ('settle', 'forfeit', 'adjust', 'repair') AND body LIKE :pattern
 ORDER BY number DESC;
 
+-- A CROSS JOIN keeps SQLite from beginning with the journal.
 -- name: read_newest_entries
 SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
     journal.command, journal.charge, journal.step, journal.flow, journal.run,
     journal.postings, journal.body, journal.hash
-FROM dataset JOIN journal
-    ON journal.dataset = dataset.name AND journal.number > dataset.number - :limit
+FROM dataset CROSS JOIN journal
 WHERE dataset.name >= :first AND dataset.name <= :last
+    AND journal.dataset = dataset.name AND journal.number > dataset.number - :limit
 ORDER BY journal.dataset, journal.number DESC;
 
 -- name: read_entries_before
