@@ -78,9 +78,8 @@ ORDER BY journal.dataset, journal.number DESC;
 SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
     journal.command, journal.charge, journal.step, journal.flow, journal.run,
     journal.postings, journal.body, journal.hash
-FROM run CROSS JOIN journal
-WHERE run.id = :run AND journal.dataset = run.dataset
-    AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
+FROM run JOIN journal ON journal.dataset = run.dataset
+WHERE run.id = :run AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
     AND journal.kind = 'refuse' AND journal.body LIKE :pattern
 ORDER BY journal.at, journal.dataset, journal.number;
 
