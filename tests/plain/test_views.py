@@ -23,6 +23,7 @@ from dpflow.ledger.decision.gates import Gate
 from dpflow.plain import views
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.opening import create_ledger
+from dpflow.plain.tables.statements import read_statements
 from dpflow.plain.views.entries import account_title
 from dpflow.policy import PolicySet
 from tests.ledger.support import make_policy
@@ -516,3 +517,13 @@ def test_a_status_asks_a_few_questions(tmp_path: Path) -> None:
     for number in range(5):
         charged(ledger, "0.01", flow="f", flow_run=f"r{number}", **fields)
     assert count() == before <= 12
+
+
+def test_no_two_files_name_a_statement_alike() -> None:
+    """The later one would take the place of the earlier one."""
+    names = [
+        name
+        for file in ("schema", "statements", "audit", "views")
+        for name in read_statements(file)
+    ]
+    assert len(names) == len({*names})

@@ -33,7 +33,7 @@ FROM dataset JOIN account ON account.id >= dataset.name || '#'
 WHERE dataset.name >= :first AND dataset.name <= :last AND account.overdrawn = 1;
 
 -- Each open charge with the entries that made it.
--- name: read_open_charges
+-- name: read_open_reservations
 SELECT made.at, made.dataset, made.number, made.writer, charge.id, charge.state,
     charge.owner, charge.login, charge.step, charge.flow, charge.run, charge.release_key,
     charge.request, charge.amounts, charge.realised, charge.mark

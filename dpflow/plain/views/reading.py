@@ -196,7 +196,7 @@ class Reading:
     def open_charges(self) -> list[OpenCharge]:
         """Charges that no process ended, oldest first."""
         alive, charges = dict[str, bool](), dict[str, OpenCharge]()
-        for columns in self.ask("read_open_charges"):
+        for columns in self.ask("read_open_reservations"):
             charge = Charge.from_columns(tuple(columns[4:]))
             if charge.owner not in alive:
                 alive[charge.owner] = self.ledger.owners.alive(charge.owner)
