@@ -9,6 +9,8 @@ from importlib.resources import files
 
 #: A parameter; a cast such as `::regclass` is none.
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+#: A list in SQLite's words.
+_LIST = re.compile(r"IN \(\s*SELECT value FROM json_each\((:[a-z_]+)\)\s*\)")
 #: Words of SQLite, and what they are called on PostgreSQL.
 _TYPES = (
     (r"\bINTEGER\b", "bigint"),
@@ -36,8 +38,10 @@ def statements(dialect: str) -> Mapping[str, str]:
         for pattern, word in _TYPES:
             tables["tables"] = re.sub(pattern, word, tables["tables"])
     named = {**tables, **read_statements("statements"), **read_statements("audit")}
+    named |= read_statements("views")
     named |= read_statements(dialect)
     if dialect == "postgres":
         for name, text in named.items():
-            named[name] = _PARAMETER.sub(r"%(\1)s", text)
+            words = _LIST.sub(r"= ANY(\1)", text)
+            named[name] = _PARAMETER.sub(r"%(\1)s", words)
     return named

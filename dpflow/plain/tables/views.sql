@@ -1,0 +1,252 @@
+-- Statements of views: what people and programs read. Both databases have the same words.
+-- A range of names is one dataset, or all of them.
+-- A list is `IN (SELECT value FROM json_each(:list))`, also for PostgreSQL.
+
+-- name: read_every_dataset
+SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
+FROM dataset
+ORDER BY name;
+
+-- Accounts of newest terms and of windows, of each whole term, and overdrawn ones.
+-- name: read_current_accounts
+SELECT account.id, account.settled, account.held, account.version, account.alerted,
+    account.overdrawn, account.mark
+FROM dataset JOIN account ON account.id >= dataset.name || '#' || dataset.term || '/'
+    AND account.id < dataset.name || '#' || dataset.term || '0'
+WHERE dataset.name >= :first AND dataset.name <= :last
+UNION ALL
+SELECT account.id, account.settled, account.held, account.version, account.alerted,
+    account.overdrawn, account.mark
+FROM dataset JOIN account ON account.id >= dataset.name || '#/'
+    AND account.id < dataset.name || '#0'
+WHERE dataset.name >= :first AND dataset.name <= :last
+UNION ALL
+SELECT account.id, account.settled, account.held, account.version, account.alerted,
+    account.overdrawn, account.mark
+FROM term JOIN account ON account.id = term.dataset || '#' || term.number
+WHERE term.dataset >= :first AND term.dataset <= :last
+UNION ALL
+SELECT account.id, account.settled, account.held, account.version, account.alerted,
+    account.overdrawn, account.mark
+FROM dataset JOIN account ON account.id >= dataset.name || '#'
+    AND account.id < dataset.name || '$'
+WHERE dataset.name >= :first AND dataset.name <= :last AND account.overdrawn = 1;
+
+-- Each open charge with the entries that made it.
+-- name: read_open_reservations
+SELECT made.at, made.dataset, made.number, made.writer, charge.id, charge.state,
+    charge.owner, charge.login, charge.step, charge.flow, charge.run, charge.release_key,
+    charge.request, charge.amounts, charge.realised, charge.mark
+FROM charge
+JOIN charge_dataset AS part ON part.charge = charge.id
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+WHERE charge.state = 'open'
+ORDER BY made.at, made.dataset, made.number;
+
+-- What people decided, and what was charged or closed by hand.
+-- name: read_decisions
+SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
+    hash
+FROM journal
+WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay')
+    AND kind IN (
+        'open', 'tighten', 'access', 'freeze', 'unfreeze', 'forfeit', 'adjust', 'repair',
+        'upgrade'
+    )
+    AND dataset >= :first AND dataset <= :last
+ORDER BY dataset, number;
+
+-- The newest refusals of each dataset.
+-- name: read_refusals
+SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
+    journal.command, journal.charge, journal.step, journal.flow, journal.run,
+    journal.postings, journal.body, journal.hash
+FROM (
+    SELECT dataset, number,
+        row_number() OVER (PARTITION BY dataset ORDER BY number DESC) AS place
+    FROM journal
+    WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
+        AND dataset >= :first AND dataset <= :last
+) AS newest
+JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.number
+WHERE newest.place <= :limit
+ORDER BY journal.dataset, journal.number DESC;
+
+-- Refusals that a flow run or one within it met; the pattern names the run.
+-- name: read_refusals_of_run
+SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
+    journal.command, journal.charge, journal.step, journal.flow, journal.run,
+    journal.postings, journal.body, journal.hash
+FROM run JOIN journal ON journal.dataset = run.dataset
+WHERE run.id = :run AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
+    AND journal.kind = 'refuse' AND journal.body LIKE :pattern
+ORDER BY journal.at, journal.dataset, journal.number;
+
+-- name: read_run
+SELECT id, dataset, flow, refusals, halted, completed FROM run WHERE id = :id;
+
+-- name: read_refused_runs
+SELECT DISTINCT id FROM run WHERE refusals > 0;
+
+-- The newest charge of each flow.
+-- name: read_newest_grants
+SELECT newest.dataset, newest.flow, newest.number, journal.at
+FROM (
+    SELECT dataset, flow, max(reserve_number) AS number
+    FROM charge_dataset
+    WHERE dataset >= :first AND dataset <= :last
+    GROUP BY dataset, flow
+) AS newest
+JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.number;
+
+-- Charges of a dataset, without what they cost; every run is found by them.
+-- name: read_run_charges
+SELECT part.reserve_number, part.charge, part.flow, charge.run, release.key_text,
+    ended.kind, ended.at, CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+LEFT JOIN release ON release.key = charge.release_key
+WHERE part.dataset = :dataset AND part.reserve_number > :after
+ORDER BY part.reserve_number;
+
+-- Some charges of a dataset with the entries that made and ended them; a population's
+-- postings come with those of its member.
+-- name: read_charge_lines
+SELECT part.reserve_number, made.at, made.writer, part.end_number, ended.body,
+    ended.postings, above.postings, charge.id, charge.state, charge.owner, charge.login,
+    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
+    charge.amounts, charge.realised, charge.mark
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+LEFT JOIN charge_dataset AS upper
+    ON upper.charge = part.charge AND upper.dataset = :population
+LEFT JOIN journal AS above
+    ON above.dataset = upper.dataset AND above.number = upper.end_number
+WHERE part.dataset = :dataset
+    AND part.reserve_number IN (SELECT value FROM json_each(:numbers));
+
+-- Ended charges of a dataset, without what their requests said.
+-- name: read_ends
+SELECT part.reserve_number, part.step, part.flow, ended.kind, ended.at, ended.postings,
+    ended.body
+FROM charge_dataset AS part
+JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE part.dataset = :dataset AND part.reserve_number > :after
+    AND part.reserve_number < :before;
+
+-- name: read_release_keys
+SELECT charge.id, release.key_text
+FROM charge JOIN release ON release.key = charge.release_key
+WHERE charge.id IN (SELECT value FROM json_each(:charges));
+
+-- name: read_postings
+SELECT number, postings
+FROM journal
+WHERE dataset = :dataset AND number > :after
+ORDER BY number;
+
+-- name: read_entries_at
+SELECT number, kind, at, charge
+FROM journal
+WHERE dataset = :dataset AND number IN (SELECT value FROM json_each(:numbers));
+
+-- Entries that raised an alert.
+-- name: read_alerts
+SELECT number, at, body
+FROM journal
+WHERE dataset = :dataset AND number > :after
+    AND kind IN ('settle', 'forfeit', 'adjust', 'repair') AND body LIKE :pattern
+ORDER BY number DESC;
+
+-- A CROSS JOIN keeps SQLite from beginning with the journal.
+-- name: read_newest_entries
+SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
+    journal.command, journal.charge, journal.step, journal.flow, journal.run,
+    journal.postings, journal.body, journal.hash
+FROM dataset CROSS JOIN journal
+WHERE dataset.name >= :first AND dataset.name <= :last
+    AND journal.dataset = dataset.name AND journal.number > dataset.number - :limit
+ORDER BY journal.dataset, journal.number DESC;
+
+-- name: read_entries_before
+SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
+    hash
+FROM journal
+WHERE dataset = :dataset AND number < :before
+ORDER BY number DESC
+LIMIT :limit;
+
+-- name: read_first_release
+SELECT at FROM journal
+WHERE dataset = :dataset AND kind = 'settle' AND number <= :number AND body LIKE :pattern
+ORDER BY number
+LIMIT 1;
+
+-- name: read_first_charges
+SELECT reserve_number FROM charge_dataset
+WHERE dataset = :dataset AND reserve_number > :after AND reserve_number <= :before
+ORDER BY reserve_number
+LIMIT 1;
+
+-- Releases of a dataset, those that were claimed last first.
+-- name: read_releases
+SELECT part.reserve_number, made.at, release.key, release.key_text, release.dataset,
+    release.step, release.charge, release.state, release.digest, ended.body, charge.flow,
+    charge.request
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+JOIN release ON release.key = charge.release_key AND release.charge = charge.id
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE part.dataset = :dataset AND part.reserve_number < :before
+    AND release.state <> 'free'
+ORDER BY part.reserve_number DESC
+LIMIT :limit;
+
+-- Releases whose key text is a name, or whose key begins with it.
+-- name: find_releases
+SELECT part.reserve_number, made.at, release.key, release.key_text, release.dataset,
+    release.step, release.charge, release.state, release.digest, ended.body, charge.flow,
+    charge.request
+FROM release
+JOIN charge ON charge.id = release.charge
+JOIN charge_dataset AS part
+    ON part.charge = charge.id AND part.dataset = release.dataset
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+LEFT JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE release.state <> 'free'
+    AND (release.key_text = :name OR (release.key >= :first AND release.key < :last))
+ORDER BY made.at DESC, part.dataset DESC, part.reserve_number DESC;
+
+-- name: read_release_state
+SELECT state FROM release WHERE key = :key;
+
+-- name: read_release_sizes
+SELECT key, length(value) FROM release
+WHERE key IN (SELECT value FROM json_each(:keys));
+
+-- name: read_release_values
+SELECT key, value FROM release
+WHERE value IS NOT NULL AND key IN (SELECT value FROM json_each(:keys));
+
+-- name: count_releases
+SELECT count(*) FROM release WHERE state <> 'free';
+
+-- name: count_releases_of
+SELECT count(*)
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+JOIN release ON release.key = charge.release_key AND release.charge = charge.id
+WHERE part.dataset = :dataset AND release.state <> 'free';

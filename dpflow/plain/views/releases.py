@@ -1,0 +1,309 @@
+"""Releases and refused steps: list them, read one.
+
+The value of a release is for its readers. Everything else shows its digest only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
+from dpflow.ledger.entry import canonical
+from dpflow.ledger.records import RefusalView
+from dpflow.ledger.views.releases import (
+    _FACTS,
+    _ID,
+    _NAMED,
+    KeptRelease,
+)
+from dpflow.plain.tables.rows import Entry, Release, Run
+from dpflow.plain.views.reading import (
+    ENDLESS,
+    Reading,
+    Source,
+    describe_entry,
+    merge_newest,
+    open_reading,
+)
+from dpflow.policy.population import PREFIX
+
+#: Number of releases that are read together.
+_PAGE = 1000
+#: Number of refusals that are read for what halts a flow.
+_MOST_REFUSALS = 1000
+
+
+def releases(
+    source: Source, dataset: str | None = None, most: int | None = None
+) -> list[KeptRelease]:
+    """Return the releases of one dataset or of all, newest first, or the newest."""
+    with open_reading(source) as reading:
+        found = list(islice(read_releases(reading, dataset, most or _PAGE), most))
+    return sorted(found, key=lambda release: (release.at, release.id), reverse=True)
+
+
+def read_releases(
+    reading: Reading, dataset: str | None, size: int = _PAGE
+) -> Iterator[KeptRelease]:
+    """Yield the releases of one dataset or of all, newest first, each once."""
+    names = [n for n in reading.datasets if not n.startswith(PREFIX)]
+    pages = [
+        _read_of_dataset(reading, name, min(size, _PAGE))
+        for name in (names if dataset is None else [dataset])
+    ]
+    seen = set[str]()
+    for kept in merge(*pages, key=lambda release: release.at, reverse=True):
+        if kept.row.key not in seen:
+            seen.add(kept.row.key)
+            yield kept
+
+
+def _read_of_dataset(reading: Reading, name: str, size: int) -> Iterator[KeptRelease]:
+    before = ENDLESS
+    while True:
+        where = {"dataset": name, "before": before, "limit": size}
+        page = reading.ask("read_releases", **where)
+        yield from describe_releases(reading, page)
+        if len(page) < size:
+            return
+        before = page[-1][0]
+
+
+def describe_releases(
+    reading: Reading, page: Sequence[tuple[Any, ...]]
+) -> Iterator[KeptRelease]:
+    """Yield releases with what the entries of their charges say."""
+    keys = [columns[2] for columns in page if columns[7] == "settled"]
+    sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
+    for columns in page:
+        at, ended, flow, request = columns[1], *columns[9:]
+        body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
+        row = Release(*columns[2:9])
+        now = row.state
+        if now == "settled" and row.digest is None:
+            now = "unreplayable"
+        stored: Any = row
+        yield KeptRelease(
+            id=row.key[:12],
+            key=row.key_text,
+            dataset=",".join(body["datasets"]),
+            step=row.step,
+            state=now,
+            digest=row.digest,
+            size=sizes.get(row.key),
+            at=at,
+            facts={name: body.get(name) for name in _FACTS},
+            known=body.get("known") and tuple(body["known"]),
+            row=stored,
+        )
+
+
+def has_release(source: Source, key: str) -> bool:
+    """Return whether a keyed digest of a release key has a release or a claim."""
+    with open_reading(source) as reading:
+        rows = reading.ask("read_release_state", key=key)
+    return any(state != "free" for (state,) in rows)
+
+
+def count_releases(source: Source, dataset: str | None) -> int:
+    """Return the number of releases of one dataset or of all."""
+    with open_reading(source) as reading:
+        if dataset is None:
+            ((number,),) = reading.ask("count_releases")
+        else:
+            ((number,),) = reading.ask("count_releases_of", dataset=dataset)
+    return int(number)
+
+
+def release_value(source: Source, name: str) -> tuple[KeptRelease, str]:
+    """Return a release and its encoded value.
+
+    Args:
+        source: The ledger.
+        name: Its release key, or its id or the start of that.
+
+    Raises:
+        ReleaseError: If there is not exactly one, or no value to read, or the
+            value is not the one that was settled.
+    """
+    with open_reading(source) as reading:
+        found = named_release(reading, name)
+        value = release_values(reading, [found]).get(found.id)
+    if value is None:
+        msg = f"release {name!r} is {found.state}: there is no value to read"
+        raise ReleaseError(msg)
+    return found, value
+
+
+def release_values(source: Source, kept: Sequence[KeptRelease]) -> dict[str, str]:
+    """Return the encoded values of the releases that have one, by id.
+
+    Raises:
+        ReleaseError: If a value is not the one that was settled.
+    """
+    by_key, values = {each.row.key: each for each in kept}, dict[str, str]()
+    with open_reading(source) as reading:
+        found = reading.ask("read_release_values", keys=[*by_key]) if by_key else []
+        for key, value in found:
+            release = by_key[key]
+            name = release.key or release.id
+            charge, digest = release.row.charge, release.digest
+            reading.digests.check_value(value, charge, digest, name)
+            values[release.id] = value
+    return values
+
+
+def named_release(source: Source, name: str) -> KeptRelease:
+    """Return the one release that a name means.
+
+    Args:
+        source: The ledger.
+        name: Its release key, or its id or the start of that.
+
+    Raises:
+        ReleaseError: If there is not exactly one.
+    """
+    # A key is a digest in hexadecimal; g follows its last digit.
+    first, last = (name, f"{name}g") if _ID.fullmatch(name) else ("", "")
+    with open_reading(source) as reading:
+        page = reading.ask("find_releases", name=name, first=first, last=last)
+        kept = [*describe_releases(reading, page)]
+    found = [release for release in kept if release.key == name] or kept
+    if len(found) == 1:
+        return found[0]
+    msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
+    if found:
+        ids = ", ".join(release.id for release in found[:5])
+        msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
+    raise ReleaseError(msg)
+
+
+# Refused steps
+
+
+def count_refusals(source: Source, flow_run: str) -> int:
+    """Return how many refusals a flow run has met."""
+    with open_reading(source) as reading:
+        rows = reading.ask("read_run", id=flow_run)
+    return sum(Run.from_columns(columns).refusals for columns in rows)
+
+
+def refusal_of_run(
+    source: Source, flow_run: str, *, after: int = 0
+) -> BudgetRefused | None:
+    """Return the refusal that a flow run met, if it met one.
+
+    An exhausted budget is returned before a refused step, for it ends the flow.
+
+    Args:
+        source: The ledger to read.
+        flow_run: Id of the run.
+        after: How many refusals to pass over, oldest first: those of an earlier
+            execution of the run, which a new term or another policy may have answered.
+    """
+    with open_reading(source) as reading:
+        if count_refusals(reading, flow_run) <= after:
+            return None
+        # A mark in a name is any mark in the pattern.
+        name = re.sub(r"[^A-Za-z0-9-]", "_", canonical(flow_run)[1:-1])
+        entries = reading.ask("read_refusals_of_run", run=flow_run, pattern=f"%{name}%")
+    met = describe_refusals(Entry(*columns) for columns in entries)
+    refused = [each for each in met if flow_run in each.body.get("runs", ())][after:]
+    if not refused:
+        return None
+    found = min(refused, key=lambda refusal: not refusal.is_exhausted)
+    kind = BudgetExhausted if found.is_exhausted else BudgetRefused
+    details = {"dataset": found.dataset, **{n: found.body.get(n) for n in _NAMED}}
+    return kind(found.body["message"], flow_run=flow_run, **details)
+
+
+def refusals(
+    source: Source, *, dataset: str | None = None, limit: int = _MOST_REFUSALS
+) -> list[RefusalView]:
+    """Return the refused steps, newest first.
+
+    Args:
+        source: The ledger to read.
+        dataset: Only those that this dataset's gates refused.
+        limit: Largest number of entries that are read of each dataset.
+    """
+    with open_reading(source) as reading:
+        key = "refusals", dataset, limit
+        if key not in reading.remembered:
+            where = reading.find_range(dataset)
+            found = reading.ask("read_refusals", **where, limit=limit)
+            entries = merge_newest(Entry(*columns) for columns in found)
+            views = list(islice(describe_refusals(entries), limit))
+            reading.remembered[key] = views
+        refused: list[RefusalView] = reading.remembered[key]
+        return refused
+
+
+def describe_refusals(entries: Iterable[Entry]) -> Iterator[RefusalView]:
+    """Yield refused steps.
+
+    Of a step over several datasets, one entry has the words; others say what halts.
+    """
+    for entry in entries:
+        body = describe_entry(entry)
+        if "refusal" in body:
+            yield RefusalView(
+                account=str(body["account"]),
+                body=body,
+                at=entry.at,
+                number=entry.number,
+            )
+
+
+def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
+    """Return the exhausted budget that halts each flow: no grant came after it.
+
+    The refusal of an earlier term halts no flow.
+
+    Args:
+        source: The ledger to read.
+        dataset: The dataset; its population's gates refuse, too.
+    """
+    with open_reading(source) as reading:
+        newest: dict[str | None, RefusalView] = {}
+        for refusal in refusals(reading):
+            if refusal.is_exhausted and dataset in refusal.body["datasets"]:
+                newest.setdefault(refusal.body.get("flow"), refusal)
+        newest = {
+            flow: refusal
+            for flow, refusal in newest.items()
+            if refusal.term == reading.rows.book(refusal.dataset).term
+            or (not refusal.term and reading.newest(refusal.dataset))
+        }
+        if not newest:
+            return {}
+        grants = find_newest_grants(reading, dataset)
+    return {
+        flow: refusal
+        for flow, refusal in newest.items()
+        if not _is_before(refusal, dataset, grants.get(flow))
+    }
+
+
+def find_newest_grants(
+    reading: Reading, dataset: str
+) -> Mapping[str | None, tuple[int, str]]:
+    """Return number and time of the newest charge of each flow."""
+    rows = reading.ask("read_newest_grants", **reading.find_range(dataset))
+    return {flow: (number, at) for _, flow, number, at in rows}
+
+
+def _is_before(
+    refusal: RefusalView, dataset: str, grant: tuple[int, str] | None
+) -> bool:
+    """Return True if a grant followed a refusal."""
+    if grant is None:
+        return False
+    # Journals of several datasets have only their times in common.
+    same = refusal.dataset == dataset
+    return grant[0] > refusal.number if same else grant[1] > refusal.at
