@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache
 from heapq import merge
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.decision.fitting import with_rests
 from dpflow.ledger.decision.gates import Gate, gate_at
 from dpflow.ledger.rows import split
