@@ -273,8 +273,6 @@ class AccountView:
         halt_at: The reading at which the odometer refuses.
         charged: Whether a step may have read data under it, at whatever cost. Where it
             cost nothing, whether one may have under its term.
-        full_windows: Number of windows that are full, of a dataset with windows. The
-            account is then that of the newest window.
         gate: The account as decisions see it.
     """
 
@@ -297,7 +295,6 @@ class AccountView:
     reading: float | None
     halt_at: str | None
     charged: bool = True
-    full_windows: int = 0
     gate: Any = field(default=None, repr=False, compare=False)
 
 

@@ -24,6 +24,7 @@ from dpflow.plain import views
 from dpflow.plain.ledger import Ledger
 from dpflow.plain.opening import create_ledger
 from dpflow.plain.tables.statements import read_statements
+from dpflow.plain.views.accounts import WindowView
 from dpflow.plain.views.entries import account_title
 from dpflow.policy import PolicySet
 from tests.ledger.support import make_policy
@@ -273,6 +274,7 @@ def test_the_newest_window_stands_for_all(ledger: Ledger) -> None:
             step=f"{week}",
         )
     (view,) = [v for v in views.accounts(ledger) if v.kind == "partition"]
+    assert isinstance(view, WindowView)
     assert (view.name, view.full_windows) == ("2026-W04", 3)
     assert view.spent["epsilon"] == "0.998"
     assert view.left is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 from typing import Any
@@ -42,6 +42,17 @@ from dpflow.policy.types import did_you_mean
 Forfeits = tuple[Mapping[str, Amounts], Mapping[str, Amounts]]
 #: A window of which more than this share is used counts as full.
 FULL = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowView(AccountView):
+    """The newest window of a dataset.
+
+    Attributes:
+        full_windows: Number of windows that are full.
+    """
+
+    full_windows: int = 0
 
 
 def accounts(source: Source, dataset: str | None = None) -> list[AccountView]:
@@ -160,7 +171,8 @@ def window_view(
     dead, closed = ({newest.id: merged[kind] or zero} for kind in ("dead", "closed"))
     full = sum((newest.used_share(each) or 0.0) > FULL for each in sums)
     view = account_view(whole, (dead, closed), charged=charged)
-    return replace(view, full_windows=full)
+    values = {field.name: getattr(view, field.name) for field in fields(view)}
+    return WindowView(**values, full_windows=full)
 
 
 def _add_lists(first: Amounts | None, second: Amounts) -> Amounts:

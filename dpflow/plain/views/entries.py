@@ -44,7 +44,7 @@ _PAGE = 64
 def account_title(view: AccountView) -> str:
     """Say which account this is."""
     if view.kind == "partition" and view.gate.window and view.id:
-        full = view.full_windows
+        full = getattr(view, "full_windows", 0)
         count = f" ({full} window{'' if full == 1 else 's'} full)" if full else ""
         return f"{view.gate.window.length} parts up to {view.name}{count}"
     return kind_title(view.kind, view.dataset, view.name, view.gate.partition)
