@@ -32,16 +32,16 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from dpflow.ledger.entry import Columns, Entry, written
+from dpflow.ledger.journal import after
+from dpflow.ledger.state import State
 
 from benchmarks.ledger_raw import of_bytes, of_rows
 from benchmarks.slow_sync import run_again_with_slow_syncs
 from dpflow import PureDP
 from dpflow.config import NO_WITNESS
 from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.entry import Columns, Entry, written
-from dpflow.ledger.journal import after
-from dpflow.ledger.records import Request
-from dpflow.ledger.state import State
+from dpflow.ledger.requests import Request
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.processes import Child, Gate
 from tests.postgres import PostgresServer

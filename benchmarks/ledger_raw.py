@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-
 from dpflow.ledger.entry import Columns, entry_hash
 
 #: What a charge's two transactions ask and write, by name; the same in both dialects.

@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 import dpflow
 from dpflow import PureDP
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.records import Request
+from dpflow.ledger.requests import Request
 from dpflow.policy import parse_policy
 
 _HOME = str(Path(dpflow.__file__).parent)

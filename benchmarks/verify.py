@@ -13,17 +13,18 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from dpflow import PureDP
-from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.settlement import End
 from dpflow.ledger.entry import Entry, written
 from dpflow.ledger.journal import after
-from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Request
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import Identity
-from dpflow.ledger.storage.owners import Owners
-from dpflow.ledger.storage.sqlite import SqliteStorage
+
+from dpflow import PureDP
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.settlement import End
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.requests import Request
+from dpflow.ledger.tables.transaction import Identity
+from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
 from dpflow.policy import parse_policy
 
 _BATCH = 20

@@ -137,7 +137,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str]
     elif request.param == "postgres":
         yield request.getfixturevalue("postgres_url")
     else:
-        from dpflow.ledger.storage.memory import forget_memory
+        from dpflow.ledger.tables.sqlite import forget_memory
 
         url = f"memory://{uuid.uuid4().hex}"
         yield url

@@ -20,10 +20,9 @@ from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.ledger.provenance import provenance
-from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, history
+from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import JournalEntry
-from tests.ledger.columns import TABLES, show_columns
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -112,14 +111,14 @@ def bring_ledger_back(folder: Path) -> None:
 @contextlib.contextmanager
 def locked_ledger(folder: Path) -> Iterator[None]:
     """Hold the ledger's lock, as another process might for too long."""
-    storage: Any = current_project().ledger.storage
-    patience, storage.lock_seconds = storage.lock_seconds, 0.1
+    database: Any = current_project().ledger.database
+    patience, database.lock_seconds = database.lock_seconds, 0.1
     with Path(f"{ledger_file(folder)}.lock").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            storage.lock_seconds = patience
+            database.lock_seconds = patience
 
 
 def _database_files(folder: Path, name: str) -> list[Path]:
@@ -134,9 +133,6 @@ def rows(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         result = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
         names = sorted(name for (name,) in result)
-        if "tag" in names:
-            show_columns(connection)
-            names += TABLES
         return {
             name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr)
             for name in names

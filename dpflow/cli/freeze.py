@@ -37,14 +37,14 @@ def unfreeze(dataset: str, *, reason: str) -> Answer:
 
 
 def _change(dataset: str, reason: str, *, unfreeze: bool) -> Answer:
-    from dpflow.ledger.decision.office import Freeze
-    from dpflow.ledger.decision.refusal import frozen_text
+    from dpflow.ledger.decisions.refusals import frozen_text
+    from dpflow.ledger.views import open_reading
 
     with project_ledger(writes=True) as (result, ledger):
         check_known(result, ledger, dataset)
-        changed = ledger.ask(Freeze(book=dataset, reason=reason, unfreeze=unfreeze))
-        with ledger.storage.read() as reading:
-            standing = reading.load(lambda _: [f"book/{dataset}"]).book(dataset).frozen
+        changed = ledger.freeze(dataset, reason=reason, unfreeze=unfreeze)
+        with open_reading(ledger) as reading:
+            standing = reading.rows.book(dataset).frozen
     text = f"Dataset {dataset} {'' if changed else 'was not frozen and '}is open."
     if standing is not None:
         text = (
@@ -95,7 +95,7 @@ def _paused(deployment: str, said: DpflowError) -> DpflowError:
 def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError | None:
     """Return the error that a flow's last refused step would meet now, if it would."""
     from dpflow.accounting.costs.base import cost_from_description
-    from dpflow.ledger.records import Request
+    from dpflow.ledger.requests import Request
     from dpflow.ledger.views import refusals
 
     result = [item for item in refusals(ledger) if item.body.get("flow") == flow]

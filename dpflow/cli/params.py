@@ -70,6 +70,9 @@ PARAMS: dict[str, Any] = {
     "of the charges after the backup.",
     "all_accounts": "Show the amounts of each charge in shares and odometers.",
     "anyway": "Delete the value even if the budget admits no new draw.",
+    "move.anyway": "Move although processes with open charges run.",
+    "back": "Take back a move that was not finished.",
+    "upgrade.backup": "Where a ledger file is copied first.",
     "as_json": _option("Print JSON for programs instead of text.", "--json"),
     "at_least": _option("Exit with 1 if fewer runs fit.", metavar="N", min=0),
     "base": _option(
@@ -155,6 +158,7 @@ PARAMS: dict[str, Any] = {
     "theorem": _option("The theorem that admits steps.", "--filter"),
     "theorems": "Count the runs under each other theorem, too; takes seconds.",
     "unit": "Privacy unit, the protected entity, such as customer.",
+    "url": Argument(metavar="URL", help="The new, empty database."),
     "upcoming": _option(
         "List the next N runs instead.", "--next", metavar="N", min=1, max=1000
     ),

@@ -29,11 +29,11 @@ from dpflow.forecast.counting import (
 )
 from dpflow.forecast.deployment import deployed_schedule
 from dpflow.interrupts import suppress
-from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import Gate, covers_flow
-from dpflow.ledger.decision.refusal import amounts_text
+from dpflow.ledger.decisions.gates import Gate, covers_flow
+from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.entries import kind_title, percent_text
+from dpflow.ledger.views.reading import Source, open_reading
 from dpflow.ledger.views.runs import (
     DatasetRuns,
     FlowRun,
@@ -137,7 +137,7 @@ class Outlook:
 
 
 def outlooks(
-    ledger: Ledger, dataset: str | None = None, *, today: date | None = None
+    ledger: Source, dataset: str | None = None, *, today: date | None = None
 ) -> list[Outlook]:
     """Return the outlook of every flow that has charged something in a newest term.
 
@@ -150,9 +150,9 @@ def outlooks(
         today: Default: the day of the clock, in UTC.
     """
     day = today or datetime.now(UTC).date()
-    with ledger.storage.read() as reading:
-        names = reading.books() if dataset is None else [dataset]
-    return [each for name in names for each in _of_dataset(ledger, name, day)]
+    with open_reading(ledger) as reading:
+        names = reading.datasets if dataset is None else [dataset]
+        return [each for name in names for each in _of_dataset(reading, name, day)]
 
 
 def flow_outlooks(result: Iterable[Outlook]) -> list[Outlook]:
@@ -176,7 +176,7 @@ def _urgency(outlook: Outlook) -> tuple[float, date]:
     return left, outlook.exhausted_on or date.max
 
 
-def _of_dataset(ledger: Ledger, dataset: str, today: date) -> Iterator[Outlook]:
+def _of_dataset(ledger: Source, dataset: str, today: date) -> Iterator[Outlook]:
     if (runs := dataset_runs(ledger, dataset)) is None:
         return
     flows = dict.fromkeys(run.flow for run in runs.runs)
@@ -247,7 +247,7 @@ def outlook_of(
     )
 
 
-def example_run(ledger: Ledger, runs: DatasetRuns, flow: str | None) -> FlowRun:
+def example_run(ledger: Source, runs: DatasetRuns, flow: str | None) -> FlowRun:
     """Return the dearest of the last completed runs, or the last one if none was.
 
     The dearest is the one of which the fewest more fit; of equal ones, the newest.

@@ -15,7 +15,7 @@ from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.forecast.counting import Pinned
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.views.accounts import (
     check_dataset,
     known_datasets,

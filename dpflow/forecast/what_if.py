@@ -32,7 +32,7 @@ from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook
 from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.theorems import Fit, fits
 from dpflow.guard.inspection import Tell, as_warning
-from dpflow.ledger.decision.gates import covers_flow
+from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.noise.accuracy import half_width
 from dpflow.notebook import Sheet, TableRecord

@@ -34,7 +34,7 @@ from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.codec import decode, encode
-from dpflow.ledger.records import Granted, Replayed, Request
+from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.accuracy import noise_of, read_confidence
 from dpflow.noise.refining import Until, refinement

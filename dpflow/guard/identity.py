@@ -22,7 +22,7 @@ from dpflow.guard.functions import held_by, layers
 from dpflow.guard.project import Project
 from dpflow.guard.step import Step, StepCall
 from dpflow.ledger.codec import encode
-from dpflow.ledger.records import described
+from dpflow.ledger.requests import described
 from dpflow.ledger.views.releases import has_release
 
 #: How many release keys of a process are compared with one another.

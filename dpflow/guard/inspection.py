@@ -11,7 +11,7 @@ from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.guard.project import project_ledger
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger import Ledger
-from dpflow.ledger.storage.base import UNREADABLE
+from dpflow.ledger.tables.errors import UNREADABLE
 
 #: Hears what is wrong with numbers that are shown all the same.
 Tell = Callable[[str], object]
@@ -39,7 +39,7 @@ def inspected(
         LedgerCorrupt: If it is damaged, and something in it cannot be read.
     """
     with closing(project_ledger(setup, read_only=not writes)) as ledger:
-        if tell is not None and (problem := ledger.watch.problem(ledger.storage)):
+        if tell is not None and (problem := ledger.watch.problem()):
             tell(problem)
         try:
             yield ledger

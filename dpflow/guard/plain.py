@@ -31,7 +31,7 @@ from dpflow.guard.step import (
     define_step,
 )
 from dpflow.interrupts import contextmanager
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.requests import Granted, Request
 
 P = ParamSpec("P")
 R = TypeVar("R")

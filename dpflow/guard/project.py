@@ -31,7 +31,7 @@ from dpflow.ledger import (
     pin_ledger,
 )
 from dpflow.ledger.provenance import provenance
-from dpflow.ledger.records import Conditions
+from dpflow.ledger.requests import Conditions
 from dpflow.locks import TurnQueue
 from dpflow.policy import PolicySet, load_policies
 from dpflow.policy.files import is_policy_file

@@ -24,9 +24,10 @@ from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
 from dpflow.interrupts import suppress
+from dpflow.ledger.canonical import digest
 from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.text import as_plain_date
-from dpflow.ledger.records import TEXT, digest
+from dpflow.ledger.requests import TEXT
 from dpflow.libraries import comes_from
 
 #: Types whose text tells each value from every other of the type.

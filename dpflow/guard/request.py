@@ -31,8 +31,8 @@ from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import Ledger
-from dpflow.ledger.decision.terms import agrees
-from dpflow.ledger.records import Granted, Request, Settled
+from dpflow.ledger.decisions.terms import agrees
+from dpflow.ledger.requests import Granted, Request, Settled
 from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.entries import alert_text
 from dpflow.noise.sources import OWN
@@ -341,7 +341,7 @@ def owner_of(project: Project) -> str:
     Raises:
         LedgerUnavailable: If it cannot take one.
     """
-    if project.ledger.storage.unwritable is not None:
+    if project.ledger.database.unwritable is not None:
         # Nothing can be reserved in its name.
         return "reader"
     return project.ledger.owners.mine()

@@ -23,7 +23,7 @@ from dpflow.guard.bodies import home
 from dpflow.guard.project import Project
 from dpflow.guard.request import Place
 from dpflow.interrupts import contextmanager, without_interrupts
-from dpflow.ledger.records import Answer, Busy, Granted, Replayed, Request
+from dpflow.ledger.requests import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.sources import OWN, is_replaced
 

@@ -1,18 +1,19 @@
-"""The durable ledger: one journal for all datasets, and the tallies that it implies.
+"""The durable ledger: rows that each transaction updates, and a journal beside them.
 
-Commands come with everything that their decision needs; the shell loads the keys that
-they read, decides without input or output, and appends the entries, in which
-`journal.after` says what each key is. What people see and what auditors check are folds
-over the same entries. It knows neither Prefect nor the guard.
+A command loads the rows that its decision reads, decides without input or output, and
+writes rows and journal entries in one transaction. What people see comes from the same
+rows, in one snapshot. It knows neither Prefect nor the guard.
 """
 
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.storage.base import is_postgres
+from dpflow.ledger.tables.errors import is_postgres
+from dpflow.ledger.tables.rows import PeopleStore
 
 __all__ = [
     "LOCK_NAME",
     "Ledger",
+    "PeopleStore",
     "create_ledger",
     "is_postgres",
     "open_ledger",

@@ -1,227 +1,74 @@
-"""The shell around every decision: load, decide, store, witness.
+"""The operations of a ledger, and the shell around each decision.
 
-Every operation is a command in one transaction. A step may run only after `reserve`
-answered `Granted`, which is after the witness has the charge. A charge that is never
-settled stays in full, permanently.
+    lock datasets -> read rows -> decide -> write rows and entries, COMMIT -> witness
+
+A step may run only after `reserve` answered `Granted`, which is after the witness has
+the charge. A charge that is never settled stays in full, permanently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import chain, count
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from dpflow.accounting.costs.base import Outcome
-from dpflow.accounting.solving import NotSolved, only_solved
+from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.exceptions import (
     DpflowError,
-    LedgerCorrupt,
     LedgerError,
     LedgerUnavailable,
 )
 from dpflow.interrupts import suppress
-from dpflow.ledger.continuity import NewestEntry
-from dpflow.ledger.decision.admit import Reserve, released
-from dpflow.ledger.decision.settlement import End, Forfeit
-from dpflow.ledger.entry import JournalError
-from dpflow.ledger.keys import Digests
-from dpflow.ledger.model import Command, Decision
-from dpflow.ledger.provenance import provenance, writer
-from dpflow.ledger.records import (
-    Answer,
-    Conditions,
-    Granted,
-    Replayed,
-    Request,
-    Settled,
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.decisions.charges_by_hand import (
+    Amendment,
+    Posted,
+    Prior,
+    decide_amendment,
+    decide_prior,
 )
-from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import readable
-from dpflow.ledger.storage.owners import Liveness
-from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.witness.base import WitnessAt
-from dpflow.ledger.witness.rollback_check import Watch, is_witnessed
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.freezes import decide_freeze
+from dpflow.ledger.decisions.payments import Payer, Payment, decide_payment, find_payer
+from dpflow.ledger.decisions.policy_changes import (
+    Application,
+    Proposal,
+    decide_application,
+    propose_application,
+)
+from dpflow.ledger.decisions.releases import decide_withdrawal
+from dpflow.ledger.decisions.replays import find_release
+from dpflow.ledger.decisions.reserve import Refused, decide_refusal, decide_reserve
+from dpflow.ledger.decisions.settlement import (
+    End,
+    Ended,
+    decide_forfeit,
+    decide_settle,
+    decide_void,
+)
+from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
+from dpflow.ledger.shell import Guarded, Shell, raised
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.loading import (
+    load_amendment_rows,
+    load_end_rows,
+    load_office_rows,
+    load_payment_rows,
+    load_prior_rows,
+    load_reserve_rows,
+    load_sent,
+    load_withdrawal_rows,
+    name_datasets,
+)
+from dpflow.ledger.tables.rows import Charge
+from dpflow.ledger.tables.transaction import Transaction
+from dpflow.policy import Policy
 
-#: After this many transactions that ended to solve a number, the next solves inside.
-_LOOKUPS = 3
 
-
-class Ledger:
-    """The operations on one ledger.
-
-    Args:
-        storage: Its storage.
-        owners: Liveness of the processes that hold charges.
-        witness: Makes its witness; None if it was waived.
-        conditions: How requests are decided.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        owners: Liveness,
-        witness: WitnessAt | None = None,
-        *,
-        conditions: Conditions | None = None,
-    ) -> None:
-        self.storage = storage
-        #: Where the ledger is, for messages.
-        self.place = storage.place
-        self.owners = owners
-        self.conditions = conditions or Conditions(facts=provenance())
-        self.id, self.environment, _ = storage.identity
-        self.watch = Watch(storage.place, witness and witness(self.id))
-        self.digests = Digests(storage)
-        self._newest = NewestEntry(storage.place)
-
-    def label(self) -> dict[str, Any]:
-        """Return who sends a command, when, and how it is decided."""
-        return {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "writer": self.storage.writer or writer(),
-            "facts": self.conditions.facts,
-            "applies": self.conditions.applies_policies,
-        }
-
-    # Every operation
-
-    def ask(self, command: Command) -> Any:
-        """Answer a command; an answer that is an error is raised.
-
-        Raises:
-            DpflowError: If it was refused, or could not be decided.
-            LedgerUnavailable: If the ledger did not answer. Whether it decided is
-                unknown.
-        """
-        if not command.at:
-            command = replace(command, **self.label())
-        if (why := self.storage.unwritable) is not None:
-            answer = self._replayed(command, why)
-        else:
-            decision = self._sent(command)
-            answer = decision.answer
-            try:
-                # The answer is for the time when the witness has the entries.
-                self.watch.record((*decision.earlier, *decision.entries))
-            except LedgerError:
-                if not self._is_answered_unwitnessed(decision):
-                    raise
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def would_answer(self, request: Request) -> Answer | DpflowError:
-        """Decide a request without writing the decision."""
-        command = Reserve(request=request, **self.label())
-        try:
-            if (why := self.storage.unwritable) is not None:
-                answer: Answer | DpflowError = self._replayed(command, why)
-                return answer
-            with self.storage.read() as reading, readable(self.place):
-                state = self._with_living(reading.load(command.keys), command)
-                answer = command.decide(state).answer
-        except (LedgerUnavailable, LedgerCorrupt):
-            raise
-        except DpflowError as error:
-            return error
-        return answer
-
-    def _sent(self, command: Command) -> Decision:
-        """Have a command decided, and again if the outcome is unknown.
-
-        The ids exist before sending, so that the second attempt, on a fresh
-        connection, either finds the answer or decides anew. It does not happen where
-        the ledger was busy: the wait would be twice as long.
-        """
-        solve: Callable[[], object] | None = None
-        may_resend = command.resent
-        for attempt in count():
-            try:
-                if solve is not None:
-                    # No transaction is open, but perhaps that of a caller that a
-                    # signal has interrupted.
-                    with only_solved(active=False):
-                        solve()
-                with only_solved(active=attempt < _LOOKUPS):
-                    return self._transacted(command)
-            except NotSolved as missing:
-                solve = missing.solve
-            except LedgerUnavailable as error:
-                if "waited" in error.details or not may_resend:
-                    raise
-                solve, may_resend = None, False
-                command = replace(command, again=True)
-        raise AssertionError
-
-    def _transacted(self, command: Command) -> Decision:
-        """Decide a command in one transaction.
-
-        Raises:
-            NotSolved: If a number is not solved yet; then nothing was decided.
-        """
-        with self.storage.write() as transaction, readable(self.place):
-            state = self._loaded(transaction, command)
-            try:
-                decision = command.decide(state)
-            except NotSolved:
-
-                def solve() -> None:
-                    # The same decision solves all that it needs. One whose keys could
-                    # not all be tried without a number has not loaded the others yet.
-                    with suppress(JournalError):
-                        command.decide(state)
-
-                raise NotSolved(solve) from None
-            if decision.entries:
-                transaction.append(decision.entries, decision.kept)
-        self._newest.note(decision.state)
-        return decision
-
-    def _loaded(self, reading: Reading, command: Command) -> State:
-        """Load the keys of a command, checked against the witness if it is guarded."""
-
-        def needs(state: State) -> Iterator[str]:
-            return chain(self._newest.keys, command.keys(state))
-
-        state = self.watch.load(reading, needs, guarded=command.guarded)
-        if command.continues:
-            self._newest.check(reading, state)
-        return self._with_living(state, command)
-
-    def _with_living(self, state: State, command: Command) -> State:
-        """Add the living owners of those open charges that matter to a command."""
-        charges = map(state.charge, filter(None, command.charges_met(state)))
-        owners = {c.owner for c in charges if c is not None and c.state == "open"}
-        asking = {command.request.owner} if isinstance(command, Reserve) else set()
-        living = {owner for owner in owners - asking if self.owners.alive(owner)}
-        state.alive = asking | living
-        return state
-
-    def _is_answered_unwitnessed(self, decision: Decision) -> bool:
-        """Return whether a decision stands that the witness does not have.
-
-        A charge is given back: no body has started. The witness gets every other
-        decision when it is enrolled anew.
-        """
-        if isinstance(decision.answer, Granted):
-            with suppress(DpflowError):
-                self.void(decision.answer.reservation, reason="not witnessed")
-            return False
-        return not any(map(is_witnessed, decision.entries))
-
-    def _replayed(self, command: Command, why: LedgerUnavailable) -> Any:
-        """Answer with a stored release where nothing can be charged.
-
-        Raises:
-            LedgerUnavailable: If it does not exist.
-        """
-        if not isinstance(command, Reserve):
-            raise why
-        with self.storage.read() as reading, readable(self.place):
-            return released(self._loaded(reading, command), command.request) or why
+class Ledger(Shell):
+    """The operations on one ledger."""
 
     # The life of a charge
 
@@ -235,13 +82,36 @@ class Ledger:
             ReservationConflict: If the id or the release key means something else.
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
-        command = Reserve(request=request, **self.label())
-        answer: Answer = self.ask(command)
-        if isinstance(answer, Replayed):
-            name = request.key_text or request.step
-            value, digest = answer.value, answer.digest
-            self.digests.check_value(value, answer.reservation, digest, name)
-        return answer
+        if (why := self.database.unwritable) is not None:
+            return self._checked(self._replay_only(request, why))
+        author, applies = self.author(), self.conditions.applies_policies
+
+        def load(transaction: Transaction, *, again: bool) -> Rows:
+            rows = load_reserve_rows(transaction, request, self.terms)
+            self._find_claimant(rows, request)
+            if again and rows.charge is None:
+                rows.sent = load_sent(transaction, request.locked, request.reservation)
+            return rows
+
+        decision, rows = self._transact(
+            load,
+            lambda rows: decide_reserve(rows, request, author, applies=applies),
+            lambda rows, refused: decide_refusal(rows, request, refused, author),
+            guarded=self._name_guarded(request),
+        )
+        for statement, row in decision.changes:
+            if statement == "insert_charge" and isinstance(row, Charge):
+                self._charges[row.id] = row
+        try:
+            self.watch.record(decision, rows, request.key_text)
+        except LedgerError:
+            if isinstance(decision.answer, Granted):
+                # No body has started.
+                with suppress(DpflowError):
+                    self.void(decision.answer.reservation, reason="not witnessed")
+            raise
+        answer: Answer = raised(decision.answer)
+        return self._checked(answer)
 
     def settle(
         self,
@@ -251,6 +121,7 @@ class Ledger:
         value: str | None = None,
         body: Mapping[str, Any] | None = None,
         reported: Outcome | None = None,
+        shape: Mapping[str, Any] | None = None,
     ) -> Settled:
         """Post a charge and, in the same transaction, keep the step's release.
 
@@ -263,15 +134,29 @@ class Ledger:
             value: The encoded output; None keeps nothing to replay.
             body: Further facts for the journal.
             reported: Number of sub-steps that ran, or cell of the mechanism's output.
+            shape: Length, groups and columns of the output.
+
+        Returns:
+            The digest of the stored value, and the thresholds that were crossed.
 
         Raises:
-            ReservationConflict: If the charge was voided or forfeited.
+            ReservationConflict: If another command ended the charge.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        digest = None if value is None else self.digests.of_value(reservation, value)
-        facts = {**(body or {}), "outcome": outcome, "digest": digest}
-        end = self._end("settle", reservation, facts, value=value, reported=reported)
-        return Settled(digest=digest, alerts=self.ask(end))
+        kept = None if value is None else self.digests.of_value(reservation, value)
+        # The same for each sending, so that a late one finds what an earlier one did.
+        command = digest(canonical(["settle", reservation, outcome, kept, reported]))
+        end = End(
+            charge=reservation,
+            command=command[:32],
+            owner=self.owners.mine(),
+            body={**(body or {}), "outcome": outcome, "digest": kept},
+            reported=reported,
+            value=value,
+            shape=shape,
+        )
+        ended = self._end(end, decide_settle)
+        return Settled(digest=kept, alerts=ended.alerts)
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -282,23 +167,282 @@ class Ledger:
             ReservationConflict: If another process reserved it, or it has ended.
             LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
-        self.ask(self._end("void", reservation, {"reason": reason}))
+        end = End(
+            charge=reservation,
+            command=uuid.uuid4().hex,
+            owner=self.owners.mine(),
+            body={"reason": reason},
+        )
+        self._end(end, decide_void)
 
-    def forfeit(self, reservation: str, *, reason: str) -> Settled:
+    def forfeit(self, reservation: str, *, reason: str) -> Ended:
         """Post a charge in full whose process has ended.
 
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        alerts = self.ask(self._end("forfeit", reservation, {"reason": reason}))
-        return Settled(digest=None, alerts=alerts)
+        body = {"reason": reason}
+        end = End(charge=reservation, command=uuid.uuid4().hex, body=body)
+        return self._end(end, decide_forfeit)
 
-    def _end(self, kind: str, charge: str, body: Mapping[str, Any], **more: Any) -> End:
-        facts = {"owner": self.owners.mine(), **self.label(), **more}
-        command = Forfeit if kind == "forfeit" else End
-        return command(kind=kind, charge=charge, body=body, **facts)
+    def _end(
+        self, end: End, decide_end: Callable[[Rows, End, Author], Decision]
+    ) -> Ended:
+        """End a charge; its datasets are loaded before the lock."""
+        self._check_writable()
+        author = self.author()
+        charge = self._charges.get(end.charge) or self._read_charge(end.charge)
+
+        def load(transaction: Transaction, *, again: bool) -> Rows:  # noqa: ARG001
+            rows = load_end_rows(transaction, charge, self.terms)
+            if decide_end is decide_forfeit and rows.charge is not None:
+                rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
+            return rows
+
+        guarded: Guarded | None = None
+        if decide_end is decide_forfeit:
+            guarded = name_datasets(charge), partial(list, charge.amounts)
+        decision, rows = self._transact(
+            load, lambda rows: decide_end(rows, end, author), guarded=guarded
+        )
+        self._charges.pop(end.charge, None)
+        self.watch.record_end(decision, rows)
+        ended: Ended = raised(decision.answer)
+        return ended
+
+    def would_answer(self, request: Request) -> Answer | DpflowError:
+        """Decide a request without writing the decision."""
+        author, applies = self.author(), self.conditions.applies_policies
+        try:
+            if (why := self.database.unwritable) is not None:
+                return self._replay_only(request, why)
+            with self.reading() as transaction:
+                rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+                self._find_claimant(rows, request)
+                decision = decide_reserve(rows, request, author, applies=applies)
+                if isinstance(decision, Refused):
+                    self._load_earlier(transaction, rows, decision)
+                    decision = decide_refusal(rows, request, decision, author)
+        except LedgerError:
+            raise
+        except DpflowError as error:
+            return error
+        answer: Answer | DpflowError = decision.answer
+        return answer
+
+    # Operators
+
+    def propose(self, policy: Policy) -> Proposal:
+        """Say what applying a policy would do; nothing is written."""
+        with self.reading() as transaction:
+            rows = load_office_rows(transaction, policy, self.terms, lock=False)
+            rows.forgotten = self.watch.forgotten(rows, [policy.dataset])
+            return propose_application(rows, policy)
+
+    def apply(
+        self,
+        policy: Policy,
+        *,
+        reason: str = "",
+        new_term: bool = False,
+        raise_lifetime: bool = False,
+    ) -> Proposal:
+        """Make a policy the ledger's own copy, which governs from then on.
+
+        Args:
+            policy: The file.
+            reason: Why; a new term needs one.
+            new_term: Open a term with tallies of its own.
+            raise_lifetime: Raise the lifetime; its promise ends then.
+
+        Raises:
+            PolicyChanged: If only a new term can hold the policy, without `new_term`.
+            PolicyNotApplied: If the lifetime or a freeze forbids it.
+            ConfigurationError: If another dataset has its source.
+        """
+        application = Application(
+            policy=policy,
+            command=uuid.uuid4().hex,
+            reason=reason,
+            new_term=new_term,
+            raise_lifetime=raise_lifetime,
+        )
+        author = self.author()
+        answer: Proposal = self._order(
+            partial(load_office_rows, policy=policy),
+            lambda rows: decide_application(rows, application, author),
+            application.command,
+            dataset=policy.dataset,
+        )
+        return answer
+
+    def freeze(self, dataset: str, *, reason: str, unfreeze: bool = False) -> bool:
+        """Refuse everything on a dataset, or end that; running steps may end.
+
+        Returns:
+            Whether that is new.
+
+        Raises:
+            PolicyNotApplied: If no policy of the dataset was applied yet.
+        """
+        command, author = uuid.uuid4().hex, self.author()
+        answer: bool = self._order(
+            partial(load_office_rows, policy=dataset),
+            lambda rows: decide_freeze(
+                rows, dataset, reason, author, command, unfreeze=unfreeze
+            ),
+            command,
+        )
+        return answer
+
+    def withdraw(self, key: str, *, digest: str | None, reason: str) -> bool:
+        """Delete the value of a release; its digest and its charge stay.
+
+        Args:
+            key: Key of the release.
+            digest: Digest of the value; another one stays.
+            reason: Why, for the journal.
+
+        Returns:
+            Whether there was such a value.
+        """
+        command, author = uuid.uuid4().hex, self.author()
+        answer: bool = self._order(
+            partial(load_withdrawal_rows, key=key),
+            lambda rows: decide_withdrawal(rows, digest, reason, author, command),
+            command,
+        )
+        return answer
+
+    def amend(
+        self,
+        charge: str,
+        cost: Cost,
+        *,
+        reason: str,
+        dataset: str | None = None,
+        evidence: str | None = None,
+    ) -> tuple[Posted, ...]:
+        """Charge what a step cost more than was reserved for it; it may have ended.
+
+        Raises:
+            ReservationConflict: If that is no more than was charged: nothing falls.
+            UnsupportedCost: If the theorem of an account has no price for the cost.
+        """
+        amendment = Amendment(
+            command=uuid.uuid4().hex,
+            cost=cost,
+            reason=reason,
+            evidence=evidence,
+            dataset=dataset,
+        )
+        author, before = self.author(), self._read_charge(charge)
+        answer: tuple[Posted, ...] = self._order(
+            partial(load_amendment_rows, charge=before, evidence=evidence),
+            lambda rows: decide_amendment(rows, amendment, author),
+            amendment.command,
+            guarded=(name_datasets(before), partial(list, before.amounts)),
+        )
+        return answer
+
+    def charge_prior(
+        self,
+        policy: Policy,
+        cost: Cost,
+        *,
+        reason: str,
+        evidence: str | None = None,
+        flow: str | None = None,
+        partitions: Sequence[str] = (),
+        populations: Sequence[Policy] = (),
+    ) -> tuple[Posted, ...]:
+        """Charge what was spent elsewhere; irreversible.
+
+        Raises:
+            ConfigurationError: If this evidence was charged before, or no part of a
+                divided dataset is named.
+        """
+        prior = Prior(
+            command=uuid.uuid4().hex,
+            cost=cost,
+            reason=reason,
+            evidence=evidence,
+            policy=policy,
+            flow=flow,
+            partitions=tuple(partitions),
+            populations=tuple(populations),
+        )
+        author, applies = self.author(), self.conditions.applies_policies
+        answer: tuple[Posted, ...] = self._order(
+            partial(load_prior_rows, prior=prior),
+            lambda rows: decide_prior(rows, prior, author, applies=applies),
+            prior.command,
+            guarded=self._name_guarded(prior.request),
+        )
+        return answer
+
+    def find_payer(self, charge: str) -> Payer:
+        """Return a charge as the payer of the people of its dataset.
+
+        Raises:
+            ReservationConflict: If the ledger has no such charge.
+        """
+        row = self._read_charge(charge)
+        (name,) = (name for name in row.amounts if split(name)[2] == "dataset")
+        with self.reading() as transaction:
+            rows = load_payment_rows(transaction, row, name, self.terms, lock=False)
+            return find_payer(rows)
+
+    def pay(self, account: str, charge: str, *, before: str | None) -> None:
+        """Note that the people of an account were charged for a step.
+
+        Args:
+            account: Account of the dataset.
+            charge: Charge of the step.
+            before: Charge of the newest step so far; None before the first one.
+
+        Raises:
+            ReservationConflict: If another copy of the store was used since.
+        """
+        command = digest(canonical(["pay", account, charge]))[:32]
+        payment = Payment(account=account, command=command, before=before)
+        author, row = self.author(), self._read_charge(charge)
+        self._order(
+            partial(load_payment_rows, charge=row, account=account),
+            lambda rows: decide_payment(rows, payment, author),
+            command,
+            guarded=(name_datasets(row), partial(list, row.amounts)),
+        )
 
     def close(self) -> None:
         """Close the ledger's files; open reservations of this process are forfeited."""
         self.owners.close()
-        self.storage.close()
+        self.database.close()
+
+    def _find_claimant(self, rows: Rows, request: Request) -> None:
+        """Find out whether the process that claims a release still runs."""
+        release, charge = rows.release, rows.release_charge
+        if release is None or charge is None or release.state != "claimed":
+            return
+        own = charge.owner == request.owner
+        rows.claimant_is_alive = own or self.owners.alive(charge.owner)
+
+    def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
+        """Answer with a stored release where nothing can be charged, or an error."""
+        watched = self.watch.read(self._name_guarded(request))
+        with self.reading() as transaction:
+            rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+            self.watch.check(transaction, rows, watched)
+            self._find_claimant(rows, request)
+        answer = find_release(rows, request)
+        if answer is None:
+            raise why
+        return answer
+
+    def _checked(self, answer: Answer) -> Answer:
+        """Return an answer, whose value is the one that was settled."""
+        if isinstance(answer, Replayed):
+            self.digests.check_value(
+                answer.value, answer.reservation, answer.digest, answer.reservation
+            )
+        return answer

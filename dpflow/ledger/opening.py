@@ -1,4 +1,4 @@
-"""Making a ledger, opening one that exists, and the pin that tells which it is."""
+"""Making a ledger, opening one that exists, and the pin of its id."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dpflow.config import ENVIRONMENT_VARIABLE, expanded
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Conditions
-from dpflow.ledger.storage.base import Identity, driver_needed, is_postgres
-from dpflow.ledger.storage.memory import MEMORY, Memory
-from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.witness.rollback_check import witness_at
+from dpflow.ledger.requests import Conditions
+from dpflow.ledger.tables.errors import MEMORY, driver_needed, is_postgres
+from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
+from dpflow.ledger.tables.transaction import Identity
+from dpflow.ledger.witness.comparison import Watch, witness_at
+from dpflow.ledger.witness.lines import Witnessed
 
 LOCK_NAME = "ledger.lock"
 _ID = re.compile("[0-9a-f]{32}", re.ASCII)
@@ -28,59 +28,6 @@ _NAME_LENGTH = 200
 #: The only URL that may be opened while a test keeps the others closed; child processes
 #: inherit it.
 FENCE_VARIABLE = "DPFLOW_TEST_LEDGER_ONLY"
-
-
-def open_ledger(
-    url: str,
-    *,
-    policies: Path | None = None,
-    witness: str | None = None,
-    environment: str | None = None,
-    conditions: Conditions | None = None,
-    read_only: bool = False,
-) -> Ledger:
-    """Open a ledger that exists.
-
-    Args:
-        url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path), or
-            `postgresql://user:password@host/database`. In tests also `memory://NAME`,
-            which ends with the process.
-        policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
-            another id is refused: a fresh one would forget what has been spent.
-        witness: Place of its witness, which every decision asks: a folder,
-            `postgresql://...` of another database; "none" waives it. Default: a folder
-            in the user's state directory.
-        environment: What this process runs in, such as "production". A ledger for
-            one environment serves no other.
-        conditions: How it decides, and who is recorded. Default: this user.
-        read_only: Only show it: the database refuses every write.
-
-    Raises:
-        LedgerMissing: If there is no ledger; opening creates no new one.
-        LedgerUnavailable: If it cannot be read and written now.
-        LedgerCorrupt: If it is not the ledger that was pinned.
-        ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
-            another environment.
-    """
-    storage, watched = storage_at(url, read_only=read_only), witness_at(witness, url)
-    ledger = Ledger(storage, storage.owners(), watched, conditions=conditions)
-    place, serves = ledger.place, ledger.environment
-    if serves is not None and serves != environment:
-        this = "says none" if environment is None else f"says {environment!r}"
-        msg = (
-            f"the ledger {place} serves the environment {serves!r}, and this run "
-            f"{this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
-            "DPFLOW_LEDGER_URL to the ledger of its own environment."
-        )
-        raise ConfigurationError(msg)
-    if policies is not None and (pinned := pinned_id(policies, place)) != ledger.id:
-        msg = (
-            f"{place} has id {ledger.id}, but {policies / LOCK_NAME} pins {pinned}. "
-            "A fresh or foreign ledger would forget what has been spent: restore the "
-            "pinned one."
-        )
-        raise LedgerCorrupt(msg, ledger=place)
-    return ledger
 
 
 def create_ledger(
@@ -111,30 +58,93 @@ def create_ledger(
     if witness_of is not None:
         # Before anything is made that would lack a witness.
         witness_of(identity.ledger).exists()
-    kind, place = _kind(url)
-    storage = kind.create(place, identity, secrets.token_bytes(32))
-    ledger = Ledger(storage, storage.owners(), witness_of)
-    if ledger.watch.witness is not None:
-        ledger.watch.witness.enrol(0, [])
+    kind, place = find_database(url)
+    database = kind.create(place, identity, secrets.token_bytes(32))
+    kept = None if witness_of is None else witness_of(identity.ledger)
+    if kept is not None:
+        kept.begin(Witnessed())
+    return Ledger(database, database.owners(), Watch(database, kept))
+
+
+def open_ledger(
+    url: str,
+    *,
+    policies: Path | None = None,
+    witness: str | None = None,
+    environment: str | None = None,
+    conditions: Conditions | None = None,
+    read_only: bool = False,
+    in_move: bool = False,
+) -> Ledger:
+    """Open a ledger that exists.
+
+    Args:
+        url: `sqlite:///path/to/ledger.db` (four slashes for an absolute path), or
+            `postgresql://user:password@host/database`. In tests also `memory://NAME`,
+            which ends with the process.
+        policies: Folder whose `ledger.lock` pins the ledger's id. A ledger with
+            another id is refused: a fresh one would forget what has been spent.
+        witness: Place of its witness, which every decision asks: a folder,
+            `postgresql://...` of another database; "none" waives it. Default: a folder
+            in the user's state directory.
+        environment: What this process runs in, such as "production". A ledger for
+            one environment serves no other.
+        conditions: How it decides, and who is recorded. Default: this user.
+        read_only: Only show it: the database refuses every write.
+        in_move: Open it although a move of it was begun, to continue the move.
+
+    Raises:
+        LedgerMissing: If there is no ledger; opening creates no new one.
+        LedgerUnavailable: If it cannot be read and written now.
+        LedgerCorrupt: If it is not the ledger that was pinned.
+        ConfigurationError: If the URL or the pin cannot be read, or the ledger serves
+            another environment.
+    """
+    witness_of = witness_at(witness, url)
+    kind, place = find_database(url)
+    database = kind(place, read_only=read_only)
+    database.is_copy = in_move
+    kept = None if witness_of is None else witness_of(database.identity.ledger)
+    watch = Watch(database, kept)
+    ledger = Ledger(database, database.owners(), watch, conditions=conditions)
+    serves = ledger.environment
+    if serves is not None and serves != environment:
+        this = "says none" if environment is None else f"says {environment!r}"
+        msg = (
+            f"the ledger {ledger.place} serves the environment {serves!r}, and this "
+            f"run {this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
+            "DPFLOW_LEDGER_URL to the ledger of its own environment."
+        )
+        raise ConfigurationError(msg)
+    if policies is not None:
+        check_pin(ledger, policies)
     return ledger
 
 
-def storage_at(url: str, *, read_only: bool = False) -> Storage:
-    """Return the storage that a ledger URL names; nothing is opened yet.
+def check_pin(ledger: Ledger, policies: Path) -> None:
+    """Refuse another ledger than the one that a project pins.
+
+    Raises:
+        LedgerCorrupt: If it is another one.
+    """
+    pinned = pinned_id(policies, ledger.place)
+    if pinned != ledger.id:
+        msg = (
+            f"{ledger.place} has id {ledger.id}, but {policies / LOCK_NAME} pins "
+            f"{pinned}. A fresh or foreign ledger would forget what has been spent: "
+            "restore the pinned one."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+
+
+def find_database(url: str) -> tuple[Any, Path | str]:
+    """Return the class of a ledger's database, and its place.
+
+    While a test has a ledger to itself, every other one is refused.
 
     Raises:
         ConfigurationError: If the URL names none, its driver is not installed, or a
             test keeps it closed.
-    """
-    kind, place = _kind(url)
-    storage: Storage = kind(place, read_only=read_only)
-    return storage
-
-
-def _kind(url: str) -> tuple[Any, Path | str]:
-    """Return the class of a ledger's storage, and its place.
-
-    While a test has a ledger to itself, every other one is refused.
     """
     only = os.environ.get(FENCE_VARIABLE)
     if only and url != only:
@@ -150,11 +160,21 @@ def _kind(url: str) -> tuple[Any, Path | str]:
     if is_postgres(url):
         with driver_needed("a ledger"):
             # The driver's import takes as long as all of dpflow's own.
-            from dpflow.ledger.storage.postgres import PostgresStorage  # noqa: PLC0415
-        return PostgresStorage, url
+            from dpflow.ledger.tables.postgres import PostgresDatabase  # noqa: PLC0415
+        return PostgresDatabase, url
     if url.startswith(MEMORY):
-        return Memory, url.removeprefix(MEMORY)
-    return SqliteStorage, sqlite_path(url)
+        return MemoryDatabase, url.removeprefix(MEMORY)
+    return SqliteDatabase, sqlite_path(url)
+
+
+def place_of(url: str) -> str:
+    """Return the place that a ledger URL names, without any secret, for messages.
+
+    Raises:
+        ConfigurationError: If the URL names none.
+    """
+    kind, place = find_database(url)
+    return str(kind(place).place)
 
 
 def sqlite_path(url: str) -> Path:
@@ -179,7 +199,7 @@ def sqlite_path(url: str) -> Path:
 
 def roles_script() -> str:
     """Return the SQL that makes the roles of a ledger on PostgreSQL."""
-    return files("dpflow.ledger.storage").joinpath("roles.sql").read_text("utf-8")
+    return files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
 
 
 def pin_ledger(ledger: Ledger, policies: Path) -> Path:

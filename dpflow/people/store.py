@@ -5,8 +5,8 @@
                             charge in the ledger; only then return the mask. Nothing is
                             ever given back
 
-The row `people/ACCOUNT` names the charge that paid for the budgets and the charge of
-the newest step. A crash leaves the file of before the step, whose mask no process has,
+The row of `people_store` names the charge that paid for the budgets and that of the
+newest step. A crash leaves the file of before the step, whose mask no process has,
 or the one with its charges. So the file may be ahead of the row by the steps that
 crashes cut short, and never behind it: an old backup or a foreign copy is refused.
 """
@@ -17,11 +17,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +35,8 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger import Ledger
-from dpflow.ledger.decision.gates import gate_at
-from dpflow.ledger.model import Command, Decision, terms_of_accounts
-from dpflow.ledger.rows import account_key, split
-from dpflow.ledger.state import State, charge_keys
+from dpflow.ledger import Ledger, PeopleStore
+from dpflow.ledger.requests import UNKNOWN
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock, open_private, reason_of
 from dpflow.people.slots import Slots
@@ -48,43 +45,6 @@ from dpflow.people.state import Floats, PrivateMask, PrivateTally, check_costs
 _FORMAT = "dpflow-people-5"
 _FLOAT_BYTES = 8
 _CHECKSUM_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pay(Command):
-    """Note that the people of an account were charged for a step.
-
-    Attributes:
-        account: Account of the dataset.
-        charge: Charge of the step.
-        before: Charge of the newest step so far; None before the first one.
-    """
-
-    guarded: ClassVar[bool] = True
-
-    account: str
-    charge: str
-    before: str | None
-
-    def decide(self, state: State) -> Decision:
-        """Note the step, unless another copy of the store was used since.
-
-        Raises:
-            ReservationConflict: If it has.
-        """
-        key, pen = f"people/{self.account}", Decision(state, self)
-        row = state.row(key)
-        newest = None if row is None else row["newest"]
-        if self.again and newest == self.charge:
-            return pen.answered(None, earlier=[state.entries[state.numbers[key]]])
-        if newest != self.before:
-            msg = (
-                f"another copy of the store of {self.account} is in use, and went on "
-                "to another step. The step drew no noise. Remove this copy."
-            )
-            raise ReservationConflict(msg, reservation=self.charge)
-        pen.write("pay", {}, {"people": self.account}, charge=self.charge)
-        return pen.answered(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -128,8 +88,7 @@ class PersonStore:
 
     def __init__(self, ledger: Ledger, charge: str, folder: Path) -> None:
         self._ledger, self._charge = ledger, charge
-        amounts = self._state(charge).made[charge].amounts
-        self._account = next(n for n in amounts if split(n)[2] == "dataset")
+        self._account = ledger.find_payer(charge).account
         name = re.sub(r"[^A-Za-z0-9._-]", ".", self._account)
         self.path = folder / f"{ledger.id}.{name}.people"
 
@@ -169,8 +128,8 @@ class PersonStore:
     def _reserved(
         self, people: Sequence[Any], costs: Callable[[IndividualBound], Floats]
     ) -> PrivateMask:
-        row = self._state(self._charge).row(f"people/{self._account}")
-        newest = None if row is None else row["newest"]
+        row = self._ledger.find_payer(self._charge).store
+        newest = None if row is None else row.newest
         contents, charge = self._read(row), self._charge
         # What died before its row was set may be noted yet, by a commit on its way.
         cut_short = () if contents.newest == newest else contents.before
@@ -180,38 +139,23 @@ class PersonStore:
             raise ReservationConflict(msg, reservation=charge)
         slots, mask = _charged(contents, people, costs(contents.tally.bound))
         _write(self.path, replace(contents, slots=slots, newest=charge, before=before))
-        self._ledger.ask(Pay(account=self._account, charge=charge, before=newest))
+        self._ledger.pay(self._account, charge, before=newest)
         return mask
 
-    def _state(self, *charges: str) -> State:
-        """Load charges with their accounts and stores."""
-
-        def needs(state: State) -> Iterator[str]:
-            for charge in charges:
-                yield from charge_keys(state, charge)
-                if (made := state.made.get(charge)) is not None:
-                    yield from terms_of_accounts(state, made.amounts)
-                    yield from map(account_key, made.amounts)
-                    yield from (f"people/{name}" for name in made.amounts)
-
-        with self._ledger.storage.read() as reading:
-            return reading.load(needs)
-
     def _bound(self, charge: str) -> IndividualBound | None:
-        """Return the bound that a charge paid; None if it paid none, or was void."""
-        state = self._state(charge)
-        paid, gate = state.made[charge].amounts, gate_at(state, self._account)
-        end = state.ends.get(charge)
-        if gate is None or not isinstance(gate.rule, IndividualFilter):
+        """Return the bound that a charge paid; None if it paid none, or is unknown."""
+        if charge == UNKNOWN:
+            return None
+        payer = self._ledger.find_payer(charge)
+        if not isinstance(payer.rule, IndividualFilter):
             msg = f"account {self._account} has no budgets of people"
             raise LedgerCorrupt(msg, ledger=self._ledger.place)
-        amount = paid[self._account]
-        is_void = end is not None and "void" in (end.kind, end.body.get("outcome"))
-        return gate.rule.bound_of(amount) if any(amount) and not is_void else None
+        is_paid = any(payer.amount) and not payer.is_void
+        return payer.rule.bound_of(payer.amount) if is_paid else None
 
-    def _read(self, row: Mapping[str, str] | None) -> _People:
+    def _read(self, row: PeopleStore | None) -> _People:
         """Read the file, or begin one if this step has paid for it."""
-        first = self._charge if row is None else row["first"]
+        first = self._charge if row is None else row.first
         bound, is_there = self._bound(first), self.path.exists()
         if bound is None or is_there == (row is None):
             msg = (
@@ -226,7 +170,7 @@ class PersonStore:
             tally, slots = PrivateTally.from_store(bound, b""), Slots(token_bytes(32))
             return _People(tally=tally, slots=slots, first=first, newest="", before=())
         header, left, digests = _parts(self.path)
-        noted, newest = row["newest"], header["newest"]
+        noted, newest = row.newest, header["newest"]
         if header["first"] != first or noted not in (newest, *header["before"]):
             msg = (
                 f"{self.path} holds the people's budgets as of step {newest}, and the "

@@ -15,8 +15,8 @@ from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.guard.project import Project
 from dpflow.guard.request import Notice
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.records import AccountView
 from dpflow.ledger.views import accounts, alerts
+from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import alert_text
 from dpflow.notebook import Sheet, plain
 from dpflow.prefect.client_calls import ask_briefly, tell_progress

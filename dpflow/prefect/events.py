@@ -12,7 +12,7 @@ from prefect.context import AssetContext
 from prefect.events import emit_event
 
 from dpflow.guard.request import Notice
-from dpflow.ledger.records import Request
+from dpflow.ledger.requests import Request
 
 
 def announce(notice: Notice, occurred: datetime) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import views
-from dpflow.ledger.decision.refusal import amounts_text
-from dpflow.ledger.rows import split, term_of
+from dpflow.ledger.account_ids import split, term_of
+from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry
 from dpflow.notebook import Sheet, TableRecord, shown_key

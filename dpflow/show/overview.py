@@ -13,10 +13,10 @@ from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AccountView, RefusalView
-from dpflow.ledger.rows import split
-from dpflow.ledger.views.accounts import Standing
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.views.accounts import AccountView, Standing
 from dpflow.ledger.views.entries import account_title, kind_title, people_lines
+from dpflow.ledger.views.releases import RefusalView
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.rule import COUNTS
-from dpflow.ledger.decision.refusal import amount_text
-from dpflow.ledger.records import AccountView, OpenReservation
+from dpflow.ledger.decisions.refusals import amount_text
+from dpflow.ledger.views.accounts import AccountView, OpenReservation
 from dpflow.ledger.views.entries import account_title, percent_text
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines

@@ -9,11 +9,11 @@ from dpflow.config import settings
 from dpflow.exceptions import require
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.decision.refusal import amounts_text
-from dpflow.ledger.records import RefusalView
-from dpflow.ledger.rows import split
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import kind_title, percent_text
+from dpflow.ledger.views.releases import RefusalView
 from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.files import policies_and_problem

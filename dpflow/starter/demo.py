@@ -24,7 +24,7 @@ from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused, DpflowError, how_to_install, require
 from dpflow.guard.plain import spend
 from dpflow.guard.project import current_project, forget_projects, make_project_ledger
-from dpflow.ledger.decision.refusal import amounts_text
+from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.libraries import comes_from
 from dpflow.starter.project import existing_ledger

@@ -24,16 +24,14 @@ from dpflow.exceptions import require
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import LOCK_NAME, Ledger, create_ledger, pin_ledger, views
 from dpflow.ledger.codec import decode
-from dpflow.ledger.decision import admit
-from dpflow.ledger.entry import Entry
+from dpflow.ledger.decisions import reserve
 from dpflow.ledger.opening import FENCE_VARIABLE
 from dpflow.ledger.views.releases import release_value, releases
+from dpflow.ledger.views.runs import Detail, read_charges
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies
 from dpflow.policy.files import is_policy_file
 from dpflow.testing.refusals import ForcedRefusals
-
-_STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +137,11 @@ class LedgerForTests:
 
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
         """Return the granted executions, oldest first."""
-        ends = {entry.charge: entry for entry in self._entries(*_STATES)}
-        return [
-            _charge(entry, ends.get(entry.charge))
-            for entry in self._entries("reserve", dataset=dataset)
-        ]
+        with views.open_reading(self.ledger) as reading:
+            names = reading.datasets if dataset is None else [dataset]
+            details = (each for name in names for each in read_charges(reading, name))
+            charges = {each.charge.id: each for each in details}
+        return [_charge(each) for each in sorted(charges.values(), key=_time_of)]
 
     def releases(self, dataset: str | None = None) -> list[ReleaseKept]:
         """Return the releases that the ledger keeps, with their values, oldest first.
@@ -157,19 +155,15 @@ class LedgerForTests:
 
     def refusals(self, dataset: str | None = None) -> list[str]:
         """Return the names of the refused steps, oldest first."""
-        entries = self._entries("refuse", dataset=dataset)
-        return [*{entry.charge: str(entry.body["step"]) for entry in entries}.values()]
+        bodies = [refusal.body for refusal in views.refusals(self.ledger)][::-1]
+        wanted = (b for b in bodies if dataset in (None, *b.get("datasets", ())))
+        return [str(body["step"]) for body in wanted]
 
     def spent(self, dataset: str) -> Mapping[str, str]:
         """Return the settled amount of a dataset's account, in its filter's units."""
         accounts = views.accounts(self.ledger, dataset)
         whole = (a for a in accounts if a.kind in ("dataset", "population"))
         return next((account.spent for account in whole), {})
-
-    def _entries(self, *kinds: str, dataset: str | None = None) -> list[Entry]:
-        with self.ledger.storage.read() as reading:
-            entries = [entry for entry in reading.after() if entry.kind in kinds]
-        return [e for e in entries if dataset in (None, *e.body.get("datasets", ()))]
 
     def _replace(self, seeds: Seeds) -> None:
         replace_noise(self.ledger.id, self.ledger.environment, seeds)
@@ -200,7 +194,7 @@ def opened(folder: Path) -> Iterator[LedgerForTests]:
             made.close()
             replace_noise(made.id, made.environment, Seeds())
             with mock.patch.multiple(
-                admit, gates_of=refusals.gates, refusal_error=refusals.error
+                reserve, gates_of=refusals.gates, refusal_error=refusals.error
             ):
                 yield ours
         finally:
@@ -227,16 +221,20 @@ def _contents(source: str | Path | Policy) -> list[bytes]:
     return [each.read_bytes() for each in paths]
 
 
-def _charge(made: Entry, ended: Entry | None) -> ChargeMade:
-    end = {} if ended is None else ended.body
+def _time_of(detail: Detail) -> str:
+    return detail.at
+
+
+def _charge(detail: Detail) -> ChargeMade:
+    charge, body = detail.charge, detail.body
     return ChargeMade(
-        step=str(made.body["step"]),
-        datasets=tuple(made.body["datasets"]),
-        flow=made.body["flow"],
-        cost=cost_from_description(made.body["cost"]),
-        state="open" if ended is None else _STATES[ended.kind],
-        outcome=end.get("outcome"),
-        noise=end.get("noise"),
-        release_key=made.body["release_key"],
-        accounts=tuple(made.body["accounts"]),
+        step=charge.step,
+        datasets=tuple(body["datasets"]),
+        flow=charge.flow,
+        cost=cost_from_description(body["cost"]),
+        state=charge.state,
+        outcome=body.get("outcome"),
+        noise=body.get("noise"),
+        release_key=body["release_key"],
+        accounts=tuple(charge.amounts),
     )

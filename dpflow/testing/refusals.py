@@ -8,11 +8,11 @@ from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.ledger.decision.gates import Gate, gates_of
-from dpflow.ledger.decision.refusal import Refusal, refusal_error
-from dpflow.ledger.records import Request
-from dpflow.ledger.rows import Term
-from dpflow.ledger.state import State
+from dpflow.ledger.account_ids import Term
+from dpflow.ledger.decisions.gates import Gate, gates_of
+from dpflow.ledger.decisions.refusals import Refusal, refusal_error
+from dpflow.ledger.requests import Request
+from dpflow.ledger.tables.loaded import Rows
 
 _WHOLE = ("dataset", "partition", "population")
 
@@ -43,11 +43,9 @@ class ForcedRefusals:
     next: int = 0
     refused: set[str] = field(default_factory=set)
 
-    def gates(
-        self, state: State, request: Request, terms: Sequence[Term]
-    ) -> list[Gate]:
+    def gates(self, rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:
         """Return the gates of a step, exhausted where a refusal is forced."""
-        gates = gates_of(state, request, terms)
+        gates = gates_of(rows, request, terms)
         if self.next and request.reservation not in self.refused:
             self.next -= 1
             self.refused.add(request.reservation)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, ndtr
 
-from dpflow.ledger.decision.lifetime import lifetime_error
-from dpflow.ledger.decision.terms import opened_as
+from dpflow.ledger.decisions.lifetimes import lifetime_error
+from dpflow.ledger.decisions.terms import opened_as
 from dpflow.policy import Policy
 from dpflow.policy.lifetime import Opened, fits, room
 from dpflow.rounding import from_units

@@ -17,7 +17,7 @@ def test_a_missing_ledger_is_an_error_and_never_made(tmp_path, monkeypatch):
             assert str(ledger_file(tmp_path)) in error.message
             assert "DPFLOW_LEDGER_URL" in error.message
             assert not ledger_file(tmp_path).exists()
-    assert rows(tmp_path)["entry"] == []
+    assert rows(tmp_path)["journal"] == []
 
 
 def test_a_ledger_without_its_pin_or_with_another_one_is_refused(tmp_path, monkeypatch):

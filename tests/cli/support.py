@@ -28,7 +28,7 @@ from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.records import Request
+from dpflow.ledger.requests import Request
 from dpflow.policy import load_policies
 
 CDNOW = """\

@@ -16,13 +16,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from dpflow.ledger.audit.backup import backup, restore
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError
 from dpflow.ledger import create_ledger, open_ledger, opening
 from dpflow.ledger.audit import backup as module
-from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import reconcile
-from dpflow.ledger.witness.rollback_check import witness_at
+from dpflow.ledger.witness.comparison import witness_at
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import Child, die, dying
 from tests.ledger.support import audit, granted, make_policy, read, sums, url

@@ -14,7 +14,7 @@ from dpflow.accounting.searches import NO_END, least_noise, most_steps
 from dpflow.forecast import Every, Outlook, budget_line
 from dpflow.forecast.cadence import Schedule
 from dpflow.forecast.counting import reach_of_shares, steps_that_fit
-from dpflow.ledger.decision.gates import announced_gates
+from dpflow.ledger.decisions.gates import announced_gates
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import ADULT, CDNOW
 

@@ -17,8 +17,7 @@ from dpflow.forecast import flow_outlooks, outlooks
 from dpflow.forecast.counting import Load, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import loads_of_run
 from dpflow.ledger import Ledger, create_ledger
-from dpflow.ledger.decision.office import Freeze
-from dpflow.ledger.records import Request
+from dpflow.ledger.requests import Request
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
@@ -258,7 +257,7 @@ def test_a_run_that_may_have_begun_before_what_was_read_is_no_example(ledger):
 def test_a_frozen_dataset_has_no_runs_left(ledger):
     """And says why."""
     run_once(ledger, summed(1), [(TENTH, None)])
-    ledger.ask(Freeze(book="d", reason="an incident"))
+    ledger.freeze("d", reason="an incident")
     (outlook,) = outlooks(ledger)
     assert outlook.runs_left == 0
     assert "frozen" in outlook.limited_by

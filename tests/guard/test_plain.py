@@ -46,7 +46,7 @@ async def test_an_async_function_is_guarded_the_same_way(shop):
 
     coroutine = count(7)
     assert inspect.iscoroutinefunction(count)
-    assert rows(shop)["entry"] == []
+    assert rows(shop)["journal"] == []
     assert isinstance(await coroutine, float)
     assert kinds() == ["reserve", "settle"]
     assert journal()[-1].body["noise"] == "opendp"
@@ -62,7 +62,7 @@ def test_an_async_step_without_an_event_loop_of_asyncio_is_refused(shop):
     coroutine = count()
     with pytest.raises(ConfigurationError, match="under asyncio only"):
         coroutine.send(None)
-    assert rows(shop)["entry"] == []
+    assert rows(shop)["journal"] == []
 
 
 def test_an_interrupt_and_a_second_equal_call_say_that_they_cost(shop, caplog):
@@ -105,7 +105,7 @@ def test_wrong_arguments_are_a_type_error_and_cost_nothing(shop):
     step = guarded(dataset="shop", cost=TENTH)(lambda week: week)
     with pytest.raises(TypeError, match="week"):
         step()
-    assert rows(shop)["entry"] == []
+    assert rows(shop)["journal"] == []
 
 
 def test_every_dataset_of_a_step_is_charged_or_none(tmp_path, monkeypatch):

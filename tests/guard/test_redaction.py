@@ -390,7 +390,7 @@ def test_a_signal_while_the_failure_is_posted_leaks_nothing(shop):
     def count():
         # The settlement blocks on the ledger's lock until the alarm.
         held_lock.enter_context(locked_ledger(shop))
-        current_project().ledger.storage.lock_seconds = 30
+        current_project().ledger.database.lock_seconds = 30
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         raise ValueError(read_private())
 

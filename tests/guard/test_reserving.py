@@ -108,10 +108,10 @@ def test_a_replaced_ledger_is_refused_for_good(shop):
     replace_ledger(shop)
     for _ in range(3):
         assert isinstance(caught(lambda: step(2)), LedgerError)
-    assert rows(shop)["entry"] == []
+    assert rows(shop)["journal"] == []
     bring_ledger_back(shop)
     assert ran == [1]
-    assert [entry[1] for entry in rows(shop)["entry"]] == ["open", "reserve", "settle"]
+    assert [entry[4] for entry in rows(shop)["journal"]] == ["open", "reserve", "settle"]
 
 
 def noted(monkeypatch, method):
@@ -145,7 +145,7 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
 
     # The secret of the release keys is read once, which this thread could not below.
     ledger.digests.of("x")
-    with ledger.storage.write():
+    with ledger.database.transaction():
         task = asyncio.create_task(count())
         assert await asyncio.to_thread(requests.wait, 30)
         task.cancel()

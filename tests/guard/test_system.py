@@ -18,6 +18,7 @@ from dpflow import guarded
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.late_settlements import Unsettled
 from dpflow.guard.project import current_project, forget_projects
+from dpflow.ledger.witness.lines import Witnessed
 from dpflow.people import store
 from tests.cli.support import run
 from tests.projects import TENTH, ledger_file, make_project
@@ -117,7 +118,7 @@ def test_files_that_root_makes_belong_to_the_owner_of_the_ledger(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "fchown", note_owner)
     total(2)
-    witness.rewrite(lambda old: list(old or ()))
+    witness.begin(Witnessed(), anew=True)
     (shop / "people").mkdir()
     store.FileLock(shop / "people" / "shop.lock").run(lambda _: None, 1)
     owner = ledger_file(shop).stat()

@@ -21,7 +21,7 @@ import pytest
 
 from dpflow.exceptions import LedgerUnavailable, ReservationConflict
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
 from tests.hunts.machinery.crash_vfs import (
     ApswStorage,
     Disk,

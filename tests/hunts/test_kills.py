@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
 from tests.hunts.machinery.storm import POLICY, storm
 from tests.hunts.machinery.support import (
     IDENTITY,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from dpflow.exceptions import LedgerError
 from dpflow.ledger.decision.admit import Reserve
-from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Decision
 from dpflow.ledger.state import State
+
+from dpflow.exceptions import LedgerError
+from dpflow.ledger.decisions.gates import Gate
+from dpflow.ledger.ledger import Ledger
 from tests.hunts.machinery.simulation import (
     CLOCKS,
     SimulatedStorage,

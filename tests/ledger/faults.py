@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import psycopg
-
 from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.sqlite import SqliteStorage
+
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
 
 
 class FaultySqlite(SqliteStorage):

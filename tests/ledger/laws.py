@@ -10,9 +10,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
-from dpflow.exceptions import DpflowError
-from dpflow.ledger import entry
 from dpflow.ledger.decision.admit import Reserve
 from dpflow.ledger.decision.office import (
     Amend,
@@ -21,20 +18,25 @@ from dpflow.ledger.decision.office import (
     Repair,
     Withdraw,
 )
-from dpflow.ledger.decision.policy_changes import Apply
-from dpflow.ledger.decision.settlement import End
-from dpflow.ledger.entry import Entry, canonical
+from dpflow.ledger.entry import Entry
 from dpflow.ledger.journal import follow
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.model import Command
-from dpflow.ledger.records import Granted, Request, digest
-from dpflow.ledger.rows import Account
 from dpflow.ledger.state import State
-from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.memory import Memory
 from dpflow.ledger.storage.postgres import PostgresStorage
-from dpflow.ledger.storage.sqlite import SqliteStorage
 from dpflow.ledger.storage.tables import Reading
+
+from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
+from dpflow.exceptions import DpflowError
+from dpflow.ledger import entry
+from dpflow.ledger.account_ids import Account
+from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.decisions.policy_changes import Apply
+from dpflow.ledger.decisions.settlement import End
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.requests import Granted, Request
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
+from dpflow.ledger.tables.transaction import Identity
 from dpflow.policy.population import Population
 from tests.ledger.support import make_policy
 from tests.postgres import server

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 import pytest
@@ -20,24 +20,22 @@ from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.entry import ACCOUNT, Entry
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms
-from dpflow.ledger.opening import create_ledger
-from dpflow.ledger.records import Granted, Request
-from dpflow.ledger.storage.memory import MEMORY, Memory
-from dpflow.ledger.storage.owners import Owners
-from dpflow.ledger.storage.sqlite import SqliteStorage
-from dpflow.ledger.storage.storage import Storage
-from dpflow.ledger.storage.tables import Transaction
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Granted, Request
+from dpflow.ledger.tables.columns import TABLES
+from dpflow.ledger.tables.database import Database
+from dpflow.ledger.tables.errors import MEMORY
+from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
+from dpflow.ledger.tables.transaction import Transaction, new_dataset
 from dpflow.policy import Policy, parse_policy
-from tests.ledger import auditor
-from tests.ledger.auditor import UNIT
-from tests.ledger.columns import show_columns, show_columns_of_postgres
 
 #: Where a ledger is: a SQLite file, or the URL of a PostgreSQL database.
 Place = Path | str
-StorageType = TypeVar("StorageType", bound=Storage)
+DatabaseType = TypeVar("DatabaseType", bound=Database)
+#: Units of an exact amount.
+UNIT = math.lcm(10**36, *range(1, 101))
 
 
 def make_policy(dataset: str = "a", **fields: str) -> Policy:
@@ -77,9 +75,9 @@ def make_ledger(path: Place) -> Ledger:
     return create_ledger(url(path))
 
 
-def ledger_on(storage: Storage) -> Ledger:
-    """Open a ledger on a storage object, with its usual owners."""
-    return Ledger(storage, storage.owners())
+def ledger_on(database: Database) -> Ledger:
+    """Open a ledger on a database, with its usual owners."""
+    return Ledger(database, database.owners())
 
 
 def owners_of(path: Path) -> Owners:
@@ -119,11 +117,11 @@ def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]
     """Ask the database itself, over a connection that dpflow knows nothing of."""
     path = place_of(of)
     if in_memory(path):
-        connection = _copy_of_memory(str(path), sql)
+        connection = _copy_of_memory(str(path))
     elif isinstance(path, str):
         return _READER.read(path, sql.replace("?", "%s"), values)
     else:
-        connection = show_columns(sqlite3.connect(path), sql)
+        connection = sqlite3.connect(path)
     try:
         return connection.execute(sql, values).fetchall()
     finally:
@@ -135,11 +133,13 @@ def in_memory(path: Place) -> bool:
     return str(path).startswith(MEMORY)
 
 
-def _copy_of_memory(path: str, sql: str) -> sqlite3.Connection:
+def _copy_of_memory(path: str) -> sqlite3.Connection:
     """Copy a ledger in memory, to ask its tables."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(Memory(path.removeprefix(MEMORY)).connection.serialize())
-    return show_columns(connection, sql)
+    connection.deserialize(
+        MemoryDatabase(path.removeprefix(MEMORY)).connection.serialize()
+    )
+    return connection
 
 
 def edit(
@@ -153,14 +153,14 @@ def edit(
     if in_memory(path):
         pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
-        with _postgres(path, *statements) as postgres:
+        with _postgres(path) as postgres:
             tables = [] if locked else _drop_triggers(postgres)
             for statement in statements:
                 postgres.execute(statement.encode())
             for table in tables:
                 postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
         return
-    connection = show_columns(sqlite3.connect(path), *statements)
+    connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
     try:
         triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
@@ -193,7 +193,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self._kept: tuple[int, str, psycopg.Connection[Any]] | None = None
-        self._shown: set[str] = set()
 
     def read(self, url: str, sql: str, values: Sequence[object]) -> list[Any]:
         """Ask, in a new session if the last one has ended or serves no longer."""
@@ -201,19 +200,15 @@ class _Reader:
             with suppress(psycopg.Error):
                 return self._ask(self._kept[2], sql, values)
         self.close()
-        connection = _postgres(url, "none")
+        connection = _postgres(url)
         connection.commit()
         connection.autocommit = True
-        self._kept, self._shown = (os.getpid(), url, connection), set()
+        self._kept = os.getpid(), url, connection
         return self._ask(connection, sql, values)
 
     def _ask(
         self, connection: psycopg.Connection[Any], sql: str, values: Sequence[object]
     ) -> list[Any]:
-        named = set(re.findall(r"\w+", sql)) - self._shown
-        if named:
-            show_columns_of_postgres(connection, f"SELECT {' '.join(named)}")
-            self._shown |= named
         return connection.execute(sql.encode(), values).fetchall()
 
     def close(self) -> None:
@@ -226,14 +221,9 @@ class _Reader:
 _READER = _Reader()
 
 
-def _postgres(path: str, *statements: str) -> psycopg.Connection[tuple[Any, ...]]:
+def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
     options = "-c search_path=dpflow -c default_transaction_read_only=off"
-    connection = psycopg.connect(path, options=options)
-    (there,) = connection.execute(b"SELECT to_regclass('dpflow.tag')").fetchall()
-    # A database may hold a witness alone.
-    if there != (None,):
-        show_columns_of_postgres(connection, *statements)
-    return connection
+    return psycopg.connect(path, options=options)
 
 
 def sums(of: Place | Ledger, account: str = "a#1") -> tuple[Fraction, Fraction]:
@@ -247,16 +237,24 @@ def sums(of: Place | Ledger, account: str = "a#1") -> tuple[Fraction, Fraction]:
 
 def kinds(of: Place | Ledger, account: str = "a#1") -> list[str]:
     """Return the kinds of the entries about an account or its dataset, in order."""
-    book = account.partition("#")[0]
-    named = {f"{ACCOUNT}{account}", *([] if "/" in account else [f"book/{book}"])}
-    rows = read(of, "SELECT kind, rows FROM entry ORDER BY number")
-    return [kind for kind, text in rows if named & json.loads(text).keys()]
+    dataset, _, term = account.partition("#")
+    sql = "SELECT kind, postings, body FROM journal WHERE dataset = ? ORDER BY number"
+    rows = read(of, sql, dataset)
+    decisions = ("open", "tighten", "access", "freeze", "unfreeze", "repair")
+    return [
+        kind
+        for kind, postings, body in rows
+        if account in json.loads(postings)
+        or ("/" not in term and kind in decisions)
+        or account in json.loads(body).get("accounts", ())
+        or (kind == "refuse" and json.loads(body).get("account") == account)
+    ]
 
 
-def repairs(path: Place) -> int:
-    """Return how many repairs the ledger had."""
-    rows = read(path, "SELECT rows FROM entry WHERE kind = 'repair' ORDER BY number")
-    return json.loads(rows[-1][0])["repairs"] if rows else 0
+def epoch(path: Place, dataset: str = "a") -> int:
+    """Return how many repairs a dataset had."""
+    rows = read(path, "SELECT epoch FROM dataset WHERE name = ?", dataset)
+    return int(rows[0][0]) if rows else 0
 
 
 def state_of(of: Place | Ledger, reservation: str) -> str | None:
@@ -265,36 +263,54 @@ def state_of(of: Place | Ledger, reservation: str) -> str | None:
     return next((state for (state,) in read(of, sql, reservation)), None)
 
 
-def entries(ledger: Ledger) -> list[Entry]:
-    """Return all entries; hashes checked."""
-    with ledger.storage.read() as reading:
-        return [*reading.after()]
+class JournalLine(NamedTuple):
+    """An entry of a journal, with its texts read."""
+
+    dataset: str
+    number: int
+    kind: str
+    charge: str | None
+    step: str | None
+    flow: str | None
+    run: str | None
+    postings: dict[str, Any]
+    body: dict[str, Any]
 
 
-def body(ledger: Ledger, kind: str) -> dict[str, Any]:
-    """Return the body of the newest entry of a kind."""
-    return dict([entry for entry in entries(ledger) if entry.kind == kind][-1].body)
+def entries(of: Place | Ledger) -> list[JournalLine]:
+    """Return all entries in the order of datasets and numbers."""
+    sql = "SELECT dataset, number, kind, charge, step, flow, run, postings, body "
+    rows = read(of, f"{sql} FROM journal ORDER BY dataset, number")
+    return [JournalLine(*r[:7], json.loads(r[7]), json.loads(r[8])) for r in rows]
 
 
-def terms_of(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return what each term of a dataset pins, oldest first."""
-    with ledger.storage.read() as reading:
-        terms = reading.load(lambda s: all_terms(s, "a")).terms("a")
-        return [dict(term.facts) for term in terms]
+def body(of: Place | Ledger, kind: str) -> dict[str, Any]:
+    """Return the facts of the newest entry of a kind, with those of its request."""
+    entry = [entry for entry in entries(of) if entry.kind == kind][-1]
+    found = read(of, "SELECT request FROM charge WHERE id = ?", entry.charge)
+    request = json.loads(found[0][0]) if found and kind == "reserve" else {}
+    named = {"step": entry.step, "flow": entry.flow, "flow_run": entry.run}
+    return {**request, **named, **entry.body}
 
 
-def first_lost(ledger: Ledger) -> frozenset[tuple[str, str]]:
-    """Return the first term of dataset "a" as one whose charges were forgotten."""
-    return frozenset({("a#1", terms_of(ledger)[0]["currency"])})
+def terms_of(of: Place | Ledger, dataset: str = "a") -> list[dict[str, Any]]:
+    """Return the facts of each term of a dataset, oldest first."""
+    sql = "SELECT body FROM term WHERE dataset = ? ORDER BY number"
+    return [json.loads(text) for (text,) in read(of, sql, dataset)]
 
 
 def audit(of: Place | Ledger) -> None:
-    """Recompute every hash, sum and row of a ledger; an open one verifies, too."""
-    auditor.audit(lambda sql: read(of, sql))
+    """Verify a ledger."""
     if isinstance(place_of(of), Path):
         assert read(of, "PRAGMA integrity_check") == [("ok",)]
     if isinstance(of, Ledger):
         assert verify(of).bad == []
+        return
+    ledger = open_ledger(url(of), witness="none", read_only=True)
+    try:
+        assert verify(ledger).bad == []
+    finally:
+        ledger.close()
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -336,8 +352,8 @@ def check_acknowledged(path: Path, acknowledged: list[str]) -> None:
 
 def everything(path: Place | Ledger) -> list[Any]:
     """Return all that is in a ledger."""
-    tables = ("entry", "tag", "kept")
-    return [read(path, f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+    names = ("ledger", *TABLES)
+    return [sorted(read(path, f"SELECT * FROM {name}"), key=repr) for name in names]
 
 
 def error_of(call: Callable[[], object]) -> type[DpflowError]:
@@ -349,8 +365,8 @@ def error_of(call: Callable[[], object]) -> type[DpflowError]:
 
 def freeze_of(ledger: Ledger, dataset: str) -> Any:
     """Return who froze a dataset and why; None if it is not frozen."""
-    with ledger.storage.read() as reading:
-        return reading.load(lambda _: (f"book/{dataset}",)).book(dataset).frozen
+    ((text,),) = read(ledger, "SELECT frozen FROM dataset WHERE name = ?", dataset)
+    return None if text is None else json.loads(text)
 
 
 def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
@@ -362,16 +378,16 @@ def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
 
 def impatient(path: Path) -> Ledger:
     """Open a ledger that does not wait long for others."""
-    return ledger_on(waiting(SqliteStorage(path), 0.4))
+    return ledger_on(waiting(SqliteDatabase(path), 0.4))
 
 
-def waiting(storage: StorageType, seconds: float) -> StorageType:
-    """Return a storage that waits so long for other writers."""
-    for each in (storage, getattr(storage, "server", storage)):
+def waiting(database: DatabaseType, seconds: float) -> DatabaseType:
+    """Return a database that waits so long for other writers."""
+    for each in (database, getattr(database, "server", database)):
         each.lock_seconds = seconds
-    return storage
+    return database
 
 
 def write_a_row(session: Transaction) -> None:
     """Write something within a transaction."""
-    session.append((), {"x": "1"})
+    session.send([("insert_dataset", new_dataset(session.identity.ledger, "x"))])

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.audit.backup import journal_rows, verify_export
+from dpflow.ledger.decision.office import Amend, Freeze, Prior
+from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import BudgetRefused, PolicyChanged
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
-from dpflow.ledger.audit.backup import journal_rows, verify_export
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Amend, Freeze, Prior
-from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.support import Place, audit, granted, url

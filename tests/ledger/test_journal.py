@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from dpflow.ledger.entry import Entry, JournalError, canonical
+from dpflow.ledger.entry import Entry, JournalError
 from dpflow.ledger.journal import after
 from dpflow.ledger.state import State, whole_book
+
+from dpflow.ledger.canonical import canonical
 
 
 def draft(kind: str, body: dict[str, Any], **fields: Any) -> Entry:

@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+from dpflow.ledger.entry import JournalError
+from dpflow.ledger.storage.tables import Transaction
 
 from dpflow.ledger import journal
-from dpflow.ledger.entry import JournalError, canonical
-from dpflow.ledger.records import digest
-from dpflow.ledger.storage.base import VERSION
-from dpflow.ledger.storage.tables import Transaction
+from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.tables.transaction import VERSION
 from tests.ledger.laws import (
     InMemory,
     InPostgres,

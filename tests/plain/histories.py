@@ -12,19 +12,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from dpflow.ledger.decision.office import Amend, Freeze, Prior, Withdraw
+from dpflow.ledger.storage.memory import Memory
+
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable
-from dpflow.ledger.decision.office import Amend, Freeze, Prior, Withdraw
-from dpflow.ledger.decision.policy_changes import Apply
-from dpflow.ledger.decision.settlement import End, Forfeit
+from dpflow.ledger.canonical import digest
+from dpflow.ledger.decisions.policy_changes import Apply
+from dpflow.ledger.decisions.settlement import End, Forfeit
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.ledger import Ledger as OldLedger
-from dpflow.ledger.records import Busy, Granted, Replayed, Request, digest
-from dpflow.ledger.storage.base import Identity as OldIdentity
-from dpflow.ledger.storage.memory import Memory
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.tables.database import Identity, Transaction
-from dpflow.plain.tables.sqlite import MemoryDatabase, SqliteDatabase
+from dpflow.ledger.requests import Busy, Granted, Replayed, Request
+from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
+from dpflow.ledger.tables.transaction import Identity, Transaction
+from dpflow.ledger.tables.transaction import Identity as OldIdentity
 from dpflow.policy import Policy
 from dpflow.policy.population import Population
 from tests.ledger.support import make_policy
@@ -446,7 +448,7 @@ def described(answer: Any) -> Any:
 
 def in_postgres() -> Callable[[], Any]:
     """Make a ledger on the server of the tests; return what opens it."""
-    from dpflow.plain.tables.postgres import PostgresDatabase
+    from dpflow.ledger.tables.postgres import PostgresDatabase
     from tests.postgres import server
 
     url = server().new_database()

@@ -9,9 +9,9 @@ from typing import Any
 
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.ledger.records import Granted, Request
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import create_ledger, open_ledger
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Granted, Request
 from dpflow.policy import Policy
 from tests.ledger.support import make_policy
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerRolledBack
-from dpflow.ledger.records import Replayed
-from dpflow.plain.audit.copies import backup
-from dpflow.plain.audit.restores import restore
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.opening import create_ledger, open_ledger
-from dpflow.plain.witness.comparison import state_of_ledger
+from dpflow.ledger.audit.copies import backup
+from dpflow.ledger.audit.restores import restore
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
 from tests.plain.support import charged, granted, make, request, url
 from tests.postgres import server

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.records import Replayed
-from dpflow.plain.audit.copies import backup, copy_ledger, export_lines
-from dpflow.plain.audit.moves import move, move_back
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import create_ledger, open_ledger
-from dpflow.plain.tables.columns import TABLES, tables
-from dpflow.plain.tables.postgres import PostgresDatabase
-from dpflow.plain.tables.sqlite import SqliteDatabase
+from dpflow.ledger.audit.copies import backup, copy_ledger, export_lines
+from dpflow.ledger.audit.moves import move, move_back
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.columns import TABLES, tables
+from dpflow.ledger.tables.postgres import PostgresDatabase
+from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.plain.histories import LENGTH, People, Plain, Play, in_postgres, in_sqlite
 from tests.plain.support import charged, granted, make, reopen, request
 from tests.postgres import server
@@ -131,7 +131,7 @@ def test_a_move_that_was_cut_short_goes_on_or_back(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpflow.plain.audit.moves.write_upgrades", stop)
+        patch.setattr("dpflow.ledger.audit.moves.write_upgrades", stop)
         with pytest.raises(KeyboardInterrupt):
             move(ledger, target)
     with pytest.raises(LedgerUnavailable, match="being moved"):
@@ -139,7 +139,7 @@ def test_a_move_that_was_cut_short_goes_on_or_back(
     move_back(ledger, target)
     charged(ledger)
     with monkeypatch.context() as patch:
-        patch.setattr("dpflow.plain.audit.moves.write_upgrades", stop)
+        patch.setattr("dpflow.ledger.audit.moves.write_upgrades", stop)
         with pytest.raises(KeyboardInterrupt):
             move(ledger, target)
     move(ledger, target)

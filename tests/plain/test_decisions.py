@@ -16,18 +16,18 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.records import Busy, Granted, Replayed, Request
-from dpflow.plain.decisions.decision import Author, Decision
-from dpflow.plain.decisions.reserve import Refused, decide_refusal, decide_reserve
-from dpflow.plain.decisions.settlement import (
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.reserve import Refused, decide_refusal, decide_reserve
+from dpflow.ledger.decisions.settlement import (
     End,
     decide_forfeit,
     decide_settle,
     decide_void,
 )
-from dpflow.plain.decisions.terms import open_term
-from dpflow.plain.tables.loaded import Rows
-from dpflow.plain.tables.rows import (
+from dpflow.ledger.decisions.terms import open_term
+from dpflow.ledger.requests import Busy, Granted, Replayed, Request
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import (
     Account,
     Charge,
     ChargeDataset,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.plain.audit.copies import export_lines
-from dpflow.plain.audit.exports import verify_export
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.tables.columns import TABLES
-from dpflow.plain.tables.rows import Entry, hash_columns
+from dpflow.ledger.audit.copies import export_lines
+from dpflow.ledger.audit.exports import verify_export
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.tables.columns import TABLES
+from dpflow.ledger.tables.rows import Entry, hash_columns
 from tests.plain.histories import LENGTH, People, Plain, Play, in_memory, in_postgres
 
 Rows = list[dict[str, Any]]

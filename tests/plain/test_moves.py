@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
-from dpflow.plain.audit import moves
-from dpflow.plain.audit.copies import backup, export_lines
-from dpflow.plain.audit.moves import move, move_back
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import find_database, open_ledger
+from dpflow.ledger.audit import moves
+from dpflow.ledger.audit.copies import backup, export_lines
+from dpflow.ledger.audit.moves import move, move_back
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import find_database, open_ledger
 from tests.plain.histories import LENGTH, People, Plain, Play, in_sqlite
 from tests.plain.support import charged, granted, make, url
 from tests.postgres import server

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from dpflow.exceptions import ReservationConflict
-from dpflow.plain.audit.reconcile import compare, reconcile
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.decisions.repairs import UNKNOWN
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.witness.comparison import state_of_ledger
-from dpflow.plain.witness.file import FileWitness
+from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.repairs import UNKNOWN
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness.file import FileWitness
 from tests.plain.support import copied, granted, make, reopen
 from tests.plain.test_witness import place as place  # noqa: PLC0414 (a fixture)
 

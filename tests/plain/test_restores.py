@@ -19,10 +19,10 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     ReservationConflict,
 )
-from dpflow.plain.audit.reconcile import compare, reconcile
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.witness.comparison import state_of_ledger
+from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
 from tests.ledger.support import make_policy
 from tests.plain.support import charged, copied, granted, make, reopen, request

@@ -12,11 +12,11 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerUnavailable
-from dpflow.ledger.records import Replayed
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import create_ledger, open_ledger
-from dpflow.plain.tables.columns import tables
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.columns import tables
 from tests.ledger.support import make_policy
 from tests.plain.support import BASIC, charged, granted, request
 from tests.postgres import server
@@ -67,7 +67,7 @@ def urls() -> Iterator[dict[str, str]]:
     ledger.reserve(released)
     ledger.settle(released.reservation, value='"secret"')
     granted(ledger, "0.01")
-    script = files("dpflow.plain.tables").joinpath("roles.sql").read_text("utf-8")
+    script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
     for _ in range(2):
         run(url, script)
     for role in ROLES:

@@ -7,9 +7,9 @@ import sqlite3
 
 import pytest
 
-from dpflow.plain.tables.database import Identity
-from dpflow.plain.tables.sqlite import MemoryDatabase, make_tables
-from dpflow.plain.tables.statements import read_statements, statements
+from dpflow.ledger.tables.sqlite import MemoryDatabase, make_tables
+from dpflow.ledger.tables.statements import read_statements, statements
+from dpflow.ledger.tables.transaction import Identity
 from tests.postgres import server
 
 FILES = ("schema", "statements", "sqlite", "postgres", "audit")
@@ -48,7 +48,7 @@ def test_postgres_prepares_each_statement(postgres_url: str) -> None:
     """The same on a server."""
     import psycopg
 
-    from dpflow.plain.tables.postgres import PostgresDatabase
+    from dpflow.ledger.tables.postgres import PostgresDatabase
 
     PostgresDatabase.create(postgres_url, Identity("x", None, "t"), b"0").close()
     options = "-c search_path=dpflow"
@@ -102,7 +102,7 @@ def test_the_journal_is_only_appended(database: str) -> None:
         return
     import psycopg
 
-    from dpflow.plain.tables.postgres import PostgresDatabase
+    from dpflow.ledger.tables.postgres import PostgresDatabase
 
     url = server().new_database()
     PostgresDatabase.create(url, Identity("x", None, "t"), b"0").close()

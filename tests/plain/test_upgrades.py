@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.records import Replayed
-from dpflow.plain.audit import upgrades
-from dpflow.plain.audit.upgrades import upgrade
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import create_ledger, open_ledger
-from dpflow.plain.tables.sqlite import _Opened
+from dpflow.ledger.audit import upgrades
+from dpflow.ledger.audit.upgrades import upgrade
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.sqlite import _Opened
 from tests.plain.support import charged, granted, request, url
 from tests.postgres import server
 

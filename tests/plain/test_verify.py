@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from dpflow import PureDP
-from dpflow.ledger.storage.memory import MEMORY
-from dpflow.plain.audit.verify import verify
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import create_ledger
-from dpflow.plain.tables.rows import hash_columns
-from dpflow.plain.tables.sqlite import MemoryDatabase, forget_memory
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger
+from dpflow.ledger.tables.errors import MEMORY
+from dpflow.ledger.tables.rows import hash_columns
+from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory
 from tests.plain.histories import LENGTH, People, Plain, Play, in_memory
 from tests.plain.support import BASIC, charged, granted, request
 

@@ -18,14 +18,14 @@ from dpflow.exceptions import (
     DpflowError,
     ReleaseError,
 )
+from dpflow.ledger import views
 from dpflow.ledger import views as old_views
-from dpflow.ledger.decision.gates import Gate
-from dpflow.plain import views
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.opening import create_ledger
-from dpflow.plain.tables.statements import read_statements
-from dpflow.plain.views.accounts import WindowView
-from dpflow.plain.views.entries import account_title
+from dpflow.ledger.decisions.gates import Gate
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger
+from dpflow.ledger.tables.statements import read_statements
+from dpflow.ledger.views.accounts import WindowView
+from dpflow.ledger.views.entries import account_title
 from dpflow.policy import PolicySet
 from tests.ledger.support import make_policy
 from tests.plain.histories import (
@@ -46,7 +46,7 @@ from tests.postgres import server
 #: Ledger in one of its forms, with the modules of its views.
 NAMES = ("accounts", "releases", "spending", "runs")
 OLD = (old_views, *(import_module(f"dpflow.ledger.views.{n}") for n in NAMES))
-NEW = (views, *(import_module(f"dpflow.plain.views.{n}") for n in NAMES))
+NEW = (views, *(import_module(f"dpflow.ledger.views.{n}") for n in NAMES))
 #: The windows of dataset w have one row in the new answers.
 DATASETS = ("a", "b", "c", "d", "auto", "e", "other-e", "population/p")
 RUNS = ("f1", "f2", "g1", "g2", "h1", "h2", "outer", "none")

@@ -14,11 +14,11 @@ from dpflow.exceptions import (
     LedgerRolledBack,
     LedgerUnwitnessed,
 )
-from dpflow.plain.ledger import Ledger
-from dpflow.plain.tables.rows import Account
-from dpflow.plain.witness.comparison import state_of_ledger
-from dpflow.plain.witness.file import FileWitness
-from dpflow.plain.witness.lines import Witnessed
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.rows import Account
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.lines import Witnessed
 from tests.plain.support import charged, copied, granted, make, reopen
 from tests.postgres import server
 

@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from dpflow.accounting import FILTERS
-from dpflow.ledger.decision.gates import covers_flow
+from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import Policy, parse_policy
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 

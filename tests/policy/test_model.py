@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.ledger.decision.gates import covers_flow
+from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import parse_policy
 from dpflow.policy.pinned import difference_lines
 from dpflow.rounding import short_up

@@ -23,7 +23,7 @@ from dpflow import (
 )
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.guard.project import current_project
-from dpflow.ledger.records import Request
+from dpflow.ledger.requests import Request
 from dpflow.ledger.views import accounts
 from tests.prefect.matrix.support import in_flow
 from tests.projects import NOISY, POLICY, TENTH, kinds, rows, spent

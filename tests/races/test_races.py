@@ -11,8 +11,8 @@ from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.gates import Gate as LedgerGate
-from dpflow.ledger.records import Granted, Replayed
+from dpflow.ledger.decisions.gates import Gate as LedgerGate
+from dpflow.ledger.requests import Granted, Replayed
 from tests.ledger.decision.test_reserved import ONE, REPORT, fits
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from dpflow import guarded
 from dpflow.config import settings
 from dpflow.guard.project import forget_projects, project_ledger
-from dpflow.ledger.decision.refusal import amounts_text
+from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.show.live import HEADERS, make_app
 from dpflow.show.page.facts import read_report
 from dpflow.show.page.render import security_policy

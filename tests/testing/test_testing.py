@@ -16,7 +16,7 @@ from dpflow import BudgetExhausted, Gaussian, Laplace, guarded, release, spend
 from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.storage.memory import forget_memory
+from dpflow.ledger.tables.sqlite import forget_memory
 from dpflow.mechanisms.gradients import poisson_sample
 from dpflow.noise.sources import (
     TEST_ENVIRONMENT,

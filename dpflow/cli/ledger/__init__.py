@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.ledger import audit, operations
+from dpflow.cli.ledger import audit, copies, operations
 from dpflow.cli.output import Answer, say, warn
 from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.config import short_path
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dpflow.ledger import Ledger
 
 app = typer.Typer(
-    no_args_is_help=True, help="Create, verify, back up, restore and repair the ledger."
+    no_args_is_help=True,
+    help="Create, verify, back up, restore, move and repair the ledger.",
 )
 
 
@@ -81,10 +82,10 @@ def _witness_place(ledger: Ledger) -> str:
 def _refuse_existing(setup: Settings, lock: Path) -> None:
     """Refuse to make a ledger where there is one, or where one is pinned."""
     from dpflow.exceptions import LedgerMissing
-    from dpflow.ledger.opening import open_ledger, storage_at
+    from dpflow.ledger.opening import open_ledger, place_of
 
     url, runs, witness = setup.ledger_url, setup.environment, setup.witness
-    place = storage_at(url).place
+    place = place_of(url)
     try:
         there = open_ledger(url, environment=runs, witness=witness)
     except LedgerMissing:
@@ -114,23 +115,21 @@ def info() -> Answer:
     Example: `dpflow ledger info`
     """
     from dpflow.ledger import LOCK_NAME, views
-    from dpflow.ledger.storage.base import VERSION
+    from dpflow.ledger.tables.transaction import VERSION
 
-    with project_ledger() as (result, ledger):
-        datasets = {view.dataset for view in views.accounts(ledger)}
-        alive = [each.alive for each in views.open_reservations(ledger)]
-        with ledger.storage.read() as reading:
-            number, digest = reading.head()
+    with project_ledger() as (result, ledger), views.open_reading(ledger) as reading:
+        alive = [each.alive for each in reading.open_charges]
+        rows = [reading.rows.book(name) for name in reading.datasets]
     counts = {"count": len(alive), "running": sum(alive)}
     data = {
         **ledger_facts(ledger),
         "pin": str(result.policies / LOCK_NAME),
         "schema": VERSION,
-        "newest_entry": {"number": number, "hash": digest},
+        "newest_entries": {row.name: [row.number, row.hash] for row in rows},
         "witness": _witness_place(ledger),
         "failover_detected": ledger.watch.witness is not None,
         "environment": ledger.environment,
-        "datasets": sorted(datasets),
+        "datasets": [row.name for row in rows],
         "open_reservations": counts | {"forfeited": alive.count(False)},
     }
     return data, _info_parts(data)
@@ -148,7 +147,7 @@ def _info_parts(data: dict[str, Any]) -> Iterator[str]:
     undetected = "" if data["failover_detected"] else " (failover undetected)"
     yield f"witness            {data['witness']}{undetected}"
     yield f"schema             {data['schema']}"
-    yield "newest entry       {number}, hash {hash}".format(**data["newest_entry"])
+    yield from audit.head_lines(data["newest_entries"])
     yield f"environment        {data['environment'] or 'any'}"
     yield f"datasets           {', '.join(data['datasets']) or 'none charged yet'}"
     yield f"open reservations  {count}{of_them}"
@@ -181,9 +180,11 @@ for _command in (
     audit.verify,
     audit.trust,
     audit.reconcile,
-    operations.backup,
-    operations.restore,
-    operations.export,
+    copies.backup,
+    copies.restore,
+    copies.upgrade,
+    copies.move,
+    copies.export,
     operations.reservations,
     operations.charge,
 ):

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dpflow.cli.ledger.losses import SHOWN, comparison_parts, release_parts
+from dpflow.cli.ledger.losses import SHOWN, loss_parts, repair_parts
 from dpflow.cli.output import Answer, fail
-from dpflow.cli.source import ledger_facts, project_ledger, readable_policies
+from dpflow.cli.source import ledger_facts, project_ledger
 from dpflow.exceptions import ConfigurationError
 from dpflow.notebook import data_of
 
@@ -28,28 +28,34 @@ def verify(export: Path | None = None, *, entry: Path | None = None) -> Answer:
     """Recompute the ledger from its journal and compare; exit with 1 if it is bad.
 
     The command checks every hash, tally, reservation, gate and release. Steps may run
-    meanwhile. With FILE, it checks the hash chain of an export, without a project and a
-    ledger, and prints the newest entry that the chain reaches: compare it with `dpflow
-    ledger info`. With --entry, it also compares an entry of `dpflow policy registry`
+    meanwhile. With FILE, it checks an export in the same way, without a project and a
+    ledger, and prints the newest entry of each journal: compare it with `dpflow ledger
+    info`. With --entry, it also compares an entry of `dpflow policy registry`
     with the journal, and exits with 1 where the entry differs.
 
     Example: `dpflow ledger verify`
     """
-    from dpflow.ledger.audit.backup import verify_export
+    from dpflow.ledger.audit.exports import verify_export
 
     if export is not None and entry is not None:
         msg = "an export holds no state to compare an entry with; leave FILE out"
         raise typer.BadParameter(msg, param_hint="--entry")
     if export is not None:
         ledger_id, report = verify_export(export)
-        entries = f"Export of ledger {ledger_id}: {report.entries:,} entries."
-        head = f"Newest entry: {report.head[0]}, hash {report.head[1]}."
-        return _answer({"ledger": ledger_id}, report, [entries, head])
+        lines = [f"Export of ledger {ledger_id}: {report.entries:,} entries."]
+        lines += head_lines(report.heads)
+        return _answer({"ledger": ledger_id}, report, lines)
     with project_ledger(quiet=True) as (_, ledger):
         report = _verified(ledger)
         if entry is not None and report.fine:
             return _compared(ledger, report, entry)
     return _answer(ledger_facts(ledger), report, _report_parts(report))
+
+
+def head_lines(heads: Mapping[str, tuple[int, str]]) -> Iterator[str]:
+    """Say the newest entry of each journal."""
+    for name, (number, digest) in heads.items():
+        yield f"newest entry       {name}: {number}, hash {digest}"
 
 
 def _compared(ledger: Ledger, report: Verification, entry: Path) -> Answer:
@@ -66,12 +72,13 @@ def _compared(ledger: Ledger, report: Verification, entry: Path) -> Answer:
     return ledger_facts(ledger) | data, lines, fine
 
 
-def trust(*, yes: bool = False) -> Answer:
+def trust(*, yes: bool = False, reason: str = "a witness was begun") -> Answer:
     """Begin a witness of the ledger on this machine, after a verification.
 
     The witness records each charge outside the ledger, so that a restored backup or a
     copy is refused. Without --yes, the command only shows the ledger's amounts. Compare
-    them with your own records: charges that the ledger lost are not among them.
+    them with your own records: charges that the ledger lost are not among them. Open
+    charges end in full.
 
     Example: `dpflow ledger trust`
     """
@@ -83,7 +90,7 @@ def trust(*, yes: bool = False) -> Answer:
         if not report.fine:
             return _answer(ledger_facts(ledger), report, _report_parts(report))
         if yes:
-            begin(ledger)
+            begin(ledger, reason=reason)
         used = _used(ledger)
     data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
     end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
@@ -117,21 +124,14 @@ def reconcile(*, reason: str | None = None) -> Answer:
     from dpflow.ledger.audit.reconcile import compare
     from dpflow.ledger.audit.reconcile import reconcile as repair
 
-    with project_ledger(quiet=True, writes=reason is not None) as (result, ledger):
+    with project_ledger(quiet=True, writes=reason is not None) as (_, ledger):
         if reason is None:
-            comparison = compare(ledger)
-        else:
-            policies = readable_policies(result, tell=True)
-            comparison = repair(ledger, policies, reason=reason)
-    repaired = reason is not None and not comparison.agrees
-    facts = {"repaired": repaired, "agrees": comparison.agrees}
-    data = ledger_facts(ledger) | facts | data_of(comparison)
-    lines = [
-        *comparison_parts(comparison, repaired=repaired),
-        *release_parts(comparison.releases, whole=comparison.tells_all),
-    ]
-    fine = comparison.agrees or repaired
-    return data | {"releases": comparison.releases}, lines, fine
+            losses = compare(ledger)
+            data = {"repaired": False, "agrees": not losses, "losses": losses}
+            return ledger_facts(ledger) | data, loss_parts(losses), not losses
+        repaired = repair(ledger, reason=reason)
+    data = {"repaired": bool(repaired), "agrees": not repaired, "losses": repaired}
+    return ledger_facts(ledger) | data, repair_parts(repaired, None)
 
 
 def _verified(ledger: Ledger) -> Verification:
@@ -187,16 +187,17 @@ def _report_parts(report: Verification) -> Iterator[str]:
 
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
+    from dpflow.ledger.views import open_reading
     from dpflow.ledger.views.accounts import gates_by_name
 
-    with ledger.storage.read() as reading:
-        names = [key.removeprefix("account/") for key in reading.names("account/")]
+    with open_reading(ledger) as reading:
+        names = reading.account_ids
         gates = gates_by_name(reading, names)
     return {name: dict(gate.rule.named(gate.used)) for name, gate in gates.items()}
 
 
 def _used_lines(used: dict[str, dict[str, str]]) -> list[str]:
-    from dpflow.ledger.decision.refusal import amounts_text
+    from dpflow.ledger.decisions.refusals import amounts_text
 
     lines = [f"  {name}: used {amounts_text(each)}" for name, each in used.items()]
     return lines or ["  nothing: no step was ever charged"]

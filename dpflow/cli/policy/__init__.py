@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dpflow.forecast.check import Check, GateCheck, PolicyCheck
-    from dpflow.ledger.records import AccountView
+    from dpflow.ledger.views.accounts import AccountView
     from dpflow.policy import Policy
 
 #: Up to this many lines of a sequence, the steps are printed.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.decision.policy_changes import Proposal
+    from dpflow.ledger.decisions.policy_changes import Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy.changes import Change
 
@@ -81,12 +81,11 @@ def diff(
 
 
 def _diff_with_ledger(dataset: str | None) -> Answer:
-    from dpflow.ledger.office import propose
     from dpflow.policy import load_policies
 
     with project_ledger() as (result, ledger):
         policies = load_policies(result.policies)
-        proposals = [propose(ledger, p) for p in _wanted(policies, dataset)]
+        proposals = [ledger.propose(p) for p in _wanted(policies, dataset)]
     lines = (line for each in proposals for line in _proposal_parts(each))
     same = all(each.action == "nothing" for each in proposals)
     return {"datasets": proposals}, lines, same
@@ -108,7 +107,6 @@ def apply(
     Example: `dpflow policy apply sales --new-term --reason "second quarter"`
     """
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.office import apply_policy
     from dpflow.policy import load_policies
 
     if dataset is None and new_term:
@@ -121,7 +119,7 @@ def apply(
         policies = load_policies(result.policies)
         for policy in _wanted(policies, dataset):
             try:
-                done = apply_policy(ledger, policy, reason=reason or "", **wish)
+                done = ledger.apply(policy, reason=reason or "", **wish)
                 applied.append((policy, done))
             except DpflowError as error:
                 errors.append(error)

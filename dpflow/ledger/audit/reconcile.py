@@ -1,346 +1,298 @@
-"""The repair of a ledger that lost charges.
-
-The witness says how much was charged. What the ledger lacks of it is charged again, in
-full and on the same accounts, by an entry of kind `repair`; nothing is ever lowered,
-and which outputs those charges stand for stays unknown. A lost freeze, tightening or
-term charges nothing, so no usage shows it: the dataset is frozen until an operator
-decides anew. The repair names each lost entry by its hash, so that one which died
-before it began the witness anew is not repeated.
-"""
+"""What the ledger lacks of its witness, and its repair."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import Any
 
-from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.audit.verify import verified
-from dpflow.ledger.decision.gates import covers_flow, gate_at, remainder
-from dpflow.ledger.decision.office import Repair
-from dpflow.ledger.decision.terms import check_currencies
-from dpflow.ledger.entry import Amounts
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.audit.verify import pages, verify
+from dpflow.ledger.decisions.charges_by_hand import Posted
+from dpflow.ledger.decisions.decision import Decision
+from dpflow.ledger.decisions.repairs import (
+    Loss,
+    decide_repair,
+    names_same_loss,
+)
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms, terms_of_accounts
-from dpflow.ledger.rows import OF_FLOW, account_key, split
-from dpflow.ledger.state import State
-from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.releases import read_releases
-from dpflow.ledger.witness.base import KEPT, Line, Witness, currencies_of
-from dpflow.ledger.witness.rollback_check import begin, missing
-from dpflow.policy import Policy
+from dpflow.ledger.requests import UNKNOWN
+from dpflow.ledger.tables.loaded import Rows, sum_amounts
+from dpflow.ledger.tables.loading import load_office_rows
+from dpflow.ledger.tables.rows import Dataset, Entry, PeopleStore
+from dpflow.ledger.tables.transaction import Transaction, new_dataset
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness.lines import Head, Line, Witnessed, uses_of
 
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """What the ledger lacks of one account.
-
-    Attributes:
-        account: Its id; the ledger may lack the whole account.
-        missing: Lines of the missing entries.
-        present: Use by the ledger, in the theorem's currency; None if it lacks the
-            account.
-        repaired: Use after a repair.
-        amounts: What a repair charges.
-    """
-
-    account: str
-    missing: Sequence[Line]
-    present: Mapping[str, str] | None
-    repaired: Mapping[str, str] | None
-    amounts: Amounts = field(default=(), repr=False)
-
-
-class LostDecisions(NamedTuple):
-    """Missing decisions about one dataset.
-
-    Attributes:
-        gates: Whether a freeze or a tightened policy is among them.
-        terms: Numbers of the lost terms that were not opened again since.
-    """
-
-    dataset: str
-    gates: bool
-    terms: tuple[int, ...]
-
-    @property
-    def reason(self) -> str:
-        """The reason of the freeze that makes up for it."""
-        lost = ["a freeze was lost, or a tightened policy"] if self.gates else []
-        lost += [f"term {number} was lost" for number in self.terms]
-        return f"repaired: {', and '.join(lost)}"
-
-
-class LostRelease(NamedTuple):
-    """An output that a ledger stored, or may have stored, and does not store any more.
-
-    A step that needs it draws again, with other noise and at a charge of its own.
-
-    Attributes:
-        reservation: The charge of its step.
-        dataset: Its dataset; several are separated by commas.
-        run: The flow run, if only the witness shows it.
-        id: The start of its keyed digest; None if only the witness shows its charge.
-        key: Its release key for people; empty for a replay within one flow run.
-        step: Name of the step.
-        digest: HMAC of the encoded value.
-    """
-
-    reservation: str
-    dataset: str
-    run: str | None = None
-    id: str | None = None
-    key: str | None = None
-    step: str | None = None
-    digest: str | None = None
+#: Kinds whose postings add to what is used.
+_RAISING = ("reserve", "adjust", "repair")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The ledger and its witness, compared.
+class Repaired:
+    """What a repair did to a dataset.
 
     Attributes:
-        lines: Number of witnessed entries.
-        losses: What the ledger lacks of its accounts.
-        older: Whether the ledger is a copy from before a repair.
-        epoch: Number of repairs of the ledger.
-        lost: Missing decisions; a repair freezes their datasets.
-        again: Number of missing entries that a repair has charged which died before it
-            began the witness anew.
-        lacking: The lines that a repair names.
-        tells_all: Whether there is a line of each missing charge, not only of the
-            newest.
+        loss: What the ledger lacked.
+        posted: What was charged again.
+        frozen: True if the repair froze the dataset.
+        keys: Charges and release keys of lost entries, as far as the witness has them.
     """
 
-    lines: int
-    losses: tuple[Loss, ...]
-    older: bool
-    epoch: int
-    lost: tuple[LostDecisions, ...]
-    again: int
-    lacking: Sequence[Line] = field(repr=False)
-    tells_all: bool = field(repr=False)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the ledger holds all that was witnessed."""
-        return not (self.lacking or self.older or self.again)
-
-    @property
-    def releases(self) -> tuple[LostRelease, ...]:
-        """Outputs that the missing charges may have had."""
-        made = (line for line in self.lacking if line.kind == "reserve")
-        return tuple(LostRelease(str(e.charge), ",".join(e.books), e.run) for e in made)
+    loss: Loss
+    posted: tuple[Posted, ...]
+    frozen: bool = False
+    keys: tuple[tuple[str, str], ...] = ()
 
 
-def kept_releases(reading: Reading) -> tuple[LostRelease, ...]:
-    """Return the outputs that would be lost with a ledger: all that it can replay."""
-    return tuple(
-        LostRelease(e.row.charge, e.dataset, None, e.id, e.key, e.step, e.digest)
-        for e in read_releases(reading)
-        if e.size is not None and e.state == "settled"
-    )
-
-
-def compare(ledger: Ledger) -> Comparison:
-    """Compare a ledger with its witness; nothing is changed.
+def compare(ledger: Ledger) -> list[Loss]:
+    """Return what each dataset lacks of its witness; empty if nothing is lost.
 
     Raises:
-        ConfigurationError: If the witness is waived, or the missing charges of a term
-            are in another currency.
         LedgerUnwitnessed: If there is no witness.
-        LedgerCorrupt: If it is damaged.
+        ConfigurationError: If the witness was waived.
     """
-    witness = _witness(ledger)
-    lines = witness.all_lines()
-    with ledger.storage.read() as reading:
-        return _compared(reading, lines, (), witness)
+    witnessed, losses = read_witness(ledger), []
+    for name in sorted(witnessed.heads):
+        with ledger.reading() as transaction:
+            rows = load_repair_rows(transaction, name, ledger, lock=False)
+            loss = find_loss(transaction, rows, name, witnessed)
+        if loss is not None:
+            losses.append(loss)
+    return losses
 
 
 def reconcile(
-    ledger: Ledger, policies: Mapping[str, Policy], *, reason: str
-) -> Comparison:
-    """Verify a ledger and charge again what it lacks, as `charge_again` does.
-
-    Raises:
-        LedgerCorrupt: If what the ledger holds does not verify: a witness that is
-            begun anew stands for all of it.
-    """
-    verified(ledger)
-    return charge_again(ledger, policies, reason=reason)
-
-
-def charge_again(
-    ledger: Ledger,
-    policies: Mapping[str, Policy],
-    *,
-    reason: str,
-    others: Sequence[Line] = (),
-) -> Comparison:
-    """Charge again what a verified ledger lacks, and begin its witness anew.
+    ledger: Ledger, *, reason: str, witnessed: Witnessed | None = None
+) -> list[Repaired]:
+    """Charge again what the ledger lacks of its witness, once; nothing is lowered.
 
     Args:
         ledger: The ledger.
-        policies: To open terms again that the ledger lacks.
         reason: Why, for the journal.
-        others: Further lines, of a ledger that this one replaces.
+        witnessed: What a replaced ledger holds, where there is no witness.
 
     Raises:
-        ConfigurationError: If an account is missing, and no policy makes its term, or
-            the missing charges of a term are in another currency.
+        LedgerCorrupt: If the ledger itself is damaged.
         LedgerUnwitnessed: If there is no witness.
-        LedgerUnavailable: If another process repaired the ledger meanwhile.
+        ConfigurationError: If the witness was waived.
+    """
+    witnessed = read_witness(ledger) if witnessed is None else witnessed
+    repaired = []
+    problems = [bad for bad in verify(ledger).bad if bad.dataset]
+    if problems:
+        msg = (
+            f"the ledger {ledger.place} is damaged: {problems[0]}. Nothing was "
+            "written. Restore a backup that `dpflow ledger verify` finds whole."
+        )
+        raise LedgerCorrupt(msg, ledger=ledger.place)
+    for name in sorted(witnessed.heads):
+        done = repair_dataset(ledger, name, witnessed, reason)
+        if done is not None:
+            repaired.append(done)
+    return repaired
+
+
+def repair_dataset(
+    ledger: Ledger, name: str, witnessed: Witnessed, reason: str
+) -> Repaired | None:
+    """Repair a dataset and begin its epoch in the witness; None if nothing is lost."""
+    author, decision = ledger.author(), Decision(answer=())
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.begin(lock=False)
+        transaction.send([("insert_dataset", new_dataset(ledger.id, name))])
+        rows = load_repair_rows(transaction, name, ledger, lock=True)
+        loss = find_loss(transaction, rows, name, witnessed)
+        if loss is None:
+            return None
+        newest = read_newest_repair(transaction, name)
+        # A repair whose line was lost is not made twice.
+        if newest is None or not names_same_loss(newest, loss):
+            decision = decide_repair(rows, loss, reason, author)
+            transaction.write(decision)
+    after = decision.datasets.get(name, rows.book(name))
+    accounts = {**rows.account_rows, **decision.accounts}
+    people = {k: store.newest for k, store in rows.people.items()} | dict(loss.people)
+    line = Line(
+        name,
+        after.epoch,
+        after.number,
+        after.hash,
+        "repair",
+        after.term,
+        uses_of(accounts, name),
+        people,
+    )
+    lines = [line]
+    frozen = any(entry.kind == "freeze" for entry, *_ in decision.entries)
+    if frozen:
+        lines.append(line._replace(kind="freeze"))
+    witness = ledger.watch.witness
+    # A new witness begins with what the ledger holds after its repair.
+    if witness is not None and witness.exists():
+        witness.record(lines, ledger.watch.prove, synced=True)
+    ledger.watch.saw(decision)
+    keys = witnessed.keys.get(name, {})
+    lost = tuple(pair for number, pair in keys.items() if number > loss.common)
+    return Repaired(loss=loss, posted=decision.answer, frozen=frozen, keys=lost)
+
+
+def read_witness(ledger: Ledger) -> Witnessed:
+    """Return everything that the witness holds.
+
+    Raises:
+        ConfigurationError: If the witness was waived.
+    """
+    if ledger.watch.witness is None:
+        msg = "the ledger has no witness to compare with. Set DPFLOW_WITNESS to it."
+        raise ConfigurationError(msg)
+    return ledger.watch.witness.read_all()
+
+
+def load_repair_rows(
+    transaction: Transaction, name: str, ledger: Ledger, *, lock: bool
+) -> Rows:
+    """Read a dataset whole, with its stores of people."""
+    rows = load_office_rows(transaction, name, ledger.terms, lock=lock)
+    between = {"first": f"{name}#", "last": f"{name}$"}
+    stores = transaction.run([("read_people_of", between)])[0]
+    rows.people = {row[0]: PeopleStore(*row) for row in stores}
+    return rows
+
+
+def find_loss(
+    transaction: Transaction, rows: Rows, name: str, witnessed: Witnessed
+) -> Loss | None:
+    """Return what a dataset lacks of its witness; None if it lacks nothing."""
+    head, dataset = witnessed.heads[name], rows.book(name)
+    if not is_behind(transaction, rows, dataset, head, witnessed):
+        return None
+    hashes = dict(witnessed.hashes.get(name, {}))
+    hashes[head.number] = head.hash
+    common = 0
+    for number in sorted(hashes, reverse=True):
+        if number > 0 and transaction.hash_of(name, number) == hashes[number]:
+            common = number
+            break
+    used = {k: use.used for k, use in witnessed.uses.items() if split(k)[0] == name}
+    added, paid = read_own(transaction, name, common)
+    # Where a lost and an own entry paid, no file has the charges of both.
+    people = {
+        store: UNKNOWN if store in paid else newest
+        for store, (number, newest) in witnessed.people.items()
+        if split(store)[0] == name and number > common
+    }
+    decided = head.decided_number
+    return Loss(
+        dataset=name,
+        epoch=head.epoch,
+        number=head.number,
+        common=common,
+        used=used,
+        added=added,
+        people=people,
+        decided=not decided or transaction.hash_of(name, decided) == head.decided_hash,
+        term=head.term,
+    )
+
+
+def is_behind(
+    transaction: Transaction,
+    rows: Rows,
+    dataset: Dataset,
+    head: Head,
+    witnessed: Witnessed,
+) -> bool:
+    """Return True if a dataset lacks something of its witness, or was forked."""
+    if head.epoch < dataset.epoch:
+        return head.forked or is_unfinished(transaction, dataset, head)
+    if head.epoch > dataset.epoch or head.forked:
+        return True
+    if head.number > 0 and transaction.hash_of(dataset.name, head.number) != head.hash:
+        return True
+    for name, use in witnessed.uses.items():
+        row = rows.account(name)
+        mine = split(name)[0] == dataset.name and use.epoch == dataset.epoch
+        if mine and (0 if row is None else row.version) < use.version:
+            return True
+    return False
+
+
+def is_unfinished(transaction: Transaction, dataset: Dataset, head: Head) -> bool:
+    """Return True if the newest repair's line never reached the witness."""
+    body = read_newest_repair(transaction, dataset.name)
+    return body is not None and body["witness"] == [head.epoch, head.number]
+
+
+def read_newest_repair(transaction: Transaction, name: str) -> dict[str, Any] | None:
+    """Return the body of the newest repair of a dataset."""
+    rows = transaction.ask("read_newest_repair", dataset=name)
+    return json.loads(rows[0][0]) if rows else None
+
+
+def read_own(
+    transaction: Transaction, name: str, common: int
+) -> tuple[dict[str, Amounts], set[str]]:
+    """Return what a journal's own entries after a number added, by account.
+
+    An account to which an entry only returned something is there with zero. The second
+    answer are the stores of people that these entries paid.
+    """
+    added, paid = dict[str, Amounts](), set[str]()
+    for columns in pages(transaction, "read_journal_page", name, common, 1):
+        entry = Entry(*columns)
+        for account, (settled, held) in json.loads(entry.postings).items():
+            amount = tuple(map(add, settled, held))
+            if entry.kind not in _RAISING:
+                amount = (0,) * len(amount)
+            added[account] = sum_amounts(amount, added.get(account))
+        if entry.kind == "pay":
+            paid.add(json.loads(entry.body)["people"])
+    return added, paid
+
+
+def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
+    """Begin a witness with what the ledger holds now.
+
+    Every charge of before ends in full: what was lost before, nothing knows.
+
+    Raises:
+        ConfigurationError: If there is a witness, without `anew`, or it was waived.
     """
     witness = ledger.watch.witness
-    lines = () if witness is None else witness.all_lines()
-    with ledger.storage.read() as reading:
-        head = reading.head()[0]
-        gaps = _compared(reading, lines, others, witness)
-    if gaps.lacking or gaps.older:
-        flows = defaultdict[str, dict[str, None]](dict)
-        paid: dict[str, str | None] = {}
-        for line in sorted(gaps.lacking):
-            for book in line.books:
-                flows[book] |= {} if line.flow is None else {line.flow: None}
-                if line.kind in ("pay", "repair"):
-                    # A repair stands for steps that people paid, and names none.
-                    paid[book] = line.charge
-                elif line.charge is not None or not gaps.tells_all:
-                    # Perhaps one that people paid, whose own line was compacted away.
-                    paid.setdefault(book, None)
-        ledger.ask(
-            Repair(
-                paid=paid,
-                amounts={e.account: e.amounts for e in gaps.losses if any(e.amounts)},
-                books={book: list(names) for book, names in flows.items()},
-                reason=reason,
-                head=head,
-                repairs=max(gaps.epoch, ledger.watch.epoch) + 1,
-                lost=tuple((line.number, line.hash) for line in gaps.lacking),
-                frozen={each.dataset: each.reason for each in gaps.lost},
-                policies=policies,
-                currencies=currencies_of(gaps.lacking),
-            )
-        )
-    if witness is not None and not gaps.agrees:
-        begin(ledger.storage, witness, anew=True)
-    return gaps
-
-
-def trust(ledger: Ledger) -> list[Line]:
-    """Begin the ledger's witness on this machine with what the ledger holds now.
-
-    Raises:
-        ConfigurationError: If there is a witness already, or it is waived.
-    """
-    return begin(ledger.storage, _witness(ledger))
-
-
-def _witness(ledger: Ledger) -> Witness:
-    if ledger.watch.witness is None:
-        msg = (
-            "the witness of this ledger is waived (witness = none), so there is "
-            "nothing to compare it with. Set `witness` in [tool.dpflow] or "
-            "DPFLOW_WITNESS to a place to have one."
-        )
+    if witness is None:
+        msg = "the witness is waived. Set DPFLOW_WITNESS to its place first."
         raise ConfigurationError(msg)
-    return ledger.watch.witness
+    if witness.exists() and not anew:
+        raise witness.refuse_second()
+    names = end_in_full(ledger, reason)
+    witness.begin(state_of_ledger(ledger.database), anew=anew)
+    return names
 
 
-def _compared(
-    reading: Reading,
-    witnessed: Sequence[Line],
-    others: Sequence[Line],
-    witness: Witness | None,
-) -> Comparison:
-    """Find the lines without an entry, and what would repair the ledger."""
-    # The first three fields of a line say which it is.
-    lines = [*{line[:3]: line for line in (*witnessed, *others)}.values()]
-    away = missing(reading, lines)
-    charged = {name for entry in reading.rare("repair") for name in entry.body["lost"]}
-    lacking = [line for line in away if line.hash not in charged]
-    by_account, by_book = defaultdict[str, list[Line]](list), dict[str, list[Line]]()
-    for line in lacking:
-        for account in (name for name, used in line.used.items() if used):
-            by_account[account].append(line)
-        for book in line.books:
-            by_book.setdefault(book, []).append(line)
-
-    def needs(state: State) -> Iterable[str]:
-        yield "repairs"
-        yield from map(account_key, by_account)
-        yield from terms_of_accounts(state, by_account)
-        yield from all_terms(state, *by_book)
-
-    state = reading.load(needs)
-    check_currencies(state, currencies_of(lacking))
-    # All missing lines of an account are here after a line that the ledger holds, as
-    # far as compaction left none out.
-    last, marks = (witnessed or others)[-KEPT:], {line[:3] for line in away}
-    whole = len(last) < KEPT
-    joined = {n for e in last if e[:3] not in marks for n in e.used}
-    first = min((line.number for line in lacking), default=0)
-    losses = tuple(
-        _loss(state, account, mine, first, whole=whole or account in joined)
-        for account, mine in by_account.items()
-    )
-    decisions = [_lost_decisions(state, *item) for item in sorted(by_book.items())]
-    return Comparison(
-        lines=len(lines),
-        losses=losses,
-        older=witness is not None and state.repairs < witness.epoch,
-        epoch=state.repairs,
-        lost=tuple(each for each in decisions if each.gates or each.terms),
-        again=len(away) - len(lacking),
-        lacking=lacking,
-        tells_all=whole or by_account.keys() <= joined,
-    )
-
-
-def _lost_decisions(state: State, book: str, lacking: Sequence[Line]) -> LostDecisions:
-    """Return the lost decisions about a dataset.
-
-    A ledger that has no term of a dataset is opened again by its policy file, so that
-    only its later decisions count.
-    """
-    newest = state.book(book).terms
-    places = {split(name)[:2] for line in lacking for name in line.used}
-    lost = sorted(n for name, n in places if name == book and n > newest > 0)
-    # A policy file opens the first term again.
-    gates = any(
-        line.decides
-        and (line.kind != "open" or (not newest and f"{book}#1" not in line.used))
-        for line in lacking
-    )
-    return LostDecisions(book, gates, tuple(lost))
-
-
-def _loss(
-    state: State, account: str, lacking: Sequence[Line], first: int, *, whole: bool
-) -> Loss:
-    """Return the least that surely makes up for what an account lacks.
-
-    Where the witness has every missing charge, it is their sum. Else, if the ledger is
-    merely older, its use is raised to the last that was witnessed; and if it has taken
-    another way since, that is added to it.
-    """
-    used = Tally(max(lacking, key=lambda line: line.number).used[account])
-    row, gate, more = state.account(account), gate_at(state, account), used.times(0)
-    settled, held = (more, more) if row is None else map(Tally, (row.settled, row.held))
-    for line in lacking if whole else ():
-        more = more + Tally(line.amounts[account])
-    if row is None or row.entry < first:
-        more = more.highest(remainder(remainder(used, held), settled))
-    elif not whole:
-        more = more.highest(used)
-    book, number, kind, name, _ = split(account)
-    term = state.term(book, number)
-    # A flow that may not use the dataset any more has no gate that counts.
-    closed = kind in OF_FLOW and term and not covers_flow(term.facts["pinned"], name)
-    amounts = () if closed else more.amounts
-    if gate is None or row is None:
-        return Loss(account, lacking, None, None, amounts)
-    named = gate.rule.named
-    return Loss(account, lacking, named(gate.used), named(gate.used + more), amounts)
+def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
+    """Let every charge that was made so far end in full; return the datasets."""
+    with ledger.reading() as transaction:
+        transaction.begin(lock=False)
+        names = [name for (name,) in transaction.ask("read_dataset_names")]
+    author = ledger.author()
+    for name in names:
+        with ledger.readable(), ledger.database.transaction() as transaction:
+            rows = load_repair_rows(transaction, name, ledger, lock=True)
+            dataset = rows.book(name)
+            if dataset.number == 0:
+                continue
+            loss = Loss(
+                dataset=name,
+                epoch=dataset.epoch,
+                number=dataset.number,
+                common=dataset.number,
+                term=dataset.term,
+            )
+            decision = decide_repair(rows, loss, reason, author)
+            transaction.write(decision)
+        ledger.watch.saw(decision)
+    return names

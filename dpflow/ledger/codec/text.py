@@ -16,9 +16,9 @@ from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
 from dpflow.interrupts import without_interrupts
+from dpflow.ledger.canonical import canonical
 from dpflow.ledger.codec import kinds
 from dpflow.ledger.codec.kinds import register, unstorable
-from dpflow.ledger.entry import canonical
 from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
 
 # Python refuses to write or read decimal ints of more than 4300 digits.

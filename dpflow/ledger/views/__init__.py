@@ -1,21 +1,23 @@
-"""What people ask of a ledger: answers that are folds over what a storage reads.
+"""What people ask of a ledger: answers from its rows, in one snapshot each.
 
-Current state comes from the rows of whole books, a history from the entries of their
-journals. Nothing here decides, writes or remembers anything. It knows no database and
-no SQL, and imports neither the shell's storages nor what audits the ledger.
+Nothing here decides or writes anything. Each function takes an open ledger or a reading
+(`open_reading`), on which several functions see one moment.
 """
 
 from dpflow.ledger.views.accounts import accounts, alerts, open_reservations, terms
 from dpflow.ledger.views.entries import history
+from dpflow.ledger.views.reading import Reading, open_reading
 from dpflow.ledger.views.releases import count_refusals, halts, refusal_of_run, refusals
 from dpflow.ledger.views.spending import usage
 
 __all__ = [
+    "Reading",
     "accounts",
     "alerts",
     "count_refusals",
     "halts",
     "history",
+    "open_reading",
     "open_reservations",
     "refusal_of_run",
     "refusals",

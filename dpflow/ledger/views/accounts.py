@@ -1,99 +1,111 @@
 """Datasets, terms, accounts and open reservations as people read them.
 
-The ledger's pinned copy of a policy governs, so reports name it first; the
-files only speak for datasets that the ledger does not know yet. Reading a ledger
-needs no policy file, so that a broken one hides nothing.
+The ledger's copy of a policy governs, so answers name it first; the files only speak
+for datasets that the ledger does not know yet.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, reduce
-from itertools import takewhile
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import add
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.ledger.decision.fitting import with_rests
-from dpflow.ledger.decision.gates import Gate, announced_gates
-from dpflow.ledger.decision.lifetime import term_views
-from dpflow.ledger.decision.settlement import gate_of
-from dpflow.ledger.decision.terms import agrees, may_be_replaced
-from dpflow.ledger.entry import ACCOUNT, Sums
-from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms, newest_terms, terms_of_accounts
-from dpflow.ledger.records import AccountView, AlertView, OpenReservation, TermView
-from dpflow.ledger.rows import Charge, Term, account_key, added_up, split, term_of
-from dpflow.ledger.state import State, charge_keys, whole_book
-from dpflow.ledger.storage.tables import ENDLESS, Reading
+from dpflow.ledger.account_ids import Amounts, split, term_of
+from dpflow.ledger.decisions.gates import Gate, announced_gates
+from dpflow.ledger.decisions.lifetimes import TermView, term_views
+from dpflow.ledger.decisions.terms import agrees, may_be_replaced
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Account, Term
+from dpflow.ledger.views.reading import (
+    ENDLESS,
+    Reading,
+    Source,
+    describe_charge,
+    open_reading,
+    read_postings,
+)
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.pinned import difference_lines
-from dpflow.policy.population import population_of
 from dpflow.policy.types import did_you_mean
 from dpflow.rounding import number_text
 
-#: Amounts by account that no step settles: those that ended processes hold, and those
-#: that an operator closed.
-Forfeits = tuple[Sums, Sums]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountView:
+    """One account as people read it; amounts are in the theorem's own currency.
+
+    Attributes:
+        budget: Threshold by component, or None if the theorem has no box.
+        spent: Settled, without the forfeits that an operator closed.
+        reserved: Held by executions that still run.
+        forfeited: Charged in full because the step's outcome is unknown.
+        left: Budget minus all of these, or None.
+        used_fraction: Share of the filter's threshold, everything included; of an
+            odometer, how far its reading has moved from its idle value to its halt.
+        reading: The odometer's bound on the loss, everything included.
+        halt_at: The reading at which the odometer refuses.
+        charged: Whether a step may have read data under it, at whatever cost. Where it
+            cost nothing, whether one may have under its term.
+        gate: The account as decisions see it.
+    """
+
+    id: str
+    dataset: str
+    term: int
+    kind: str
+    name: str
+    theorem: str
+    state: str
+    parameters: Mapping[str, Any]
+    epsilon: str | None
+    delta: str
+    budget: Mapping[str, str] | None
+    spent: Mapping[str, str]
+    reserved: Mapping[str, str]
+    forfeited: Mapping[str, str]
+    left: Mapping[str, str] | None
+    used_fraction: float | None
+    reading: float | None
+    halt_at: str | None
+    charged: bool = True
+    gate: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertView:
+    """A threshold that an account has reached, and when it first did."""
+
+    account: str
+    threshold: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReservation:
+    """A charge that no process has settled.
+
+    Attributes:
+        body: Facts of the reservation, such as its step, flow, cost and accounts.
+    """
+
+    reservation: str
+    body: Mapping[str, Any]
+    alive: bool
+    at: str
+
+
 #: State of an account that the first step of its flow will open.
 NOT_OPENED = "not opened"
+
+
 _ORDER = ("dataset", "flow", "partition", "population", "odometer", "others")
-
-
-def accounts(ledger: Ledger, dataset: str | None = None) -> list[AccountView]:
-    """Return the accounts of newest terms, of one dataset or of all."""
-    with ledger.storage.read() as reading:
-        ended = forfeits(ledger, reading)
-        books = reading.books() if dataset is None else [dataset]
-        terms = filter(None, (governing(reading, book) for book in books))
-        return [view for t in terms for view in term_accounts(reading, t, ended)]
-
-
-def forfeits(ledger: Ledger, reading: Reading) -> Forfeits:
-    """Read the forfeits of all accounts."""
-    held = (charge.held for charge, alive in waiting(ledger, reading) if not alive)
-    closed = (entry.amounts for entry in reading.rare("forfeit"))
-    return reduce(added_up, held, {}), reduce(added_up, closed, {})
-
-
-def term_accounts(
-    reading: Reading, term: Term, ended: Forfeits, part: str | None = None
-) -> list[AccountView]:
-    """Return the accounts of a term.
-
-    An overdrawn account is read with every part: it breaks the guarantee of all parts.
-
-    Args:
-        reading: Of the ledger.
-        term: The term.
-        ended: Forfeits of the ledger.
-        part: Only this part of a divided dataset, and the accounts of no part.
-
-    Raises:
-        ConfigurationError: If the part has no account.
-    """
-    pinned, gates = term.facts["pinned"], term_gates(reading, term.whole)
-    charged = gates[term.whole].row is not None
-    if "partition" in pinned and "whole" not in pinned:
-        # The account has no budget: it only opens and freezes the dataset.
-        del gates[term.whole]
-    if part is not None and all(gate.partition != part for gate in gates.values()):
-        msg = (
-            f"nothing was charged to a part {part!r} of dataset {term.book!r}. Its "
-            f"whole budget remains. `dpflow status {shlex.quote(term.book)} --details` "
-            "shows the fullest parts."
-        )
-        raise ConfigurationError(msg)
-    return [
-        account_view(gate, ended, charged=charged)
-        for gate in gates.values()
-        if part is None
-        or gate.partition in ("", part)
-        or (gate.row is not None and gate.row.overdrawn)
-    ]
 
 
 def account_view(
@@ -135,155 +147,6 @@ def account_view(
     )
 
 
-def alerts(ledger: Ledger, dataset: str) -> list[AlertView]:
-    """Return the thresholds that accounts of a newest term reached, newest first."""
-    with ledger.storage.read() as reading:
-        reached = [
-            (number, threshold, account)
-            for account, gate in newest_gates(reading, dataset).items()
-            if gate.row is not None
-            for threshold, number in gate.row.alerts.items()
-        ]
-        entries = reading.entries(number for number, *_ in reached)
-    return [
-        AlertView(account=account, threshold=threshold, at=entries[number].at)
-        for number, threshold, account in sorted(reached, reverse=True)
-    ]
-
-
-# Terms
-
-
-def terms(ledger: Ledger, dataset: str) -> list[TermView]:
-    """Return the terms of a dataset, oldest first."""
-    with ledger.storage.read() as reading:
-        return list(term_views(load_terms(reading, dataset), dataset))
-
-
-def load_terms(reading: Reading, dataset: str, before: int = ENDLESS) -> State:
-    """Read every term of a dataset, as it was before an entry."""
-    # Of the accounts of parts, only overdrawn ones matter.
-    raised = (e.body.get("overdrawn", ()) for e in reading.rare("adjust", "repair"))
-    keys = [account_key(name) for names in raised for name in names]
-    return reading.load(lambda s: (*all_terms(s, dataset), *keys), before=before)
-
-
-def promise(
-    ledger: Ledger, dataset: str, number: int = ENDLESS
-) -> tuple[tuple[int, str], list[Term], Sequence[TermView], str]:
-    """Return the promise of a dataset at an entry, or at the newest before it.
-
-    Returns:
-        Number and hash of the entry; the terms, oldest first, with their facts and as
-        people read them; the day of the first release in UTC.
-
-    Raises:
-        ConfigurationError: If the dataset had no release at that entry.
-    """
-    with ledger.storage.read() as reading:
-        number = min(number, reading.head()[0])
-        state = load_terms(reading, dataset, number + 1)
-        terms, views = state.terms(dataset), term_views(state, dataset)
-        entries = reading.naming_after([account_key(term.whole) for term in terms])
-        for entry in takewhile(lambda entry: entry.number <= number, entries):
-            if (entry.kind, entry.body.get("outcome")) == ("settle", "completed"):
-                return (number, reading.hash_of(number)), terms, views, entry.at[:10]
-    msg = (
-        f"the ledger has no release from dataset {dataset!r} up to entry {number}. So "
-        f"there is no promise to show. `dpflow history {dataset}` lists its steps."
-    )
-    raise ConfigurationError(msg)
-
-
-def newest_term(ledger: Ledger, dataset: str) -> Term | None:
-    """Return the term that governs a dataset; None if nothing was applied yet."""
-    with ledger.storage.read() as reading:
-        return governing(reading, dataset)
-
-
-def governing(reading: Reading, book: str) -> Term | None:
-    """Return the term that governs a book; None if nothing was applied yet."""
-    return reading.load(lambda state: newest_terms(state, book)).newest(book)
-
-
-def newest_terms_of(reading: Reading, dataset: str) -> list[Term]:
-    """Return the newest terms of a dataset and of its population."""
-    term = governing(reading, dataset)
-    population = None if term is None else population_of(term.facts["pinned"])
-    above = None if population is None else governing(reading, population)
-    return [each for each in (term, above) if each]
-
-
-def load_book(reading: Reading, book: str) -> State:
-    """Read every term and account of a book."""
-    return reading.load(lambda state: (*all_terms(state, book), whole_book(book)))
-
-
-# Gates
-
-
-def standing_gates(ledger: Ledger, dataset: str) -> dict[str, Gate]:
-    """Return the gates of newest terms, of a dataset and its population."""
-    with ledger.storage.read() as reading:
-        books = (term.book for term in newest_terms_of(reading, dataset))
-        return {k: g for b in books for k, g in newest_gates(reading, b).items()}
-
-
-def newest_gates(reading: Reading, book: str) -> dict[str, Gate]:
-    """Return the gates of a book's newest term."""
-    term = governing(reading, book)
-    return {} if term is None else term_gates(reading, term.whole)
-
-
-def term_gates(reading: Reading, whole: str) -> dict[str, Gate]:
-    """Return the gates of a term: that of the whole, and those of charged accounts."""
-    # Parts of windows belong to all terms.
-    book = split(whole)[0]
-    keys = [
-        k for at in (whole, f"{book}#") for k in reading.names(account_key(f"{at}/"))
-    ]
-    gates = gates_by_name(reading, [whole, *(key[len(ACCOUNT) :] for key in keys)])
-    return {gate.id: gate for gate in with_rests(gates.values())}
-
-
-def gates_by_name(reading: Reading, names: Iterable[str]) -> dict[str, Gate]:
-    """Return the gates of accounts by their ids."""
-    names = [*names]
-    keys = [*map(account_key, names)]
-    state = reading.load(lambda state: (*terms_of_accounts(state, names), *keys))
-    return {name: gate_of(state, name, 1) for name in names}
-
-
-# Open reservations
-
-
-def waiting(ledger: Ledger, reading: Reading) -> list[tuple[Charge, bool]]:
-    """Return the open charges, oldest first, and whether their owners run."""
-    names, alive = reading.open_charges(), cache(ledger.owners.alive)
-    state = reading.load(lambda s: (key for n in names for key in charge_keys(s, n)))
-    charges = filter(None, map(state.charge, names))
-    ordered = sorted(charges, key=lambda charge: charge.made.number)
-    return [(charge, alive(charge.owner)) for charge in ordered]
-
-
-def open_reservations(ledger: Ledger) -> list[OpenReservation]:
-    """Return the charges that no process has settled, oldest first."""
-    with ledger.storage.read() as reading:
-        charges = waiting(ledger, reading)
-    return [
-        OpenReservation(
-            reservation=charge.id,
-            body=charge.made.body,
-            alive=alive,
-            at=charge.made.at,
-        )
-        for charge, alive in charges
-    ]
-
-
-# Standings of datasets
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where a dataset stands in its newest term.
@@ -307,8 +170,288 @@ class Standing:
     replaceable: bool
 
 
+#: Amounts by account that no step settles: those that ended processes hold, and those
+#: that an operator closed.
+Forfeits = tuple[Mapping[str, Amounts], Mapping[str, Amounts]]
+#: A window of which more than this share is used counts as full.
+FULL = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowView(AccountView):
+    """The newest window of a dataset.
+
+    Attributes:
+        full_windows: Number of windows that are full.
+    """
+
+    full_windows: int = 0
+
+
+def accounts(source: Source, dataset: str | None = None) -> list[AccountView]:
+    """Return the accounts of newest terms, of one dataset or of all."""
+    with open_reading(source) as reading:
+        reading.load(dataset)
+        ended = find_forfeits(reading)
+        names = reading.datasets if dataset is None else [dataset]
+        terms = (term for name in names if (term := reading.newest(name)))
+        return [view for t in terms for view in term_accounts(reading, t, ended)]
+
+
+def find_forfeits(reading: Reading) -> Forfeits:
+    """Return the forfeits of all accounts."""
+    held, closed = dict[str, Amounts](), dict[str, Amounts]()
+    for waiting in reading.open_charges:
+        for name, amount in waiting.charge.amounts.items():
+            if not waiting.alive:
+                add_amounts(held, name, amount.amount)
+    for entry in reading.decisions(None):
+        if entry.kind == "forfeit":
+            for name, (settled, _) in read_postings(entry.postings).items():
+                add_amounts(closed, name, settled)
+    return held, closed
+
+
+def add_amounts(sums: dict[str, Amounts], name: str, amounts: Amounts) -> None:
+    """Add amounts to the sum of an account."""
+    before = sums.get(name)
+    sums[name] = amounts if before is None else tuple(map(add, before, amounts))
+
+
+def term_accounts(
+    reading: Reading, term: Term, ended: Forfeits, part: str | None = None
+) -> list[AccountView]:
+    """Return the accounts of a term.
+
+    An overdrawn account is read with every part: it breaks the guarantee of all parts.
+    Parts of windows have one account, that of their newest window.
+
+    Args:
+        reading: The ledger.
+        term: The term.
+        ended: Forfeits of the ledger.
+        part: Only this part of a divided dataset, and the accounts of no part.
+
+    Raises:
+        ConfigurationError: If the part has no account.
+    """
+    pinned, gates = term.facts["pinned"], dict(reading.term_gates(term.whole))
+    charged = gates[term.whole].row is not None
+    if "partition" in pinned and "whole" not in pinned:
+        # The account has no budget: it only opens and freezes the dataset.
+        del gates[term.whole]
+    if part is not None and all(gate.partition != part for gate in gates.values()):
+        msg = (
+            f"nothing was charged to a part {part!r} of dataset {term.book!r}. Its "
+            f"whole budget remains. `dpflow status {shlex.quote(term.book)} --details` "
+            "shows the fullest parts."
+        )
+        raise ConfigurationError(msg)
+    views, families = list[AccountView](), dict[tuple[str, str], list[Gate]]()
+    for gate in gates.values():
+        is_overdrawn = gate.row is not None and bool(gate.row.overdrawn)
+        if gate.window is not None and part is None:
+            families.setdefault(gate.family, []).append(gate)
+            if not is_overdrawn:
+                continue
+        if part is None or gate.partition in ("", part) or is_overdrawn:
+            views.append(account_view(gate, ended, charged=charged))
+    for family in families.values():
+        newest = max(family, key=lambda gate: gate.window.place if gate.window else 0)
+        rest = [view for view in views if view.id != newest.id]
+        views = [*rest, window_view(newest, family, ended, charged=charged)]
+    return views
+
+
+def window_view(
+    newest: Gate, family: Sequence[Gate], ended: Forfeits, *, charged: bool
+) -> AccountView:
+    """Return the account of the newest window, and how many windows are full.
+
+    A window ends at each charged part.
+
+    Args:
+        newest: Gate of the newest part.
+        family: Gates of all parts that share windows with each other.
+        ended: Forfeits of the ledger.
+        charged: True if a step may have read data under the term.
+    """
+    ids = {gate.window.place: gate.id for gate in family if gate.window is not None}
+    rows = {gate.id: gate.row for gate in family if gate.row is not None}
+    sums = list[Tally]()
+    for gate in family:
+        assert gate.window is not None
+        near = (used for at, used in gate.window.used if at <= gate.window.place)
+        sums.append(sum(near, gate.rule.zero()))
+    assert newest.window is not None
+    length, last = newest.window.length, newest.window.place
+    parts = [ids[at] for at in range(last - length + 1, last + 1) if at in ids]
+    merged = {
+        kind: reduce(_add_lists, (amounts[n] for n in parts if n in amounts), None)
+        for kind, amounts in (
+            ("settled", {n: row.settled for n, row in rows.items()}),
+            ("held", {n: row.held for n, row in rows.items()}),
+            ("dead", ended[0]),
+            ("closed", ended[1]),
+        )
+    }
+    zero, overdrawn = newest.rule.zero().amounts, [rows[n].overdrawn for n in parts]
+    settled, held = merged["settled"] or zero, merged["held"] or zero
+    row = Account(newest.id, settled, held, overdrawn=int(any(overdrawn)))
+    state = "overdrawn" if newest.state == "open" and row.overdrawn else newest.state
+    used = Tally(tuple(map(add, settled, held)))
+    whole = newest._replace(used=used, rest=None, row=row, state=state)
+    dead, closed = ({newest.id: merged[kind] or zero} for kind in ("dead", "closed"))
+    full = sum((newest.used_share(each) or 0.0) > FULL for each in sums)
+    view = account_view(whole, (dead, closed), charged=charged)
+    values = {field.name: getattr(view, field.name) for field in fields(view)}
+    return WindowView(**values, full_windows=full)
+
+
+def _add_lists(first: Amounts | None, second: Amounts) -> Amounts:
+    return second if first is None else tuple(map(add, first, second))
+
+
+def alerts(source: Source, dataset: str) -> list[AlertView]:
+    """Return the alerts that accounts of a newest term raised, newest first."""
+    with open_reading(source) as reading:
+        gates = reading.newest_gates(dataset)
+        rows: dict[str, Any] = {name: gate.row for name, gate in gates.items()}
+        raised = {name for name, row in rows.items() if row and row.alerted}
+        if not raised:
+            return []
+        # Parts of windows belong to all terms.
+        windows = any(gates[name].window for name in raised)
+        found = reading.ask(
+            "read_alerts",
+            dataset=dataset,
+            after=0 if windows else reading.find_openings(dataset)[-1],
+            pattern='%"alerts":{%',
+        )
+    return [
+        AlertView(account=account, threshold=threshold, at=at)
+        for _, at, body in found
+        for account, threshold in sorted(json.loads(body).get("alerts", {}).items())
+        if account in raised
+    ]
+
+
+# Terms
+
+
+def terms(source: Source, dataset: str) -> list[TermView]:
+    """Return the terms of a dataset, oldest first."""
+    with open_reading(source) as reading:
+        reading.load(dataset)
+        return list(term_views(reading.state, dataset))
+
+
+def newest_term(source: Source, dataset: str) -> Term | None:
+    """Return the term that governs a dataset; None if nothing was applied yet."""
+    with open_reading(source) as reading:
+        return reading.newest(dataset)
+
+
+def promise(
+    source: Source, dataset: str, number: int = ENDLESS
+) -> tuple[tuple[int, str], list[Term], Sequence[TermView], str]:
+    """Return the promise of a dataset at an entry of its journal, or at the newest.
+
+    Returns:
+        Number and hash of the entry; the terms, oldest first, with their facts and as
+        people read them; the day of the first release in UTC.
+
+    Raises:
+        ConfigurationError: If the dataset had no release at that entry.
+    """
+    with open_reading(source) as reading:
+        number = min(number, reading.rows.book(dataset).number)
+        past: Any = find_past(reading, dataset, number)
+        completed = '%"outcome":"completed"%'
+        released = reading.ask(
+            "read_first_release", dataset=dataset, number=number, pattern=completed
+        )
+        for (at,) in released:
+            views = term_views(past, dataset)
+            digest = reading.transaction.hash_of(dataset, number)
+            return (number, digest), past.terms(dataset), views, at[:10]
+    msg = (
+        f"the ledger has no release from dataset {dataset!r} up to entry {number}. So "
+        f"there is no promise to show. `dpflow history {dataset}` lists its steps."
+    )
+    raise ConfigurationError(msg)
+
+
+def find_past(reading: Reading, dataset: str, number: int) -> Rows:
+    """Return the terms of a dataset after an entry, and which accounts they had.
+
+    Of an account only matters that it is there, and whether it is overdrawn.
+    """
+    past, row = Rows(), reading.rows.book(dataset)._replace(term=0, frozen=None)
+    charged, overdrawn = set[str](), set[str]()
+    for entry in reading.decisions(dataset):
+        body = json.loads(entry.body)
+        if entry.number > number:
+            break
+        if "term" in body:
+            row = row._replace(term=body["term"]["number"])
+            term = Term(dataset, row.term, entry.number, body["term"])
+            past.known_terms[dataset, row.term] = term
+        row = row._replace(frozen=body.get("frozen", row.frozen))
+        overdrawn.update(body.get("overdrawn", ()))
+        charged |= {f"{dataset}#{split(n)[1]}" for n in read_postings(entry.postings)}
+    openings = [*reading.find_openings(dataset), number]
+    for place, opened in enumerate(openings[:-1], 1):
+        where = {"dataset": dataset, "after": opened, "before": number}
+        if place < row.term:
+            where["before"] = openings[place]
+        if reading.ask("read_first_charges", **where):
+            charged.add(f"{dataset}#{place}")
+    rows = [Account(name, (), ()) for name in charged - overdrawn]
+    rows += [Account(name, (), (), overdrawn=1) for name in overdrawn]
+    past.account_rows = {account.id: account for account in rows}
+    past.datasets[dataset] = row
+    return past
+
+
+# Gates
+
+
+def standing_gates(source: Source, dataset: str) -> dict[str, Gate]:
+    """Return the gates of newest terms, of a dataset and its population."""
+    with open_reading(source) as reading:
+        names = [term.book for term in reading.newest_of(dataset)]
+        return {k: g for name in names for k, g in reading.newest_gates(name).items()}
+
+
+def gates_by_name(source: Source, names: Iterable[str]) -> dict[str, Gate]:
+    """Return the gates of accounts by their ids."""
+    with open_reading(source) as reading:
+        return reading.gates(names)
+
+
+# Open reservations
+
+
+def open_reservations(source: Source) -> list[OpenReservation]:
+    """Return the charges that no process has settled, oldest first."""
+    with open_reading(source) as reading:
+        return [
+            OpenReservation(
+                reservation=waiting.charge.id,
+                body=describe_charge(waiting.charge),
+                alive=waiting.alive,
+                at=waiting.at,
+            )
+            for waiting in reading.open_charges
+        ]
+
+
+# Standings of datasets
+
+
 def standings(
-    ledger: Ledger,
+    source: Source,
     policies: PolicySet,
     dataset: str | None = None,
     part: str | None = None,
@@ -316,8 +459,8 @@ def standings(
     """Return where each dataset stands, or one of them.
 
     Args:
-        ledger: The ledger to read.
-        policies: Of the project.
+        source: The ledger to read.
+        policies: Policies of the project.
         dataset: Only this one.
         part: Only this part of the dataset.
 
@@ -325,27 +468,27 @@ def standings(
         UnknownDataset: If neither the ledger nor a policy knows the dataset.
         ConfigurationError: If the part has no account.
     """
-    names = known_datasets(ledger, policies)
-    if dataset is not None:
-        check_dataset(ledger, policies, dataset)
-        names = {dataset}
-    with ledger.storage.read() as reading:
-        ended = forfeits(ledger, reading)
+    with open_reading(source) as reading:
+        names = known_datasets(reading, policies)
+        if dataset is not None:
+            check_dataset(reading, policies, dataset)
+            names = {dataset}
+        reading.load(dataset)
+        ended = find_forfeits(reading)
         return [
-            _standing(reading, name, policies.get(name), ended, part)
+            _stand(reading, name, policies.get(name), ended, part)
             for name in sorted(names)
         ]
 
 
-def _standing(
+def _stand(
     reading: Reading,
     dataset: str,
     policy: Policy | None,
     ended: Forfeits,
     part: str | None,
 ) -> Standing:
-    state = reading.load(lambda state: all_terms(state, dataset))
-    term, opened = state.newest(dataset), list[AccountView]()
+    term, opened, parts = reading.newest(dataset), list[AccountView](), set[str]()
     differences: tuple[str, ...] = ()
     if term is None:
         assert policy is not None
@@ -353,17 +496,19 @@ def _standing(
     else:
         pinned = term.facts["pinned"]
         opened = term_accounts(reading, term, ended, part)
+        if part is None:
+            gates = reading.term_gates(term.whole).values()
+            parts = {gate.partition for gate in gates} - {""}
         if policy is not None and not agrees(term, policy):
             copy = term.facts["declared"]
             differences = tuple(difference_lines(copy, policy.declared()))
-    parts = {view.gate.partition for view in opened if part is None} - {""}
     known = {(view.kind, view.name) for view in opened}
     announced = [
         account_view(gate._replace(state=NOT_OPENED))
         for gate in announced_gates(pinned)
         if (gate.kind, gate.name) not in known
     ]
-    accounts = sorted(
+    views = sorted(
         (*opened, *announced),
         key=lambda view: (_ORDER.index(view.kind), view.name, view.id),
     )
@@ -371,26 +516,26 @@ def _standing(
         dataset=dataset,
         term=None if term is None else term.number,
         pinned=pinned,
-        accounts=tuple(accounts),
+        accounts=tuple(views),
         parts=len(parts),
         differences=differences,
-        replaceable=term is None or may_be_replaced(state, term),
+        replaceable=term is None or may_be_replaced(reading.state, term),
     )
 
 
-def known_datasets(ledger: Ledger, policies: PolicySet) -> set[str]:
+def known_datasets(source: Source, policies: PolicySet) -> set[str]:
     """Return the datasets that the ledger or a policy knows."""
-    with ledger.storage.read() as reading:
-        return {*reading.books(), *policies}
+    with open_reading(source) as reading:
+        return {*reading.datasets, *policies}
 
 
-def check_dataset(ledger: Ledger, policies: PolicySet, dataset: str) -> None:
+def check_dataset(source: Source, policies: PolicySet, dataset: str) -> None:
     """Refuse a dataset that neither the ledger nor a policy knows.
 
     Raises:
         UnknownDataset: It is one.
     """
-    known = known_datasets(ledger, policies)
+    known = known_datasets(source, policies)
     if dataset not in known:
         hint = did_you_mean(dataset, known)
         msg = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"

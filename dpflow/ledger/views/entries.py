@@ -1,23 +1,35 @@
-"""The journal as people read it: a line for each account that an entry moves."""
+"""The journal as people read it: a line for each account that an entry changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from heapq import merge
+from itertools import groupby, islice
+from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.decision.refusal import amounts_text
-from dpflow.ledger.decision.terms import BY_ITSELF
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.journal import KINDS
-from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import split
-from dpflow.ledger.views.accounts import gates_by_name, waiting
-from dpflow.ledger.views.runs import bodies, root_keys
+from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.decisions.decision import negative
+from dpflow.ledger.decisions.gates import Gate
+from dpflow.ledger.decisions.refusals import amounts_text
+from dpflow.ledger.decisions.terms import BY_ITSELF
+from dpflow.ledger.tables.loaded import sum_amounts
+from dpflow.ledger.tables.rows import Charge, Entry, Posting
+from dpflow.ledger.views.accounts import AccountView
+from dpflow.ledger.views.reading import (
+    Body,
+    Reading,
+    Source,
+    describe_charge,
+    describe_entry,
+    merge_newest,
+    open_reading,
+    order_of_time,
+    read_postings,
+)
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import number_from_text
 
@@ -56,13 +68,6 @@ def percent_text(fraction: float | None) -> str:
     return "-" if fraction is None else f"{fraction:.1%}"
 
 
-def account_title(view: AccountView) -> str:
-    """Say which account this is."""
-    if view.kind == "partition" and view.gate.window and view.id:
-        return f"{view.gate.window.length} parts around {view.name}"
-    return kind_title(view.kind, view.dataset, view.name, view.gate.partition)
-
-
 def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
     """Say which account of a dataset this is."""
     inside = f" in {partition}" if partition else ""
@@ -74,9 +79,6 @@ def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
         "flow": f"share of {name}{inside}",
     }
     return titles.get(kind, f"{kind} of {name}{inside}")
-
-
-_DECISIONS = ("forfeit", *(n for n, k in KINDS.items() if k.decides or k.by_hand))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +145,45 @@ class JournalEntry:
         return FORFEITED if forfeited else str(self.body.get("message") or "")
 
 
+#: Kinds of decisions of people that change no account.
+DECIDES = ("open", "tighten", "access", "freeze", "unfreeze", "upgrade")
+#: Number of entries of a dataset that are read together, at least.
+_PAGE = 64
+
+
+def account_title(view: AccountView) -> str:
+    """Say which account this is."""
+    if view.kind == "partition" and view.gate.window and view.id:
+        full = getattr(view, "full_windows", 0)
+        count = f" ({full} window{'' if full == 1 else 's'} full)" if full else ""
+        return f"{view.gate.window.length} parts up to {view.name}{count}"
+    return kind_title(view.kind, view.dataset, view.name, view.gate.partition)
+
+
+class Line(NamedTuple):
+    """An entry with one account that it is about.
+
+    Attributes:
+        later: What entries after this one changed of the account.
+    """
+
+    entry: Entry
+    account: str
+    later: Posting | None
+
+
 def history(
-    ledger: Ledger,
+    source: Source,
     dataset: str | None = None,
     *,
     limit: int = 50,
     all_accounts: bool = False,
     decisions: bool = False,
 ) -> list[JournalEntry]:
-    """Return the newest lines of the journal, newest first.
+    """Return the newest lines of the journals, newest first.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         dataset: Only of this dataset or population.
         limit: Largest number of lines.
         all_accounts: A line for each account that a charge posts to. Default: the
@@ -163,73 +192,184 @@ def history(
         decisions: Only what people decided: no charge and no refusal of a step. Each
             has one line.
     """
-    with ledger.storage.read() as reading:
-        books = reading.books() if dataset is None else [dataset]
-        # Of each book, the number of terms at the time of an entry.
-        terms = {book: len(reading.names(f"term/{book}#")) for book in books}
+    with open_reading(source) as reading:
         if decisions:
-            entries = reading.rare(*_DECISIONS)
+            lines = list_decisions(reading, dataset, limit)
         else:
-            roots = [key for book in books for key in root_keys(reading, book)]
-            entries = reading.naming([*roots, *(f"book/{book}" for book in books)])
+            lines = list_lines(reading, dataset, limit, all_accounts=all_accounts)
+        return describe_lines(reading, lines)
 
-        def lines() -> Iterator[tuple[Entry, str]]:
-            for entry in reading.whole(entries):
-                names = _accounts_of(entry, terms)
-                alone = [n for n in names if _stands_alone(entry, n, dataset)]
-                if decisions:
-                    names = sorted(alone or names, key=lambda n: (PREFIX in n, n))[:1]
-                elif not all_accounts:
-                    names = alone
-                yield from ((entry, account) for account in names)
-                if entry.kind == "open" and entry.body["book"] in terms:
-                    terms[entry.body["book"]] -= 1
 
-        shown = list(islice(lines(), limit))
-        fates = {
-            charge.id: "running" if alive else "forfeited"
-            for charge, alive in waiting(ledger, reading)
+# Which lines
+
+
+def list_lines(
+    reading: Reading, dataset: str | None, limit: int, *, all_accounts: bool
+) -> list[Line]:
+    """Return the newest lines of one dataset or of all, newest first."""
+    size = max(limit, _PAGE)
+    where = reading.find_range(dataset)
+    newest = reading.ask("read_newest_entries", **where, limit=size)
+    pages = [
+        read_back(reading, [Entry(*columns) for columns in page], size)
+        for _, page in groupby(newest, key=lambda columns: columns[0])
+    ]
+    entries = merge(*pages, key=order_of_time, reverse=True)
+    terms = {name: row.term for name, row in reading.rows.datasets.items()}
+    later, lines = dict[str, Posting](), list[Line]()
+    for entry in entries:
+        names = list_accounts(entry, terms[entry.dataset])
+        if not all_accounts:
+            names = [name for name in names if stands_alone(entry, name, dataset)]
+        lines += [Line(entry, name, later.get(name)) for name in names]
+        if len(lines) >= limit:
+            break
+        for name, change in read_postings(entry.postings).items():
+            later[name] = add_change(later.get(name), change)
+        terms[entry.dataset] -= entry.kind == "open"
+    return lines[:limit]
+
+
+def read_back(reading: Reading, page: list[Entry], size: int) -> Iterator[Entry]:
+    """Yield the entries of a dataset, newest first, from its newest page on."""
+    while page:
+        yield from page
+        last = page[-1]
+        if last.number == 1:
+            return
+        where = {"dataset": last.dataset, "before": last.number, "limit": size}
+        found = reading.ask("read_entries_before", **where)
+        page = [Entry(*columns) for columns in found]
+
+
+def list_decisions(reading: Reading, dataset: str | None, limit: int) -> list[Line]:
+    """Return a line for each decision of people, newest first."""
+    chosen, seen = list[Entry](), set[tuple[str, str]]()
+    opened, terms = defaultdict[str, int](int), dict[tuple[str, int], int]()
+    # A charge of several datasets is one decision; a member's line stands for it.
+    every = reading.decisions(dataset)
+    for entry in sorted(every, key=lambda entry: entry.dataset.startswith(PREFIX)):
+        opened[entry.dataset] += entry.kind == "open"
+        terms[entry.dataset, entry.number] = opened[entry.dataset]
+        if entry.kind in DECIDES or (entry.command, entry.kind) not in seen:
+            chosen.append(entry)
+        seen.add((entry.command, entry.kind))
+    lines = list[Line]()
+    for entry in islice(merge_newest(reversed(chosen)), limit):
+        names = list_accounts(entry, terms[entry.dataset, entry.number])
+        alone = [name for name in names if stands_alone(entry, name, dataset)]
+        lines.append(Line(entry, min(alone or names), None))
+    return add_later_changes(reading, lines)
+
+
+def add_later_changes(reading: Reading, lines: list[Line]) -> list[Line]:
+    """Return lines with what later entries changed of their accounts."""
+    posting = [line for line in lines if line.entry.postings != "{}"]
+    changes = dict[tuple[str, int, str], Posting]()
+    for name in {line.entry.dataset for line in posting}:
+        own = {
+            line.entry.number: line.account
+            for line in posting
+            if line.entry.dataset == name
         }
-        gates = gates_by_name(reading, {account for _, account in shown})
-        facts = [*bodies(reading, [entry for entry, _ in shown])]
+        found = reading.ask("read_postings", dataset=name, after=min(own))
+        later = dict[str, Posting]()
+        for number, text in reversed([(min(own), "{}"), *found]):
+            account = own.get(number)
+            if account is not None and account in later:
+                changes[name, number, account] = later[account]
+            for other, change in read_postings(text).items():
+                later[other] = add_change(later.get(other), change)
     return [
-        _line(entry, gates[account], body, fates.get(entry.charge or "", ""))
-        for (entry, account), body in zip(shown, facts, strict=True)
+        line._replace(
+            later=changes.get((line.entry.dataset, line.entry.number, line.account))
+        )
+        for line in lines
     ]
 
 
-def _accounts_of(entry: Entry, terms: Mapping[str, int]) -> list[str]:
-    """Return the accounts of books that an entry is about.
+def add_change(first: Posting | None, second: Posting) -> Posting:
+    """Return the sum of two changes of an account."""
+    if first is None:
+        return second
+    return sum_amounts(first[0], second[0]), sum_amounts(first[1], second[1])
+
+
+def list_accounts(entry: Entry, term: int) -> list[str]:
+    """Return the accounts of its dataset that an entry is about.
 
     One that names no account is about the whole of the term at its time.
     """
-    books = [book for book in entry.books if book in terms]
-    names = entry.amounts or entry.body.get("accounts", ())
-    own = sorted((name for name in names if split(name)[0] in books), reverse=True)
-    return own or [f"{book}#{terms[book]}" for book in books]
+    names: Iterable[str] = read_postings(entry.postings)
+    if entry.kind == "refuse":
+        body = json.loads(entry.body)
+        names = body.get("accounts") or body.get("halts", ())
+    own = sorted((n for n in names if split(n)[0] == entry.dataset), reverse=True)
+    return own or [f"{entry.dataset}#{term}"]
 
 
-def _stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
-    """Say whether an account stands for all accounts of a charge."""
+def stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
+    """Return True if an account stands for all accounts of an entry."""
     kind = split(account)[2]
     if entry.kind == "refuse":
         # An odometer that halts the run as well is not the gate that refused.
-        return bool(account == entry.body["account"])
+        return bool(account == json.loads(entry.body)["account"])
     if kind == "population":
-        return dataset is not None or KINDS[entry.kind].decides
-    is_divided = any(split(name)[2] == "partition" for name in entry.amounts)
+        return dataset is not None or entry.kind in DECIDES
+    posted = read_postings(entry.postings)
+    is_divided = any(split(name)[2] == "partition" for name in posted)
     return kind == ("partition" if is_divided else "dataset")
 
 
-def _line(entry: Entry, gate: Gate, body: Mapping[str, Any], fate: str) -> JournalEntry:
-    named, left = gate.rule.named, None
+# What they say
+
+
+def describe_lines(reading: Reading, lines: list[Line]) -> list[JournalEntry]:
+    """Return lines of the journal with the facts of their charges."""
+    names = [*dict.fromkeys(filter(None, (line.entry.charge for line in lines)))]
+    found = reading.ask("read_charges", ids=names) if names else []
+    charges = {columns[0]: Charge.from_columns(tuple(columns)) for columns in found}
+    requests = {name: describe_charge(charge) for name, charge in charges.items()}
+    alive, fates = reading.ledger.owners.alive, dict[str, str]()
+    for name, charge in charges.items():
+        if charge.state == "open":
+            fates[name] = "running" if alive(charge.owner) else "forfeited"
+    gates = reading.gates(line.account for line in lines)
+    shown = list[JournalEntry]()
+    for line in lines:
+        entry, gate = line.entry, gates.get(line.account)
+        # The account of a lost term has no gate.
+        if gate is not None:
+            request = requests.get(entry.charge or "")
+            body = describe_entry(find_words(reading, entry), request)
+            fate = fates.get(entry.charge or "", "")
+            shown.append(describe_line(line, gate, body, fate))
+    return shown
+
+
+def find_words(reading: Reading, entry: Entry) -> Entry:
+    """Return the entry that has the words of a refusal over several datasets."""
+    elsewhere = json.loads(entry.body).get("refused_in")
+    if entry.kind != "refuse" or elsewhere is None:
+        return entry
+    where = {"datasets": [elsewhere], "command": entry.command}
+    found = (Entry(*columns) for columns in reading.ask("find_command", **where))
+    return next((other for other in found if other.kind == "refuse"), entry)
+
+
+def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry:
+    """Return a line of the journal."""
+    entry, named, left = line.entry, gate.rule.named, None
     amount = body.get("asked", {}) if gate.id == body.get("account") else {}
     settled: Mapping[str, str] = {}
-    if gate.id in entry.postings:
-        posted, done, held = map(Tally, entry.postings[gate.id])
-        amount, settled = named(posted), named(done)
+    change = read_postings(entry.postings).get(gate.id)
+    if change is not None:
+        amount = named(Tally(find_amount(entry.kind, change)))
+        done, held = find_sums(gate, line.later)
+        settled = named(Tally(done))
         # What remains in a window depends on its other parts.
-        left = None if gate.window else gate._replace(used=done + held).left()
+        used = Tally(sum_amounts(done, held))
+        left = None if gate.window else gate._replace(used=used).left()
     return JournalEntry(
         account=gate.id,
         seq=entry.number,
@@ -244,3 +384,22 @@ def _line(entry: Entry, gate: Gate, body: Mapping[str, Any], fate: str) -> Journ
         fate=fate,
         gate=gate,
     )
+
+
+def find_amount(kind: str, change: Posting) -> Amounts:
+    """Return the amount of an entry: held, given back, or settled."""
+    settled, held = change
+    if kind == "reserve":
+        return held
+    if kind == "void" and not any(settled):
+        return negative(held)
+    return settled
+
+
+def find_sums(gate: Gate, later: Posting | None) -> Posting:
+    """Return what an account had settled and held before later entries."""
+    row: Any = gate.row
+    if later is None:
+        return row.settled, row.held
+    changes = negative(later[0]), negative(later[1])
+    return sum_amounts(row.settled, changes[0]), sum_amounts(row.held, changes[1])

@@ -5,32 +5,65 @@ The value of a release is for its readers. Everything else shows its digest only
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import chain, islice
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
-from dpflow.ledger import rows
-from dpflow.ledger.entry import Entry, canonical
-from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import RefusalView
-from dpflow.ledger.state import State, charge_keys
-from dpflow.ledger.storage.base import readable
-from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.accounts import governing
-from dpflow.ledger.views.runs import joined, root_keys
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.canonical import canonical
+from dpflow.ledger.tables.rows import Entry, Release, Run
+from dpflow.ledger.views.reading import (
+    ENDLESS,
+    Reading,
+    Source,
+    describe_entry,
+    merge_newest,
+    open_reading,
+)
+from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
 
-_PREFIX = "release/"
-#: Number of releases whose charges and values are read together.
-_PAGE = 100
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalView:
+    """One refused step: the gate, and what the journal keeps of it in `body`.
+
+    Attributes:
+        account: The first account that did not admit it.
+        number: The entry's number in the journal.
+    """
+
+    account: str
+    body: Mapping[str, Any]
+    at: str
+    number: int
+
+    @property
+    def dataset(self) -> str:
+        """The dataset or population of the account."""
+        return split(self.account)[0]
+
+    @property
+    def term(self) -> int:
+        """The term of the account."""
+        return split(self.account)[1]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a budget ended, and no step was mistyped."""
+        return bool(self.body["refusal"] == BudgetExhausted.__name__)
+
+
 #: What the id of a release may begin with.
 _ID = re.compile(r"[0-9a-f]*")
-#: Confidence of an interval that no text names.
-_CONFIDENCE = 0.95
+
+
 _FACTS = (
     *("cost", "flow", "who", "noise", "reported"),
     *("measures", "as_drawn", "as_int", "versions", "partitions"),
@@ -65,7 +98,7 @@ class KeptRelease:
     at: str
     facts: Mapping[str, Any]
     known: tuple[float, float] | None
-    row: rows.Release = field(repr=False)
+    row: Release = field(repr=False)
 
     @property
     def error(self) -> str:
@@ -77,232 +110,282 @@ class KeptRelease:
         return f"{short_up(Fraction(half), 3)}{at}"
 
 
+#: Confidence of an interval that is shown without it.
+_CONFIDENCE = 0.95
+_NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
+
+
+#: Number of releases that are read together.
+_PAGE = 1000
+#: Number of refusals that are read for what halts a flow.
+_MOST_REFUSALS = 1000
+
+
 def releases(
-    ledger: Ledger, dataset: str | None = None, most: int | None = None
+    source: Source, dataset: str | None = None, most: int | None = None
 ) -> list[KeptRelease]:
     """Return the releases of one dataset or of all, newest first, or the newest."""
-    with ledger.storage.read() as reading:
-        newest = islice(read_releases(reading, dataset), most)
-        return sorted(newest, key=lambda each: (each.at, each.id), reverse=True)
+    with open_reading(source) as reading:
+        found = list(islice(read_releases(reading, dataset, most or _PAGE), most))
+    return sorted(found, key=lambda release: (release.at, release.id), reverse=True)
 
 
 def read_releases(
-    reading: Reading, dataset: str | None = None, name: str | None = None
+    reading: Reading, dataset: str | None, size: int = _PAGE
 ) -> Iterator[KeptRelease]:
-    """Yield releases, those that were claimed last first.
-
-    Args:
-        reading: Of the ledger.
-        dataset: Only of this dataset.
-        name: Only with this release key, or an id that begins so.
-    """
-    keys: Iterable[str] = ()
-    if name is None:
-        books = reading.books() if dataset is None else [dataset]
-        entries = reading.naming(k for book in books for k in root_keys(reading, book))
-    else:
-        text = canonical({"release_key": name})[1:-1]
-        numbers = (number for (number,) in reading.ask("with_text", text=text))
-        entries = iter(reading.entries(numbers).values())
-        if _ID.fullmatch(name):
-            keys = reading.names(_PREFIX + name)
-    named = (_PREFIX + str(e.body["key"]) for e in entries if e.body.get("key"))
-    for each in _read(reading, chain(keys, named)):
-        if name is None or each.key == name or each.row.key.startswith(name):
-            yield each
+    """Yield the releases of one dataset or of all, newest first, each once."""
+    names = [n for n in reading.datasets if not n.startswith(PREFIX)]
+    pages = [
+        _read_of_dataset(reading, name, min(size, _PAGE))
+        for name in (names if dataset is None else [dataset])
+    ]
+    seen = set[str]()
+    for kept in merge(*pages, key=lambda release: release.at, reverse=True):
+        if kept.row.key not in seen:
+            seen.add(kept.row.key)
+            yield kept
 
 
-def has_release(ledger: Ledger, key: str) -> bool:
+def _read_of_dataset(reading: Reading, name: str, size: int) -> Iterator[KeptRelease]:
+    before = ENDLESS
+    while True:
+        where = {"dataset": name, "before": before, "limit": size}
+        page = reading.ask("read_releases", **where)
+        yield from describe_releases(reading, page)
+        if len(page) < size:
+            return
+        before = page[-1][0]
+
+
+def describe_releases(
+    reading: Reading, page: Sequence[tuple[Any, ...]]
+) -> Iterator[KeptRelease]:
+    """Yield releases with what the entries of their charges say."""
+    keys = [columns[2] for columns in page if columns[7] == "settled"]
+    sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
+    for columns in page:
+        at, ended, flow, request = columns[1], *columns[9:]
+        body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
+        row = Release(*columns[2:9])
+        now = row.state
+        if now == "settled" and row.digest is None:
+            now = "unreplayable"
+        yield KeptRelease(
+            id=row.key[:12],
+            key=row.key_text,
+            dataset=",".join(body["datasets"]),
+            step=row.step,
+            state=now,
+            digest=row.digest,
+            size=sizes.get(row.key),
+            at=at,
+            facts={name: body.get(name) for name in _FACTS},
+            known=body.get("known") and tuple(body["known"]),
+            row=row,
+        )
+
+
+def has_release(source: Source, key: str) -> bool:
     """Return whether a keyed digest of a release key has a release or a claim."""
-    with ledger.storage.read() as reading, readable(ledger.place):
-        return reading.load(lambda _: [f"release/{key}"]).release(key) is not None
+    with open_reading(source) as reading:
+        rows = reading.ask("read_release_state", key=key)
+    return any(state != "free" for (state,) in rows)
 
 
-def count_releases(ledger: Ledger, dataset: str | None) -> int:
+def count_releases(source: Source, dataset: str | None) -> int:
     """Return the number of releases of one dataset or of all."""
-    account = "" if dataset is None else canonical(f"account/{dataset}#")[:-1]
-    book = canonical(f"book/{dataset}")
-    with ledger.storage.read() as reading:
-        ((number,),) = reading.ask("count_releases", account=account, book=book)
+    with open_reading(source) as reading:
+        if dataset is None:
+            ((number,),) = reading.ask("count_releases")
+        else:
+            ((number,),) = reading.ask("count_releases_of", dataset=dataset)
     return int(number)
 
 
-def release_value(ledger: Ledger, name: str) -> tuple[KeptRelease, str]:
+def release_value(source: Source, name: str) -> tuple[KeptRelease, str]:
     """Return a release and its encoded value.
 
     Args:
-        ledger: The ledger.
+        source: The ledger.
         name: Its release key, or its id or the start of that.
 
     Raises:
         ReleaseError: If there is not exactly one, or no value to read, or the
             value is not the one that was settled.
     """
-    with ledger.storage.read() as reading:
+    with open_reading(source) as reading:
         found = named_release(reading, name)
-    value = release_values(ledger, [found]).get(found.id)
+        value = release_values(reading, [found]).get(found.id)
     if value is None:
         msg = f"release {name!r} is {found.state}: there is no value to read"
         raise ReleaseError(msg)
     return found, value
 
 
-def release_values(ledger: Ledger, kept: Sequence[KeptRelease]) -> dict[str, str]:
+def release_values(source: Source, kept: Sequence[KeptRelease]) -> dict[str, str]:
     """Return the encoded values of the releases that have one, by id.
 
     Raises:
         ReleaseError: If a value is not the one that was settled.
     """
-    with ledger.storage.read() as reading:
-        state = reading.load(lambda _: [_PREFIX + each.row.key for each in kept])
-    values = {each.id: state.values.get(each.row.key) for each in kept}
-    for each in kept:
-        if (value := values[each.id]) is not None:
-            name = each.key or each.id
-            ledger.digests.check_value(value, each.row.charge, each.digest, name)
-    return {name: value for name, value in values.items() if value is not None}
+    by_key, values = {each.row.key: each for each in kept}, dict[str, str]()
+    with open_reading(source) as reading:
+        found = reading.ask("read_release_values", keys=[*by_key]) if by_key else []
+        for key, value in found:
+            release = by_key[key]
+            name = release.key or release.id
+            charge, digest = release.row.charge, release.digest
+            reading.digests.check_value(value, charge, digest, name)
+            values[release.id] = value
+    return values
 
 
-def named_release(reading: Reading, name: str) -> KeptRelease:
+def named_release(source: Source, name: str) -> KeptRelease:
     """Return the one release that a name means.
 
     Args:
-        reading: Of the ledger.
+        source: The ledger.
         name: Its release key, or its id or the start of that.
 
     Raises:
         ReleaseError: If there is not exactly one.
     """
-    kept = [*read_releases(reading, name=name)]
-    found = [each for each in kept if each.key == name] or kept
+    # A key is a digest in hexadecimal; g follows its last digit.
+    first, last = (name, f"{name}g") if _ID.fullmatch(name) else ("", "")
+    with open_reading(source) as reading:
+        page = reading.ask("find_releases", name=name, first=first, last=last)
+        kept = [*describe_releases(reading, page)]
+    found = [release for release in kept if release.key == name] or kept
     if len(found) == 1:
         return found[0]
     msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
     if found:
-        ids = ", ".join(each.id for each in found[:5])
+        ids = ", ".join(release.id for release in found[:5])
         msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
     raise ReleaseError(msg)
-
-
-def _read(reading: Reading, keys: Iterable[str]) -> Iterator[KeptRelease]:
-    """Yield releases, each once, with what the entries of their charges say."""
-    first = dict[str, int]()
-    left = (k for n, k in enumerate(keys) if first.setdefault(k, n) == n)
-    while page := [*islice(left, _PAGE)]:
-
-        def needs(state: State, page: Sequence[str] = tuple(page)) -> Iterator[str]:
-            yield from page
-            for row in filter(None, map(state.rows.get, page)):
-                yield from charge_keys(state, row["charge"])
-
-        state = reading.load(needs)
-        names = [key.removeprefix(_PREFIX) for key in page]
-        sizes = reading.sizes(names)
-        for row in filter(None, map(state.release, names)):
-            yield _kept(state, row, sizes)
-
-
-def _kept(
-    state: State, row: rows.Release, sizes: Mapping[str, int | None]
-) -> KeptRelease:
-    made = state.made[row.charge]
-    body = joined(state.ends.get(row.charge, made), made)
-    now = row.state
-    if now == "settled" and row.key not in sizes:
-        now = "unreplayable" if row.digest is None else "withdrawn"
-    return KeptRelease(
-        id=row.key[:12],
-        key=body.get("release_key") or "",
-        dataset=",".join(body["datasets"]),
-        step=body["step"],
-        state=now,
-        digest=row.digest,
-        size=sizes.get(row.key),
-        at=made.at,
-        facts={name: body.get(name) for name in _FACTS},
-        known=body.get("known") and tuple(body["known"]),
-        row=row,
-    )
 
 
 # Refused steps
 
 
-_NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
-
-
-def count_refusals(ledger: Ledger, flow_run: str) -> int:
+def count_refusals(source: Source, flow_run: str) -> int:
     """Return how many refusals a flow run has met."""
-    with ledger.storage.read() as reading:
-        return reading.load(lambda _: [f"run/{flow_run}"]).run(flow_run).refusals
+    with open_reading(source) as reading:
+        rows = reading.ask("read_run", id=flow_run)
+    return sum(Run.from_columns(columns).refusals for columns in rows)
 
 
 def refusal_of_run(
-    ledger: Ledger, flow_run: str, *, after: int = 0
+    source: Source, flow_run: str, *, after: int = 0
 ) -> BudgetRefused | None:
     """Return the refusal that a flow run met, if it met one.
 
     An exhausted budget is returned before a refused step, for it ends the flow.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         flow_run: Id of the run.
         after: How many refusals to pass over, oldest first: those of an earlier
             execution of the run, which a new term or another policy may have answered.
     """
-    with ledger.storage.read() as reading:
-        named = reading.naming_after([f"run/{flow_run}"])
-        refused = [_view(entry) for entry in named if entry.kind == "refuse"][after:]
+    with open_reading(source) as reading:
+        if count_refusals(reading, flow_run) <= after:
+            return None
+        # A mark in a name is any mark in the pattern.
+        name = re.sub(r"[^A-Za-z0-9-]", "_", canonical(flow_run)[1:-1])
+        entries = reading.ask("read_refusals_of_run", run=flow_run, pattern=f"%{name}%")
+    met = describe_refusals(Entry(*columns) for columns in entries)
+    refused = [each for each in met if flow_run in each.body.get("runs", ())][after:]
     if not refused:
         return None
-    found = min(refused, key=lambda each: not each.is_exhausted)
+    found = min(refused, key=lambda refusal: not refusal.is_exhausted)
     kind = BudgetExhausted if found.is_exhausted else BudgetRefused
     details = {"dataset": found.dataset, **{n: found.body.get(n) for n in _NAMED}}
     return kind(found.body["message"], flow_run=flow_run, **details)
 
 
 def refusals(
-    ledger: Ledger, *, dataset: str | None = None, limit: int = 1000
+    source: Source, *, dataset: str | None = None, limit: int = _MOST_REFUSALS
 ) -> list[RefusalView]:
     """Return the refused steps, newest first.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         dataset: Only those that this dataset's gates refused.
-        limit: Largest number of entries that are read.
+        limit: Largest number of entries that are read of each dataset.
     """
-    with ledger.storage.read() as reading:
-        found = [_view(entry) for entry in islice(reading.rare("refuse"), limit)]
-    return [each for each in found if dataset in (None, each.dataset)]
+    with open_reading(source) as reading:
+        key = "refusals", dataset, limit
+        if key not in reading.remembered:
+            where = reading.find_range(dataset)
+            found = reading.ask("read_refusals", **where, limit=limit)
+            entries = merge_newest(Entry(*columns) for columns in found)
+            views = list(islice(describe_refusals(entries), limit))
+            reading.remembered[key] = views
+        refused: list[RefusalView] = reading.remembered[key]
+        return refused
 
 
-def _view(entry: Entry) -> RefusalView:
-    account, body = str(entry.body["account"]), entry.body
-    return RefusalView(account=account, body=body, at=entry.at, number=entry.number)
+def describe_refusals(entries: Iterable[Entry]) -> Iterator[RefusalView]:
+    """Yield refused steps.
+
+    Of a step over several datasets, one entry has the words; others say what halts.
+    """
+    for entry in entries:
+        body = describe_entry(entry)
+        if "refusal" in body:
+            yield RefusalView(
+                account=str(body["account"]),
+                body=body,
+                at=entry.at,
+                number=entry.number,
+            )
 
 
-def halts(ledger: Ledger, dataset: str) -> dict[str | None, RefusalView]:
+def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
     """Return the exhausted budget that halts each flow: no grant came after it.
 
     The refusal of an earlier term halts no flow.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         dataset: The dataset; its population's gates refuse, too.
     """
-    newest: dict[str | None, RefusalView] = {}
-    for refusal in refusals(ledger):
-        if refusal.is_exhausted and dataset in refusal.body["datasets"]:
-            newest.setdefault(refusal.body.get("flow"), refusal)
-    with ledger.storage.read() as reading:
-        books = {refusal.dataset for refusal in newest.values()}
-        terms = {term.whole for book in books if (term := governing(reading, book))}
-        newest = {f: r for f, r in newest.items() if f"{r.dataset}#{r.term}" in terms}
-        for entry in reading.naming(root_keys(reading, dataset)):
-            if all(entry.number < refusal.number for refusal in newest.values()):
-                break
-            refused = newest.get(flow := entry.body.get("flow"))
-            granted = entry.kind == "reserve" and dataset in entry.body["datasets"]
-            if refused and granted and entry.number > refused.number:
-                del newest[flow]
-    return newest
+    with open_reading(source) as reading:
+        newest: dict[str | None, RefusalView] = {}
+        for refusal in refusals(reading):
+            if refusal.is_exhausted and dataset in refusal.body["datasets"]:
+                newest.setdefault(refusal.body.get("flow"), refusal)
+        newest = {
+            flow: refusal
+            for flow, refusal in newest.items()
+            if refusal.term == reading.rows.book(refusal.dataset).term
+            or (not refusal.term and reading.newest(refusal.dataset))
+        }
+        if not newest:
+            return {}
+        grants = find_newest_grants(reading, dataset)
+    return {
+        flow: refusal
+        for flow, refusal in newest.items()
+        if not _is_before(refusal, dataset, grants.get(flow))
+    }
+
+
+def find_newest_grants(
+    reading: Reading, dataset: str
+) -> Mapping[str | None, tuple[int, str]]:
+    """Return number and time of the newest charge of each flow."""
+    rows = reading.ask("read_newest_grants", **reading.find_range(dataset))
+    return {flow: (number, at) for _, flow, number, at in rows}
+
+
+def _is_before(
+    refusal: RefusalView, dataset: str, grant: tuple[int, str] | None
+) -> bool:
+    """Return True if a grant followed a refusal."""
+    if grant is None:
+        return False
+    # Journals of several datasets have only their times in common.
+    same = refusal.dataset == dataset
+    return grant[0] > refusal.number if same else grant[1] > refusal.at

@@ -1,130 +1,29 @@
-"""Charges as the journal has them, and the charges of each run of a flow.
-
-The end of a charge names it, and the entry that reserved it says which step, flow and
-cost it was; people read both as one.
-"""
+"""Charges of a dataset, and the charges of each run of a flow."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.entry import Amounts, Entry
-from dpflow.ledger.journal import KINDS
-from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.rows import Term, account_key, split
-from dpflow.ledger.storage.tables import ENDLESS, Reading
-from dpflow.ledger.views.accounts import (
-    gates_by_name,
-    governing,
-    newest_gates,
-    newest_terms_of,
+from dpflow.ledger.account_ids import Amounts
+from dpflow.ledger.decisions.decision import negative
+from dpflow.ledger.decisions.gates import Gate
+from dpflow.ledger.tables.loaded import sum_amounts
+from dpflow.ledger.tables.rows import Charge, Entry, Term
+from dpflow.ledger.views.accounts import standing_gates
+from dpflow.ledger.views.reading import (
+    Reading,
+    Source,
+    describe_charge,
+    open_reading,
+    read_postings,
 )
-
-
-@dataclass(slots=True)
-class JournalCharge:
-    """A charge, or an amount that a person charged.
-
-    Attributes:
-        made: The entry that reserved it; of an amount, the entry itself.
-        ended: The entry that ended it; None while it is open.
-        amounts: Charged amount by account: posted or still held.
-    """
-
-    made: Entry
-    ended: Entry | None
-    amounts: dict[str, Amounts]
-
-    @property
-    def id(self) -> str:
-        """Id of the reservation."""
-        return str(self.made.charge)
-
-    @property
-    def cost(self) -> Cost:
-        """The step's worst case.
-
-        Raises:
-            InvalidCost: If the mechanism is one that this process does not know.
-        """
-        return cost_from_description(self.made.body.get("cost") or {})
-
-    @property
-    def last(self) -> Entry:
-        """Its newest entry."""
-        return self.ended or self.made
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """Facts of both entries."""
-        return joined(self.last, self.made)
-
-
-def charges(reading: Reading, whole: str, after: int = 0) -> Iterator[JournalCharge]:
-    """Yield the charges that entries about a term began, moved or ended.
-
-    Each comes at its end, and the open ones come last.
-
-    Args:
-        reading: The ledger.
-        whole: Id of the account that the term's whole dataset or population has.
-        after: Number of the entry after which to begin.
-    """
-    begun: dict[str, JournalCharge] = {}
-    for entry in reading.naming_after([account_key(whole)], after):
-        kind, name = KINDS[entry.kind], entry.charge or ""
-        if entry.kind == "reserve":
-            begun[name] = JournalCharge(entry, None, {**entry.amounts})
-        else:
-            before = begun.pop(name, None) if kind.ends else begun.get(name)
-            made = {name: before.made} if before else beginnings(reading, [name])
-            posted = {**entry.amounts} if kind.settles else {}
-            yield JournalCharge(made.get(name, entry), entry, posted)
-    yield from begun.values()
-
-
-def root_keys(reading: Reading, book: str) -> list[str]:
-    """Return the keys of the accounts that a book's whole has in each of its terms."""
-    return [f"account/{key[5:]}" for key in reading.names(f"term/{book}#")]
-
-
-def newest_numbers(reading: Reading, account: str, most: int) -> list[int]:
-    """Return the numbers of the newest entries that name an account, newest first."""
-    where = {"key": account_key(account), "end": ENDLESS, "limit": most}
-    return [number for (number,) in reading.ask("numbers_down", **where)]
-
-
-def beginnings(reading: Reading, names: Iterable[str | None]) -> dict[str, Entry]:
-    """Return the entries that reserved charges, by charge."""
-    keys = [f"charge/{name}" for name in dict.fromkeys(names) if name]
-    return reading.load(lambda _: keys).made if keys else {}
-
-
-def bodies(reading: Reading, entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of each entry and of the beginning of its charge."""
-    made = beginnings(reading, (each.charge for each in entries))
-    return (joined(each, made.get(each.charge or "")) for each in entries)
-
-
-def joined(entry: Entry, made: Entry | None) -> dict[str, Any]:
-    """Return the facts of an entry and of the one that began its charge."""
-    if made is None or entry.kind in ("reserve", "refuse"):
-        return dict(entry.body)
-    # The writer of its end may have no commit.
-    return {k: v for k, v in made.body.items() if k != "code"} | dict(entry.body)
-
-
-# Runs of flows
-
-
-#: Number of entries of a dataset's newest term that are read for its newest runs.
-RECENT = 20_000
+from dpflow.policy.population import population_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +40,120 @@ class RunCharge:
     gate: Gate
     spent: Tally
     peaks: tuple[Tally, ...]
+
+
+#: Number of entries of a dataset's newest term that are read for its newest runs.
+RECENT = 10_000
+#: So many complete runs of a flow are read with what they cost.
+LAST_RUNS = 5
+#: Number of charges that are read together.
+_PAGE = 1000
+
+
+class Detail(NamedTuple):
+    """What a charge cost, as the journal of one of its datasets has it.
+
+    Attributes:
+        at: The time when it was made, a label.
+        end_number: Number of the entry that ended it; None while it is open.
+        body: Facts of its request and of its end.
+        posted: What its end settled, by account of the dataset and its population.
+    """
+
+    charge: Charge
+    at: str
+    writer: str
+    end_number: int | None
+    body: dict[str, Any]
+    posted: Mapping[str, Amounts]
+
+    @classmethod
+    def from_columns(cls, columns: tuple[Any, ...]) -> Detail:
+        """Read the columns of `read_charge_lines`."""
+        (at, writer, number, text), postings = columns[1:5], columns[5:7]
+        charge = Charge.from_columns(tuple(columns[7:]))
+        body = describe_charge(charge)
+        if number is not None:
+            # The writer of its end may have no commit.
+            body.pop("code", None)
+            body |= json.loads(text)
+        changes = (read_postings(each) for each in postings if each is not None)
+        posted = {name: done for each in changes for name, (done, _) in each.items()}
+        return cls(charge, at, writer, number, body, posted)
+
+
+def read_details(
+    reading: Reading, dataset: str, numbers: Iterable[int]
+) -> dict[int, Detail]:
+    """Return what charges cost, by the numbers of the entries that made them."""
+    found, wanted = dict[int, Detail](), [*numbers]
+    term = reading.newest(dataset)
+    above = None if term is None else population_of(term.facts["pinned"])
+    where = {"dataset": dataset, "population": above or ""}
+    while page := wanted[:_PAGE]:
+        for columns in reading.ask("read_charge_lines", **where, numbers=page):
+            found[columns[0]] = Detail.from_columns(columns)
+        del wanted[:_PAGE]
+    return found
+
+
+def read_charges(reading: Reading, dataset: str) -> list[Detail]:
+    """Return all charges of a dataset, oldest first."""
+    failed = '%"outcome":"failed"%'
+    where = {"dataset": dataset, "after": 0, "failed": failed}
+    numbers = [columns[0] for columns in reading.ask("read_run_charges", **where)]
+    details = read_details(reading, dataset, numbers)
+    return [details[number] for number in numbers]
+
+
+class JournalCharge:
+    """A charge of a run, as the journal of one of its datasets has it.
+
+    Args:
+        columns: Columns of `read_run_charges`.
+
+    Attributes:
+        number: Number of the entry that made it.
+        key: Its release key for people.
+        end: Kind of the entry that ended it; None while it is open.
+        failed: True if the step failed.
+        detail: What it cost; None until somebody asks for its run.
+    """
+
+    def __init__(self, columns: tuple[Any, ...]) -> None:
+        self.number: int
+        self.flow: str | None
+        self.run: str | None
+        self.key: str | None
+        self.end: str | None
+        self.number, self.id, self.flow, self.run, self.key, self.end = columns[:6]
+        self._ended_at, self.failed = columns[6:]
+        self.detail: Detail | None = None
+
+    @property
+    def at(self) -> str:
+        """The time when it was made or, of an older run, when it ended; a label."""
+        return str(self.detail.at if self.detail else self._ended_at)
+
+    @property
+    def read(self) -> Detail:
+        """What it cost."""
+        assert self.detail is not None
+        return self.detail
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Facts of its request and of its end."""
+        return self.read.body
+
+    @property
+    def cost(self) -> Cost:
+        """The step's worst case.
+
+        Raises:
+            InvalidCost: If the mechanism is one that this process does not know.
+        """
+        return cost_from_description(self.body.get("cost") or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,41 +175,38 @@ class FlowRun:
     @property
     def flow(self) -> str | None:
         """Its flow; None outside of any flow that was named."""
-        return self.charges[0].made.body.get("flow")
+        return self.charges[0].flow
 
     @property
     def run(self) -> str | None:
         """Id of the flow run, or None."""
-        return self.charges[0].made.body.get("flow_run")
+        return self.charges[0].run
 
     @property
     def at(self) -> str:
         """The time of its first reservation; a label."""
-        return self.charges[0].made.at
+        return self.charges[0].at
 
     @property
     def deployment(self) -> str | None:
         """Id of the deployment that it is a run of, or None."""
-        return self.charges[0].made.body.get("deployment")
+        deployment: str | None = self.charges[0].body.get("deployment")
+        return deployment
 
     @property
     def keys(self) -> list[str]:
         """The release keys of its steps."""
-        keys = (step.made.body.get("release_key") for step in self.steps)
-        return [key for key in keys if key]
+        return [step.key for step in self.steps if step.key]
 
     @property
     def steps(self) -> list[JournalCharge]:
         """The steps that were charged, in order."""
-        return [c for c in self.charges if c.last.kind != "void"]
+        return [charge for charge in self.charges if charge.end != "void"]
 
     @property
     def complete(self) -> bool:
         """Whether all of it was read, nothing was refused, and all ended well."""
-        fine = all(
-            step.last.kind == "settle" and step.last.body.get("outcome") != "failed"
-            for step in self.steps
-        )
+        fine = all(step.end == "settle" and not step.failed for step in self.steps)
         return self.begun and fine and not self.refused
 
 
@@ -220,85 +230,120 @@ class DatasetRuns:
 
 
 def dataset_runs(
-    ledger: Ledger, dataset: str, *, most: int = RECENT
+    source: Source, dataset: str, *, most: int = RECENT
 ) -> DatasetRuns | None:
     """Read the runs of a dataset's newest term; None if it has no term yet.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         dataset: The dataset.
         most: Number of entries of its term that are read, the newest.
     """
-    with ledger.storage.read() as reading:
-        term = governing(reading, dataset)
+    with open_reading(source) as reading:
+        term = reading.newest(dataset)
         if term is None:
             return None
-        numbers = newest_numbers(reading, term.whole, most + 1)
-        older, head = len(numbers) > most, reading.head()[0]
-        start = (numbers[most] if older else numbers[-1] - 1) if numbers else head
-        # What was first seen in the older half may have begun before it.
-        sure = start + (head - start) // 2 if older else 0
-        by_run = defaultdict[str, list[JournalCharge]](list)
-        raised = defaultdict[str, list[Entry]](list)
-        for charge in sorted(charges(reading, term.whole, start), key=_number):
-            if KINDS[charge.last.kind].by_hand:
-                raised[charge.id].append(charge.last)
-            elif _number(charge) > start:
-                name = charge.made.body.get("flow_run") or charge.id
-                by_run[name].append(charge)
-        state = reading.load(lambda _: [f"run/{name}" for name in by_run])
-        runs = [
-            FlowRun(
-                charges=tuple(own),
-                raised=tuple(entry for charge in own for entry in raised[charge.id]),
-                begun=_number(own[0]) > sure,
-                refused=state.run(name).refusals > 0,
-            )
-            for name, own in by_run.items()
-        ]
+        key = "runs", dataset, most
+        if key not in reading.remembered:
+            reading.remembered[key] = _read_runs(reading, dataset, term, most)
+        runs: DatasetRuns = reading.remembered[key]
+        return runs
+
+
+def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> DatasetRuns:
+    head, opened = reading.rows.book(dataset).number, reading.find_openings(dataset)[-1]
+    start = max(opened, head - most)
+    older = start > opened
+    # What was first seen in the older half may have begun before it.
+    sure = start + (head - start) // 2 if older else 0
+    by_run = defaultdict[str, list[JournalCharge]](list)
+    where = {"dataset": dataset, "after": start, "failed": '%"outcome":"failed"%'}
+    for columns in reading.ask("read_run_charges", **where):
+        charge = JournalCharge(columns)
+        by_run[charge.run or charge.id].append(charge)
+    raised = defaultdict[str, list[Entry]](list)
+    for name in (each.book for each in reading.newest_of(dataset)):
+        for entry in reading.decisions(name):
+            if entry.kind == "adjust" and entry.charge is not None:
+                raised[entry.charge].append(entry)
+    runs = [
+        FlowRun(
+            charges=tuple(own),
+            raised=tuple(
+                entry for charge in own for entry in raised.get(charge.id, ())
+            ),
+            begun=own[0].number > sure,
+            refused=name in reading.refused_runs,
+        )
+        for name, own in by_run.items()
+    ]
     charged = tuple(run for run in runs if run.steps)
+    load_details(reading, dataset, choose_newest(charged))
     return DatasetRuns(dataset=dataset, term=term, runs=charged, older=older)
 
 
-def _number(charge: JournalCharge) -> int:
-    return charge.made.number
+def choose_newest(runs: Sequence[FlowRun]) -> list[FlowRun]:
+    """Return the newest run of each flow, and the newest that were complete."""
+    chosen, counts = list[FlowRun](), defaultdict[str | None, int](int)
+    for run in reversed(runs):
+        is_newest = run.flow not in counts
+        if is_newest or (counts[run.flow] < LAST_RUNS and run.complete):
+            counts[run.flow] += run.complete
+            chosen.append(run)
+    return chosen
 
 
-def run_charges(ledger: Ledger, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
+def load_details(reading: Reading, dataset: str, runs: Iterable[FlowRun]) -> None:
+    """Read what the charges of runs cost, those that were not read yet."""
+    charges = [c for run in runs for c in run.charges if c.detail is None]
+    details = read_details(reading, dataset, (charge.number for charge in charges))
+    for charge in charges:
+        charge.detail = details[charge.number]
+
+
+def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
     """Read what a run did to each account of a dataset's newest term, by its id.
 
     Those of its population are among them.
     """
-    own = run.steps
-    entries = [entry for c in own for entry in (c.made, c.ended) if entry is not None]
-    entries = sorted(entries, key=lambda entry: entry.number)
-    with ledger.storage.read() as reading:
-        terms = newest_terms_of(reading, dataset)
-        # Terms share the parts of windows.
-        places = {(term.book, n) for term in terms for n in (0, term.number)}
-        names = {name for charge in own for name in charge.made.amounts}
-        within = [name for name in names if split(name)[:2] in places]
-        gates = gates_by_name(reading, within)
-        if any(gate.window for gate in gates.values()):
-            whole = newest_gates(reading, dataset)
-            gates |= {name: whole[name] for name in gates if name in whole}
-    # What an operator added was admitted by no gate.
-    return {k: _charge_of(gate, [*entries, *run.raised]) for k, gate in gates.items()}
+    with open_reading(source) as reading:
+        load_details(reading, dataset, [run])
+        gates = standing_gates(reading, dataset)
+    names = {name for step in run.steps for name in step.read.charge.amounts}
+    return {
+        name: _charge_of(gate, run) for name, gate in gates.items() if name in names
+    }
 
 
-def _charge_of(gate: Gate, entries: Iterable[Entry]) -> RunCharge:
-    """Return what entries did to an account."""
+def _charge_of(gate: Gate, run: FlowRun) -> RunCharge:
+    """Return what a run did to an account."""
     total = gate.rule.zero()
-    peaks, held = [total], dict[str, Tally]()
-    for entry in (entry for entry in entries if gate.id in entry.amounts):
-        amount, kind = Tally(entry.amounts[gate.id]), KINDS[entry.kind]
-        if kind.holds:
-            held[str(entry.charge)] = amount
-        if kind.ends:
-            total = total - held.pop(str(entry.charge))
-        if kind.holds or kind.settles:
-            total = total + amount
+    peaks = [total]
+    for change in _changes_of(gate.id, run.steps, run.raised):
+        total = Tally(tuple(a + b for a, b in zip(total.amounts, change, strict=True)))
         if not any(total.fits_within(peak) for peak in peaks):
             # None is below another.
             peaks = [*(p for p in peaks if not p.fits_within(total)), total]
     return RunCharge(gate=gate, spent=total, peaks=tuple(peaks))
+
+
+def _changes_of(
+    name: str, steps: Iterable[JournalCharge], raised: Iterable[Entry]
+) -> Iterator[tuple[int, ...]]:
+    """Yield by how much entries of a run changed what an account has used."""
+    changes = list[tuple[int, tuple[int, ...]]]()
+    for step in steps:
+        detail = step.read
+        held = detail.charge.amounts.get(name)
+        if held is None:
+            continue
+        changes.append((step.number, held.amount))
+        if detail.end_number is not None:
+            change = sum_amounts(detail.posted[name], negative(held.amount))
+            changes.append((detail.end_number, change))
+    yield from (change for _, change in sorted(changes))
+    # What an operator added was admitted by no gate.
+    for entry in raised:
+        posting = read_postings(entry.postings).get(name)
+        if posting is not None:
+            yield posting[0]

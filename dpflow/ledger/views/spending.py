@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from operator import add
+from typing import NamedTuple
 
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.decision.gates import Gate
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Usage
-from dpflow.ledger.storage.tables import ENDLESS, Reading
-from dpflow.ledger.views.accounts import newest_gates, term_gates, waiting
-from dpflow.ledger.views.runs import (
-    JournalCharge,
-    bodies,
-    charges,
-    newest_numbers,
+from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.decisions.gates import Gate
+from dpflow.ledger.tables.loaded import sum_amounts
+from dpflow.ledger.tables.rows import Entry
+from dpflow.ledger.views.reading import (
+    ENDLESS,
+    Body,
+    Reading,
+    Source,
+    describe_charge,
+    describe_entry,
+    open_reading,
+    read_postings,
 )
+from dpflow.ledger.views.runs import Detail, read_details
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How much of a dataset's budget was used after one entry of its journal."""
+
+    seq: int
+    kind: str
+    used_fraction: float
+    release_key: str | None
+    at: str
+
 
 #: What the journal says of a step that called nothing of dpflow to draw its noise.
 OWN_NOISE = ("own", "self-declared")
+
+
 #: Facts by which charges can be grouped.
 GROUPS = ("flow", "step", "week", "release", "who")
+
+
 _HAVE_BUDGETS = ("dataset", "partition", "population")
+
+
 _FORFEITED = "forfeited"
 
 
@@ -67,13 +92,37 @@ class Unusual:
     last: str
 
 
+#: Number of entries that are read for the accounts that were charged lately.
+LATELY = 1000
+#: Groups that need what the request of a charge said.
+_OF_REQUESTS = {"release", "who"}
+#: Texts of the body of an end without which nothing is unusual.
+_SUSPICIOUS = ('"outcome":"failed"', *(f'"noise":"{noise}"' for noise in OWN_NOISE))
+
+
+class Spent(NamedTuple):
+    """A charge of a term, or an amount that a person charged.
+
+    Attributes:
+        amounts: By account, what is posted or still held.
+        way: The unusual way in which it ended; "" if it was usual.
+    """
+
+    facts: Mapping[str, str]
+    at: str
+    amounts: Mapping[str, Amounts]
+    way: str
+    step: str
+    flow: str | None
+
+
 def spending(
-    ledger: Ledger, dataset: str, by: tuple[str, ...], *, term: int
+    source: Source, dataset: str, by: tuple[str, ...], *, term: int
 ) -> tuple[list[Spending], list[Unusual]]:
     """Return what used the budgets of one term of a dataset, and its unusual steps.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         dataset: A dataset or population.
         by: Names of `GROUPS`.
         term: Number of the term; nothing was charged in term 0.
@@ -82,34 +131,27 @@ def spending(
         The groups, the largest first; and the steps that drew their own noise, failed
         or were forfeited, the newest first.
     """
-    groups: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str]] = {}
+    sums: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str]] = {}
     ways = defaultdict[tuple[str, str, str | None], list[str]](list)
-    whole = f"{dataset}#{term}"
-
-    def note(way: str, made: Entry, at: str) -> None:
-        if way:
-            ways[way, made.body.get("step") or "-", made.body.get("flow")].append(at)
-
-    with ledger.storage.read() as reading:
+    with open_reading(source) as reading:
+        gates = reading.term_gates(f"{dataset}#{term}") if term else {}
         rules = {
             gate.id: gate.rule
-            for gate in (term_gates(reading, whole) if term else {}).values()
+            for gate in gates.values()
             if gate.kind in _HAVE_BUDGETS and isinstance(gate.rule, Filter)
         }
-        for charge in charges(reading, whole):
-            note(_way(charge.last), charge.made, charge.last.at)
-            facts = _facts(charge)
-            group = tuple(facts[name] for name in by)
-            for account in rules.keys() & charge.amounts.keys():
+        for spent in read_spent(reading, dataset, by, term) if term else ():
+            if spent.way:
+                ways[spent.way, spent.step, spent.flow].append(spent.at)
+            group = tuple(spent.facts[name] for name in by)
+            for account, amounts in spent.amounts.items():
+                if account not in rules:
+                    continue
                 none = rules[account].zero(), 0, ""
-                total, count, last = groups.get((account, group), none)
-                total = total + Tally(charge.amounts[account])
-                last = max(last, charge.last.at)
-                groups[account, group] = total, count + 1, last
-        for open_charge, alive in waiting(ledger, reading):
-            if not alive and whole in open_charge.held:
-                note(_FORFEITED, open_charge.made, open_charge.made.at)
-    found = [
+                total, count, last = sums.get((account, group), none)
+                last = max(last, spent.at)
+                sums[account, group] = total + Tally(amounts), count + 1, last
+    groups = [
         Spending(
             account=account,
             group=group,
@@ -118,91 +160,215 @@ def spending(
             used_fraction=rules[account].used_fraction(total),
             last=last,
         )
-        for (account, group), (total, count, last) in groups.items()
+        for (account, group), (total, count, last) in sums.items()
     ]
     steps = [Unusual(*way, len(ats), max(ats)) for way, ats in ways.items()]
     return (
-        sorted(found, key=lambda each: (-each.used_fraction, each.group)),
+        sorted(groups, key=lambda each: (-each.used_fraction, each.group)),
         sorted(steps, key=lambda step: step.last, reverse=True),
     )
 
 
-def _facts(charge: JournalCharge) -> dict[str, str]:
+def read_spent(
+    reading: Reading, dataset: str, by: Collection[str], term: int
+) -> Iterator[Spent]:
+    """Yield the charges of a term: ended ones, open ones, and those by hand."""
+    openings = [*reading.find_openings(dataset), ENDLESS]
+    after, before = openings[term - 1], openings[term]
+    where = {"dataset": dataset, "after": after, "before": before}
+    ends = reading.ask("read_ends", **where)
+    details = dict[int, Detail]()
+    if _OF_REQUESTS & {*by}:
+        details = read_details(reading, dataset, (columns[0] for columns in ends))
+    for number, step, flow, kind, at, text, body in ends:
+        facts = {"flow": flow or "-", "step": step, "week": name_week(at)}
+        if number in details:
+            facts = name_facts(details[number].body, at, details[number].writer)
+        posted = find_posted(kind, text)
+        yield Spent(facts, at, posted, find_way(kind, body), step, flow)
+    for waiting in reading.open_charges:
+        row, way = waiting.charge, "" if waiting.alive else _FORFEITED
+        amounts = {name: held.amount for name, held in row.amounts.items()}
+        if f"{dataset}#{term}" in amounts:
+            facts = name_facts(describe_charge(row), waiting.at, waiting.writer)
+            yield Spent(facts, waiting.at, amounts, way, row.step, row.flow)
+    yield from read_charged_by_hand(reading, dataset, term)
+
+
+def read_charged_by_hand(reading: Reading, dataset: str, term: int) -> Iterator[Spent]:
+    """Yield what people charged to a term, and what a repair did."""
+    entries = list[tuple[Entry, Mapping[str, Amounts]]]()
+    for entry in reading.decisions(dataset):
+        posted = find_posted(entry.kind, entry.postings)
+        in_term = any(split(name)[1] in (0, term) for name in posted)
+        if entry.kind in ("adjust", "repair") and in_term:
+            entries.append((entry, posted))
+    requests = reading.requests(entry.charge for entry, _ in entries)
+    for entry, posted in entries:
+        body = describe_entry(entry, requests.get(entry.charge or ""))
+        facts = name_facts(body, entry.at, entry.writer)
+        yield Spent(facts, entry.at, posted, "", entry.step or "-", entry.flow)
+
+
+def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
+    """Return what an entry settled; nothing of a void that gave all back."""
+    posted = {name: done for name, (done, _) in read_postings(postings).items()}
+    return {} if kind == "void" and not any(map(any, posted.values())) else posted
+
+
+@lru_cache(maxsize=1024)
+def _week_of(day: str) -> str:
+    year, week, _ = datetime.fromisoformat(day).isocalendar()
+    return f"{year}-W{week:02}"
+
+
+def name_week(at: str) -> str:
+    """Return the week of a time."""
+    return _week_of(at[:10])
+
+
+def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
     """Return the facts of a charge by the names of `GROUPS`."""
-    body, entry = charge.body, charge.last
-    year, week, _ = datetime.fromisoformat(entry.at).isocalendar()
     facts = {
         "flow": body.get("flow"),
         "step": body.get("step") or body.get("reason"),
-        "week": f"{year}-W{week:02}",
+        "week": name_week(at),
         "release": body.get("release_key"),
-        "who": body.get("who") or entry.writer,
+        "who": body.get("who") or writer,
     }
     return {name: str(fact or "-") for name, fact in facts.items()}
 
 
-def _way(entry: Entry) -> str:
+def find_way(kind: str, text: str) -> str:
     """Return the unusual way in which a charge ended; "" if it was usual."""
-    if entry.kind == "forfeit":
+    if kind == "forfeit":
         return _FORFEITED
-    if entry.kind != "settle":
+    if kind != "settle" or not any(part in text for part in _SUSPICIOUS):
         return ""
-    if entry.body.get("outcome") == "failed":
-        return f"failed: {entry.body.get('error_type') or 'error'}"
-    return "own noise" if entry.body.get("noise") in OWN_NOISE else ""
+    body = json.loads(text)
+    if body.get("outcome") == "failed":
+        return f"failed: {body.get('error_type') or 'error'}"
+    return "own noise" if body.get("noise") in OWN_NOISE else ""
 
 
 # Use after each entry
 
 
+class Point(NamedTuple):
+    """What an account had used, settled and held, after an entry."""
+
+    number: int
+    used: Amounts
+
+
 def usage(
-    ledger: Ledger, dataset: str, names: Collection[str], *, most: int
+    source: Source, dataset: str, names: Collection[str], *, most: int
 ) -> dict[str, list[Usage]]:
     """Return how gates of a dataset's newest term were used up, by account.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         dataset: A dataset or population.
         names: The accounts.
-        most: About half the number of points of each, spread evenly with the newest
-            among them, and the largest number of refusals.
+        most: About the number of points of each, spread evenly with the newest among
+            them, and the largest number of refusals.
 
     Returns:
         The points of each account, oldest first.
     """
-    with ledger.storage.read() as reading:
-        refused = defaultdict[str, list[int]](list)
-        for entry in reading.naming([f"book/{dataset}"]):
-            if entry.kind == "open":
-                break
-            for name in entry.body["accounts"] if entry.kind == "refuse" else ():
-                refused[name].append(entry.number)
-        return {
-            name: _points(reading, gate, refused[name][:most], most)
-            for name, gate in newest_gates(reading, dataset).items()
-            if name in names
-        }
-
-
-def _points(reading: Reading, gate: Gate, refused: list[int], most: int) -> list[Usage]:
-    """Return the points of an account: every n-th, the newest, and its refusals."""
-    numbers = newest_numbers(reading, gate.id, ENDLESS)[::-1]
-    stride = max(1, -(-len(numbers) // (2 * most)))
-    drawn = {*numbers[stride - 1 :: stride], *numbers[-1:], *refused}
-    entries = [entry for _, entry in sorted(reading.entries(drawn).items())]
-    points, used = [], gate.rule.zero()
-    for entry, body in zip(entries, bodies(reading, entries), strict=True):
-        # A refusal is drawn on the line: it changes no use.
-        if gate.id in entry.postings:
-            _, settled, held = entry.postings[gate.id]
-            used = Tally(settled) + Tally(held)
-        points.append(
+    with open_reading(source) as reading:
+        newest = reading.newest_gates(dataset)
+        gates = {name: gate for name, gate in newest.items() if name in names}
+        if not gates:
+            return {}
+        opened = reading.find_openings(dataset)[-1]
+        refused = list_refused(reading, dataset, opened)
+        # Parts of windows belong to all terms.
+        after = 0 if any(gate.window for gate in gates.values()) else opened
+        rows = reading.ask("read_postings", dataset=dataset, after=after)
+        drawn = {name: dict(line[:most]) for name, line in refused.items()}
+        points = draw_points(gates, rows, drawn, most)
+        numbers = sorted({p.number for line in points.values() for p in line})
+        found = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
+        entries = {columns[0]: columns for columns in found}
+        charges = [charge for *_, charge in found if charge is not None]
+        keys = dict(reading.ask("read_release_keys", charges=charges))
+    return {
+        name: [
             Usage(
-                seq=entry.number,
-                kind=entry.kind,
-                used_fraction=gate.used_share(used) or 0.0,
-                release_key=body.get("release_key"),
-                at=entry.at,
+                seq=number,
+                kind=entries[number][1],
+                used_fraction=gates[name].used_share(Tally(used)) or 0.0,
+                release_key=keys.get(entries[number][3])
+                or drawn.get(name, {}).get(number),
+                at=entries[number][2],
             )
-        )
+            for number, used in line
+        ]
+        for name, line in points.items()
+    }
+
+
+def find_newest_entries(source: Source, dataset: str) -> dict[str, int]:
+    """Return the newest entry of each account that was charged lately."""
+    newest = dict[str, int]()
+    with open_reading(source) as reading:
+        where = reading.find_range(dataset)
+        for columns in reading.ask("read_newest_entries", **where, limit=LATELY):
+            entry = Entry(*columns)
+            for name in read_postings(entry.postings):
+                newest.setdefault(name, entry.number)
+    return newest
+
+
+def list_refused(
+    reading: Reading, dataset: str, after: int
+) -> dict[str, list[tuple[int, str | None]]]:
+    """Return number and release key of refusals by each account, newest first."""
+    refused = defaultdict[str, list[tuple[int, str | None]]](list)
+    where = reading.find_range(dataset)
+    for columns in reading.ask("read_refusals", **where, limit=ENDLESS):
+        entry = Entry(*columns)
+        body = json.loads(entry.body)
+        for name in body.get("accounts", body.get("halts", ())):
+            if entry.number > after:
+                refused[name].append((entry.number, body.get("key_text")))
+    return refused
+
+
+def draw_points(
+    gates: Mapping[str, Gate],
+    rows: Sequence[tuple[int, str]],
+    refused: Mapping[str, Collection[int]],
+    most: int,
+) -> dict[str, list[Point]]:
+    """Return points of accounts, the newest among them, and at their refusals.
+
+    Args:
+        gates: The accounts.
+        rows: Numbers and postings of all entries, oldest first.
+        refused: Numbers of refusals by account.
+        most: About the number of points of each.
+    """
+    used = {name: gate.rule.zero().amounts for name, gate in gates.items()}
+    points: dict[str, list[Point]] = {name: [] for name in gates}
+    marked = {number for numbers in refused.values() for number in numbers}
+    stride, start = max(1, -(-len(rows) // most)), 0
+    for end, (number, _) in enumerate(rows, 1):
+        if end % stride and end < len(rows) and number not in marked:
+            continue
+        # Most entries post the same amounts.
+        newest = {text: place for place, text in rows[start:end]}
+        last = dict[str, int]()
+        for text, times in Counter(text for _, text in rows[start:end]).items():
+            for name, change in read_postings(text).items():
+                if name in used:
+                    more = (times * each for each in sum_amounts(*change))
+                    used[name] = tuple(map(add, used[name], more))
+                    last[name] = max(last.get(name, 0), newest[text])
+        # A refusal is drawn on the line: it changes no use.
+        last |= {name: number for name in used if number in refused.get(name, ())}
+        for name, place in last.items():
+            points[name].append(Point(place, used[name]))
+        start = end
     return points

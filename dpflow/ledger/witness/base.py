@@ -1,230 +1,39 @@
-"""The witness of a ledger: a line for each entry that it has to remember.
+"""The witness of a ledger: a place outside of what is restored with the ledger.
 
-A line begins with the entry's number and hash; canonical JSON and a checksum that is
-bound to the ledger's id follow. The first line is a header of the same form. Each
-repair of a ledger begins its witness anew, with a header and lines for all that the
-ledger holds. Each line is compared with the ledger once by each process.
+Each line is written with a proof: the writer first proves that the entry which the
+witness shows is in its own journal, whether its line raises the number or not. If the
+proof fails, two copies of the ledger are in use: nothing is raised, the body does not
+start, and the dataset is marked.
 """
 
 from __future__ import annotations
 
-import json
-import uuid
-import zlib
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import add
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
+    LedgerRolledBack,
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.ledger.entry import Entry, Sums, canonical
-from dpflow.ledger.journal import KINDS
-from dpflow.ledger.rows import account_key, split, sums_of_lists
+from dpflow.ledger.witness.lines import Head, Line, Witnessed
 from dpflow.locks import TurnQueue, reason_of
 
 T = TypeVar("T")
 
+#: An entry: dataset, number and hash.
+Proof = tuple[str, int, str]
+#: Returns the hashes of entries in the own journal; absent ones are omitted.
+Prove = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], str]]
+#: Names accounts, where a place does not hold all of them in memory.
+Accounts = Callable[[], Sequence[str]]
 #: How long a thread waits for the others of its process.
 _THREAD_SECONDS = 60.0
-
-
-#: What each checksum covers besides its line and the ledger's id.
-_VERSION = "dpflow-witness 6"
-#: Lines that compaction leaves besides the newest of each account and the decisions.
-KEPT = 1000
-
-
-class Line(NamedTuple):
-    """What the witness remembers of one entry.
-
-    Attributes:
-        hash: Of the entry, and so of all before it.
-        charge: The charge that the entry is about.
-        used: Settled and held after it, of each account that it posts to.
-        amounts: What it posts.
-        run: The flow run of the step, if it has one.
-        books: The datasets and populations that it names.
-        flow: The flow of the step, if it has one.
-        currencies: By the account of a term's whole, a digest of what its amounts mean.
-    """
-
-    number: int
-    hash: str
-    kind: str
-    charge: str | None
-    used: Sums
-    amounts: Sums
-    run: str | None = None
-    books: tuple[str, ...] = ()
-    flow: str | None = None
-    currencies: Mapping[str, str] = {}
-
-    @property
-    def decides(self) -> bool:
-        """Whether the entry is a decision that no later line shows."""
-        return self.kind in KINDS and KINDS[self.kind].decides
-
-    def to_text(self, ledger: str) -> str:
-        """Write the line."""
-        return _sealed(ledger, f"{self.number:012d} {self.hash} {canonical(self[2:])}")
-
-    @classmethod
-    def from_text(cls, text: str, ledger: str) -> Line:
-        """Read a line.
-
-        Raises:
-            ValueError: If it is damaged, or another ledger's or version's.
-        """
-        content = text.rpartition(" ")[0]
-        if text != _sealed(ledger, content):
-            what = f"a line does not fit the ledger and its checksum: {text[:60]!r}"
-            raise ValueError(what)
-        number, digest, facts = content.split(" ", 2)
-        kind, charge, used, amounts, run, books, *rest = json.loads(facts)
-        sums = sums_of_lists(used), sums_of_lists(amounts)
-        return cls(int(number), digest, kind, charge, *sums, run, tuple(books), *rest)
-
-
-def _sealed(ledger: str, content: str) -> str:
-    """Add the checksum to the content of a line."""
-    checksum = zlib.crc32(f"{_VERSION} {ledger} {content}".encode())
-    return f"{content} {checksum:08x}"
-
-
-def line_of(entry: Entry) -> Line:
-    """Return the witness's line of an entry."""
-    rows, names, body = entry.rows, entry.amounts, entry.body
-    used = {n: tuple(map(add, *rows[account_key(n)][1:3])) for n in names}
-    if (term := body.get("term")) is not None:
-        # Nothing was used under it, but the line says which term it is.
-        used[f"{body['book']}#{term['number']}"] = ()
-    place = entry.number, entry.hash, entry.kind, entry.charge
-    run, flow = body.get("flow_run"), body.get("flow")
-    currencies = body.get("currency", {})
-    return Line(*place, used, entry.amounts, run, tuple(entry.books), flow, currencies)
-
-
-def currencies_of(lines: Iterable[Line]) -> frozenset[tuple[str, str]]:
-    """Return the terms that lines charge, each with its currency.
-
-    The newest term, which has no number here, governs the parts of windows.
-    """
-    pairs = set[tuple[str, str]]()
-    for line in lines:
-        if line.charge is not None or any(map(any, line.used.values())):
-            shared = {split(name)[0] for name in line.used if not split(name)[1]}
-            for whole, currency in line.currencies.items():
-                book = split(whole)[0]
-                pairs |= {(whole, currency)}
-                pairs |= {(f"{book}#", currency)} if book in shared else set()
-    return frozenset(pairs)
-
-
-def header_of(epoch: int) -> Line:
-    """Return a first line.
-
-    Args:
-        epoch: How many repairs the ledger had when the witness was begun.
-    """
-    # File systems use the number of a removed file again; its first line is another.
-    return Line(epoch, uuid.uuid4().hex, "header", None, {}, {})
-
-
-def compacted(lines: Iterable[Line]) -> list[Line]:
-    """Return fewer lines: the newest of each account, decisions, and the last ones."""
-    last = deque[tuple[int, Line]](maxlen=KEPT)
-    newest, decisions = dict[str, tuple[int, Line]](), dict[int, Line]()
-    for place in enumerate(lines):
-        at, line = place
-        last.append(place)
-        if line.decides:
-            decisions[at] = line
-        for name, used in line.used.items():
-            # A term's line names its account, and says nothing of its use.
-            if used and line.number >= newest.get(name, place)[1].number:
-                newest[name] = place
-    remaining = {**decisions, **dict(newest.values()), **dict(last)}
-    return [remaining[at] for at in sorted(remaining)]
-
-
-# The lines of one place
-
-
-class End(NamedTuple):
-    """Up to where a witness was read.
-
-    Attributes:
-        mark: Of the beginning: another one is a witness that was begun anew.
-        at: Bytes or rows.
-        lines: How many it has since it was begun or compacted.
-        signature: Of a file that was read whole.
-    """
-
-    mark: Any
-    at: int
-    lines: int
-    signature: tuple[int, ...] | None = None
-
-
-#: New lines, a header first if the witness was begun anew, whether it was; their end.
-Stored = tuple[Sequence[str], bool, End]
-#: Returns a header and lines for the old ones; None if there are none.
-Change = Callable[[Sequence[str] | None], list[str]]
-
-
-@dataclass(slots=True)
-class Seen:
-    """Lines since one header that were compared with the ledger.
-
-    Attributes:
-        mark: Of the header, as `End` has it.
-        newest: By the key of an account, the number of the newest line about its use.
-        latest: The line that was written last.
-    """
-
-    mark: Any = None
-    epoch: int = 0
-    end: End | None = None
-    newest: dict[str, int] = field(default_factory=dict)
-    latest: Line | None = None
-
-    def note(self, lines: Iterable[Line], end: End) -> None:
-        """Remember lines that the ledger holds, and where they end."""
-        for line in lines:
-            for name in (name for name, used in line.used.items() if used):
-                key = account_key(name)
-                self.newest[key] = max(line.number, self.newest.get(key, 0))
-            self.latest = line
-        # The end comes last: an interrupt makes lines be read again, and not missed.
-        self.end = end
-
-
-class Unseen(NamedTuple):
-    """Lines that were not compared with the ledger yet.
-
-    Attributes:
-        seen: The lines before them: another thread may have met another file since.
-    """
-
-    seen: Seen
-    lines: Sequence[Line]
-    end: End
-
-    @property
-    def expected(self) -> list[Line]:
-        """These lines and the newest before them, which the ledger has to hold.
-
-        A ledger's file can be overwritten while it is open.
-        """
-        return [*self.lines, *filter(None, [self.seen.latest])]
 
 
 class Witness(ABC):
@@ -243,99 +52,139 @@ class Witness(ABC):
     def __init__(self, place: str, ledger: str) -> None:
         self.place = place
         self.ledger = ledger
-        #: Replaced when there is another header.
-        self.seen = Seen()
         self._alone = TurnQueue()
 
-    @property
-    def epoch(self) -> int:
-        """How many repairs the ledger had when the witness was begun."""
-        return self.seen.epoch
+    # What others call
 
-    def exists(self) -> bool:
-        """Say whether it was begun.
-
-        Raises:
-            LedgerUnavailable: If the place does not answer.
-        """
-        with suppress(LedgerUnwitnessed):
-            self._asked(self.read, self.seen.end)
-            return True
-        return False
-
-    def unseen(self) -> Unseen:
-        """Read the lines that were appended since `accept`.
+    def read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+        """Return what the witness holds of datasets and accounts, at least.
 
         Raises:
             LedgerUnwitnessed: If it was never begun, or is lost.
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
-        return self._asked(self._unseen)
+        return self._asked(self._read, datasets, accounts)
 
-    def accept(self, unseen: Unseen) -> None:
-        """Remember that these lines are in the ledger."""
-        unseen.seen.note(unseen.lines, unseen.end)
+    def read_all(self) -> Witnessed:
+        """Return everything; raises as `read`."""
+        return self._asked(self._read_all)
 
-    def all_lines(self) -> Sequence[Line]:
-        """Read everything; raises as `unseen`."""
-        self.seen = Seen()
-        return self.unseen().lines
-
-    def append(self, lines: Sequence[Line]) -> None:
-        """Append lines, durably; compact the witness if it grew long.
+    def exists(self) -> bool:
+        """Return True if it was begun.
 
         Raises:
+            LedgerUnavailable: If the place does not answer.
+        """
+        with suppress(LedgerUnwitnessed):
+            self._asked(self._read, (), list)
+            return True
+        return False
+
+    def record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
+        """Write lines, each with its proof.
+
+        Args:
+            lines: Lines of entries that are committed.
+            prove: Reads hashes of the own journal.
+            synced: Write them durably, before a body may start.
+
+        Raises:
+            LedgerRolledBack: If two copies of the ledger are in use, or the lines are
+                of an older epoch than the witness's.
             LedgerUnwitnessed: If it was never begun, or is lost.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        seen, texts = self.seen, [line.to_text(self.ledger) for line in lines]
-        end = self._asked(self.write, texts, seen.end)
-        # They were just committed: unless others came before them, all were compared.
-        if end is None:
-            return
-        seen.note(lines, end)
-        if end.lines > 2 * (KEPT + len(seen.newest)):
-            # After an error it is as before, and damage is for the next reader.
-            with suppress(LedgerUnwitnessed, LedgerUnavailable, LedgerCorrupt):
-                self._asked(self.rewrite, self._fewer)
+        self._asked(partial(self._record, lines, prove, synced=synced))
 
-    def enrol(self, epoch: int, lines: Sequence[Line], *, anew: bool = False) -> None:
-        """Begin the witness with lines for all that the ledger holds now.
+    def begin(self, state: Witnessed, *, anew: bool = False) -> None:
+        """Begin the witness with what the ledger holds now.
 
         Args:
-            epoch: The ledger's count of repairs.
-            lines: The lines.
+            state: What it holds.
             anew: Begin after an older one, which stays.
 
         Raises:
             LedgerUnavailable: If it cannot be written.
             ConfigurationError: If there is one, without `anew`.
         """
+        self._asked(partial(self._begin, state, anew=anew))
 
-        def begin(old: Sequence[str] | None) -> list[str]:
-            if old is not None and not anew:
-                msg = f"there is a witness of this ledger at {self.place} already"
-                raise ConfigurationError(msg)
-            return self._texts(header_of(epoch), lines)
+    # What a place implements
 
-        self._asked(self.rewrite, begin)
+    @abstractmethod
+    def _read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+        """Return what the witness holds of datasets and accounts, at least."""
 
-    def _texts(self, header: Line, lines: Iterable[Line]) -> list[str]:
-        return [line.to_text(self.ledger) for line in (header, *lines)]
+    @abstractmethod
+    def _read_all(self) -> Witnessed:
+        """Return everything."""
 
-    def _fewer(self, old: Sequence[str] | None) -> list[str]:
-        header, *lines = [Line.from_text(text, self.ledger) for text in old or ("",)]
-        return self._texts(header_of(header.number), compacted(lines))
+    @abstractmethod
+    def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
+        """Write lines, each with its proof."""
 
-    def _unseen(self) -> Unseen:
-        texts, anew, end = self.read(self.seen.end)
-        lines = [Line.from_text(text, self.ledger) for text in texts]
-        if anew:
-            header, *lines = lines or [Line.from_text("", self.ledger)]
-            if end.mark != self.seen.mark:
-                self.seen = Seen(end.mark, header.number)
-        return Unseen(self.seen, tuple(lines), end)
+    @abstractmethod
+    def _begin(self, state: Witnessed, *, anew: bool) -> None:
+        """Replace everything, durably, all or nothing."""
+
+    # Shared
+
+    def find_fork(
+        self, proofs: Iterable[Proof], lines: Sequence[Line], prove: Prove
+    ) -> str | None:
+        """Return a dataset whose witnessed entry is not in the own journal.
+
+        Args:
+            proofs: Entries that the witness shows.
+            lines: Own lines, which need no proof.
+            prove: Reads hashes of the own journal.
+        """
+        own = {(line.dataset, line.number): line.hash for line in lines}
+        unknown = []
+        for dataset, number, digest in proofs:
+            known = own.get((dataset, number))
+            if known is None:
+                unknown.append((dataset, number, digest))
+            elif known != digest:
+                return dataset
+        if not unknown:
+            return None
+        found = prove([proof[:2] for proof in unknown])
+        for dataset, number, digest in unknown:
+            if number > 0 and found.get((dataset, number)) != digest:
+                return dataset
+        return None
+
+    def check_epochs(self, heads: Mapping[str, Head], lines: Sequence[Line]) -> None:
+        """Refuse lines of an older epoch than the witness's.
+
+        Raises:
+            LedgerRolledBack: If there are any.
+        """
+        for line in lines:
+            head = heads.get(line.dataset)
+            if head is None:
+                continue
+            # A repair begins an epoch, in which one copy is left.
+            is_marked = head.forked and line.epoch <= head.epoch
+            if line.epoch < head.epoch or is_marked:
+                raise self.say_forked(line.dataset)
+
+    def say_forked(self, dataset: str) -> LedgerRolledBack:
+        """Return the error for a dataset of which two copies are in use."""
+        msg = (
+            f"two copies of the ledger {self.ledger} are in use: the witness "
+            f"{self.place} holds entries of dataset {dataset!r} that this one lacks. "
+            "The step did not run. Stop all runs, remove the other copy, and run "
+            "`dpflow ledger reconcile` on the one that stays."
+        )
+        return LedgerRolledBack(msg, ledger=self.ledger, witness=self.place)
+
+    def refuse_second(self) -> ConfigurationError:
+        """Return the error for a witness that exists."""
+        msg = f"there is a witness of this ledger at {self.place} already"
+        return ConfigurationError(msg)
 
     def _asked(self, ask: Callable[..., T], *arguments: Any) -> T:
         """Ask the place while no other thread does."""
@@ -356,6 +205,8 @@ class Witness(ABC):
                 "ledger verify`, and begin a new witness with `dpflow ledger trust`."
             )
             raise LedgerCorrupt(msg, witness=self.place) from None
+        except LedgerRolledBack:
+            raise
         except without_interrupts(OSError, LedgerUnavailable) as error:
             why = reason_of(error) if isinstance(error, OSError) else str(error)
             text = why.rstrip(".?")
@@ -365,24 +216,18 @@ class Witness(ABC):
             )
             raise LedgerUnavailable(msg, witness=self.place) from error
 
-    @abstractmethod
-    def read(self, end: End | None) -> Stored:
-        """Return the lines after an end; all of them if it was begun anew since."""
 
-    @abstractmethod
-    def write(self, texts: Sequence[str], end: End | None) -> End | None:
-        """Append lines, durably.
+def list_proofs(heads: Mapping[str, Head], lines: Sequence[Line]) -> list[Proof]:
+    """Return the entries that the witness shows of the datasets of lines.
 
-        Returns:
-            Their end, if nothing came between the given end and them; else None.
-        """
-
-    @abstractmethod
-    def rewrite(self, change: Change) -> None:
-        """Replace the header and all lines, durably, all or nothing.
-
-        Those of another epoch stay, too.
-        """
+    A repair's line begins an epoch: what the witness shows before it is lost.
+    """
+    epochs = {line.dataset: line.epoch for line in lines}
+    return [
+        (name, heads[name].number, heads[name].hash)
+        for name, epoch in epochs.items()
+        if name in heads and epoch == heads[name].epoch
+    ]
 
 
 #: Makes the witness of a ledger with this id.

@@ -1,4 +1,4 @@
-"""A witness in a file. Lines are only ever appended.
+"""A witness in a file. Lines are only ever appended, and compacted now and then.
 
 A crash may leave part of a line at the end; the step behind it never started, so it is
 ignored. Any other line that does not fit its checksum is damage, and fails closed.
@@ -7,82 +7,157 @@ ignored. Any other line that does not fit its checksum is damage, and fails clos
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
 from dpflow.durable import make_private_folder, sync, sync_path, write
-from dpflow.ledger.witness.base import Change, End, Stored, Witness
+from dpflow.interrupts import suppress
+from dpflow.ledger.witness.base import Accounts, Proof, Prove, Witness, list_proofs
+from dpflow.ledger.witness.lines import Line, Witnessed, seal, unseal
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock, open_private
+
+#: A file of more bytes, and of twice as many lines as it needs, is compacted.
+_LONG_BYTES = 2**20
 
 
 class FileWitness(Witness):
     """The witness of one ledger in a file.
 
     Args:
-        path: The file; `rewrite` makes it.
+        path: The file; `begin` makes it.
         ledger: Id of the ledger.
     """
 
     def __init__(self, path: Path, ledger: str) -> None:
         super().__init__(str(path), ledger)
         self.path = path
+        self._state = Witnessed()
+        #: Header of the file that was read, and up to where.
+        self._header, self._end = b"", 0
+        self._signature: tuple[int, ...] | None = None
+        #: Lines that were not proved yet, each with its epoch.
+        self._unproved: list[tuple[int, Proof]] = []
+        #: Bytes of the file when it was begun or compacted.
+        self._begun_bytes = 0
 
-    def read(self, end: End | None) -> Stored:
-        """Return new lines; all of them if it is not the file that was read before."""
-        now = signature(os.stat(self.place))  # noqa: PTH116 (before every charge)
-        if end is not None and end.signature == now:
-            return (), False, end
+    def _read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+        del datasets, accounts
+        now = signature(os.stat(self.path))  # noqa: PTH116 (before every charge)
+        if now == self._signature:
+            return self._state
         with self.path.open("rb") as file:
-            mark = file.readline()
-            if end is None or end.mark != mark or end.at > now[2]:
-                end = None
-            start = 0 if end is None else end.at
-            file.seek(start)
-            data = file.read()
+            self._take(file.fileno())
+            if self._end == now[2]:
+                self._signature = now
+        return self._state
+
+    def _read_all(self) -> Witnessed:
+        self._header = b""
+        self._signature = None
+        return self._read((), list)
+
+    def _take(self, descriptor: int) -> None:
+        """Read new lines; all of them if it is not the file that was read before."""
+        size = os.fstat(descriptor).st_size
+        header = os.pread(descriptor, 4096, 0).partition(b"\n")[0]
+        if header != self._header or self._end > size:
+            unseal(self.ledger, header.decode("ascii", "replace"))
+            self._state, self._unproved = Witnessed(), []
+            self._header, self._end = header, len(header) + 1
+            self._begun_bytes = size
+        data = os.pread(descriptor, size - self._end, self._end)
         # Part of a line is a crash before its step could start.
         data = data[: data.rfind(b"\n") + 1]
-        texts, stop = data.decode("ascii", "replace").splitlines(), start + len(data)
-        lines = len(texts) + (0 if end is None else end.lines)
-        last = End(mark, stop, lines, now if now[2] == stop else None)
-        return texts, end is None, last
+        for text in data.decode("ascii", "replace").splitlines():
+            line = Line.from_text(text, self.ledger)
+            self._state.add(line)
+            if line.kind != "forked" and line.number:
+                proof = line.dataset, line.number, line.hash
+                self._unproved.append((line.epoch, proof))
+        self._end += len(data)
 
-    def write(self, texts: Sequence[str], end: End | None) -> End | None:
-        """Append lines."""
-
-        def add(descriptor: int) -> End | None:
-            before = signature(os.fstat(descriptor))
-            if end is None or end.signature != before:
+    def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
+        def add(descriptor: int) -> None:
+            if signature(os.fstat(descriptor)) != self._signature:
                 cut_torn(descriptor)
-            write(descriptor, _joined(texts))
-            sync(descriptor)
-            if end is None or end.signature != before:
-                return None
-            now = signature(os.fstat(descriptor))
-            return End(end.mark, now[2], end.lines + len(texts), now)
+                self._take(descriptor)
+            heads = self._state.heads
+            self.check_epochs(heads, lines)
+            names = {line.dataset for line in lines}
+            found = list_proofs(heads, lines)
+            # Of another dataset's lines a later writer of that dataset finds out.
+            epochs = {name: heads[name].epoch for name, *_ in found}
+            since = [
+                proof
+                for epoch, proof in self._unproved
+                if epochs.get(proof[0]) == epoch
+            ]
+            forked = self.find_fork([*found, *since], lines, prove)
+            if forked is not None:
+                mark = Line(forked, heads[forked].epoch, 0, "", "forked")
+                self._append(descriptor, [mark])
+                sync(descriptor)
+                raise self.say_forked(forked)
+            self._append(descriptor, lines)
+            if synced:
+                sync(descriptor)
+            self._signature = signature(os.fstat(descriptor))
+            self._unproved = [p for p in self._unproved if p[1][0] not in names]
 
-        return self._lock().run(add, _LOCK_SECONDS)
+        self._lock().run(add, _LOCK_SECONDS)
+        if self._end > max(_LONG_BYTES, 2 * self._begun_bytes):
+            # After an error it is as before, and damage is for the next reader.
+            with suppress(OSError, ValueError):
+                self._rewrite(None, anew=False)
 
-    def rewrite(self, change: Change) -> None:
-        """Put a new file in the place of the old one, or the old one stays."""
+    def _append(self, descriptor: int, lines: Sequence[Line]) -> None:
+        data = "".join(f"{line.to_text(self.ledger)}\n" for line in lines).encode()
+        write(descriptor, data)
+        self._end += len(data)
+        for line in lines:
+            self._state.add(line)
+
+    def _begin(self, state: Witnessed, *, anew: bool) -> None:
+        if self.path.exists() and not anew:
+            raise self.refuse_second()
+        self._rewrite(state, anew=True)
+
+    def _rewrite(self, state: Witnessed | None, *, anew: bool) -> None:
+        """Put a new file in the place of the old one, or the old one stays.
+
+        Args:
+            state: What it holds; None for what the old one holds.
+            anew: Keep the old one aside.
+        """
         asides = (self.path.with_name(f"{self.path.name}.{n}") for n in count(1))
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
 
-        def replace(_: int | None = None) -> None:
-            there = self.path.exists()
-            old = self.path.read_text("ascii").splitlines() if there else None
-            texts = change(old)
-            if old and old[0][:12] != texts[0][:12]:
+        def replace(descriptor: int | None = None) -> None:
+            whole = state
+            if whole is None:
+                assert descriptor is not None
+                self._take(descriptor)
+                whole = self._state
+            elif descriptor is not None and anew:
                 os.link(self.path, next(path for path in asides if not path.exists()))
-            descriptor = open_private(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+            whole.thin()
+            texts = [seal(self.ledger, uuid.uuid4().hex)]
+            texts += [line.to_text(self.ledger) for line in whole.lines()]
+            data = "".join(f"{text}\n" for text in texts).encode()
+            opened = open_private(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
             try:
-                write(descriptor, _joined(texts))
-                sync(descriptor)
+                write(opened, data)
+                sync(opened)
             finally:
-                os.close(descriptor)
+                os.close(opened)
             fresh.replace(self.path)
             sync_path(self.path.parent)
+            self._header, self._end = texts[0].encode(), len(data)
+            self._state, self._begun_bytes = whole, len(data)
+            self._signature = None
 
         make_private_folder(self.path.parent)
         if self.path.exists():
@@ -98,10 +173,6 @@ class FileWitness(Witness):
         that turn's lock and give it up.
         """
         return FileLock(self.path, os.O_RDWR | os.O_APPEND)
-
-
-def _joined(texts: Iterable[str]) -> bytes:
-    return "".join(f"{text}\n" for text in texts).encode()
 
 
 def signature(status: os.stat_result) -> tuple[int, int, int, int]:

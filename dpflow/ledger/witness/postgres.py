@@ -1,24 +1,36 @@
 """A witness in a PostgreSQL database, which must not be the ledger's own.
 
-Rows are only ever added. Now and then a process adds a row with fewer lines, which
-stand for all that it has compared with the ledger, so that the next process reads less.
+Rows are raised in place, so that the witness does not grow with the charges but for
+the hashes, which are thinned.
 """
 
 from __future__ import annotations
 
 import errno
-import os
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import psycopg
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.interrupts import contextmanager
-from dpflow.ledger.storage.postgres_connection import Connection, Server, sql_of
-from dpflow.ledger.storage.tables import named_statements
-from dpflow.ledger.witness.base import Change, End, Line, Stored, Witness
+from dpflow.ledger.tables.postgres_connection import (
+    Connection,
+    Server,
+    session_statements,
+)
+from dpflow.ledger.tables.rows import amounts_text
+from dpflow.ledger.witness.base import Accounts, Prove, Witness, list_proofs
+from dpflow.ledger.witness.lines import Head, Line, Witnessed, WitnessedUse
+
+
+def say_absent() -> FileNotFoundError:
+    """Return the error of a place without a witness."""
+    # An error without a number would pass for an interrupt.
+    return FileNotFoundError(errno.ENOENT, "there is no witness")
 
 
 class _WitnessServer(Server):
@@ -28,7 +40,7 @@ class _WitnessServer(Server):
     def translated(self, error: psycopg.Error) -> Exception:
         """Return the error of a place that has no witness, or does not answer."""
         if isinstance(error, psycopg.errors.UndefinedTable):
-            return _not_begun()
+            return say_absent()
         return OSError(errno.EIO, self.clean(error))
 
 
@@ -49,104 +61,173 @@ class PostgresWitness(Witness):
         super().__init__(self._server.place, ledger)
         #: The ledger's server, until it was compared with the witness's.
         self._ledger = None if ledger_url is None else Server(ledger_url)
+        #: Lines of ends, which are written with the next line.
+        self._ends: list[Line] = []
 
-    def read(self, end: End | None) -> Stored:
-        """Return the lines after an end, in one trip."""
+    def _read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+        names = {"datasets": [*datasets], "accounts": [*accounts()]}
+        with self._connected() as connection, connection.pipeline():
+            there = self._ask(connection, "read_ledger")
+            heads = self._ask(connection, "read_heads", **names)
+            uses = self._ask(connection, "read_uses", **names)
+            if not there.fetchall():
+                raise say_absent()
+            return _witnessed(heads.fetchall(), uses.fetchall())
+
+    def _read_all(self) -> Witnessed:
         with self._connected() as connection:
-            rows = self._rows(connection, end)
-        if not rows:
-            raise _not_begun()
-        first = end.at if end is not None else rows[0][0]
-        if [row[0] for row in rows] != [*range(first, first + len(rows))]:
-            what = f"lines are missing after number {first}"
-            raise OSError(errno.EIO, what)
-        texts, anew = list[str](), False
-        # The row of the end was read before.
-        for number, epoch, content in rows[end is not None :]:
-            if epoch is None and end is not None:
-                texts.append(content)
-                end = end._replace(at=number, lines=end.lines + 1)
+            if not self._ask(connection, "read_ledger").fetchall():
+                raise say_absent()
+            heads, uses, people, hashes = (
+                self._ask(connection, f"read_all_{name}").fetchall()
+                for name in ("heads", "uses", "people", "hashes")
+            )
+        state = _witnessed(heads, uses)
+        state.people = {name: (number, newest) for name, number, newest in people}
+        for dataset, number, digest in hashes:
+            state.hashes.setdefault(dataset, {})[number] = digest
+        return state
+
+    def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
+        if not synced:
+            # Only so many: a process that ends charges only writes them, too.
+            self._ends.extend(lines)
+            if len(self._ends) < _MOST_ENDS:
+                return
+            lines = []
+        every = [*self._ends, *lines]
+        names = sorted({line.dataset for line in every})
+        with self._turn() as connection:
+            there = self._ask(connection, "read_ledger")
+            found = self._ask(connection, "lock_heads", datasets=names)
+            if not there.fetchall():
+                raise say_absent()
+            state = _witnessed(found.fetchall(), [])
+            self.check_epochs(state.heads, lines)
+            proofs = list_proofs(state.heads, every)
+            forked = self.find_fork(proofs, every, prove)
+            if forked is not None:
+                head = state.heads[forked]._replace(forked=True)
+                self._put_head(connection, forked, head)
+            else:
+                self._put(connection, state, every)
+        if forked is not None:
+            raise self.say_forked(forked)
+        self._ends = []
+
+    def _put(
+        self, connection: Connection, state: Witnessed, lines: Sequence[Line]
+    ) -> None:
+        """Raise rows by lines."""
+        for line in lines:
+            state.add(line)
+            if line.epoch < state.heads[line.dataset].epoch:
                 continue
-            mark, lines = epoch, content.split("\n")
-            # Rows of the same epoch have fewer lines, all of which were read.
-            if end is None or end.mark != mark:
-                texts, anew = lines, True
-            end = End(mark, number, len(lines))
-        assert end is not None
-        return texts, anew, end
+            place = {"dataset": line.dataset, "number": line.number}
+            self._ask(connection, "put_hash", **place, hash=line.hash)
+            self._ask(connection, "thin_hashes", **place)
+            for name, newest in line.people.items():
+                row = {"account": name, "number": line.number, "newest": newest}
+                anew = line.kind == "repair"
+                self._ask(connection, "put_people", **row, anew=anew)
+        for dataset, head in state.heads.items():
+            self._put_head(connection, dataset, head)
+        for name, use in state.uses.items():
+            text = amounts_text(use.used)
+            row = {"account": name, "epoch": use.epoch, "version": use.version}
+            self._ask(connection, "put_use", **row, used=text)
 
-    def write(self, texts: Sequence[str], end: End | None) -> End | None:
-        """Append lines; they are numbered under a lock, so that no reader skips one."""
-        with self._turn(self.ledger) as connection:
-            values = {"ledger": self.ledger, "texts": [*texts]}
-            rows = connection.execute(_statements()["append"], values).fetchall()
-            if not rows:
-                raise _not_begun()
-        numbers = sorted(number for (number,) in rows)
-        if end is None or numbers[0] != end.at + 1:
-            return None
-        return end._replace(at=numbers[-1], lines=end.lines + len(rows))
+    def _put_head(self, connection: Connection, dataset: str, head: Head) -> None:
+        self._ask(connection, "put_head", dataset=dataset, **head._asdict())
 
-    def rewrite(self, change: Change) -> None:
-        """Add a row that stands for all rows before it; make the table if need be."""
-        with self._turn("") as connection:
-            there = connection.execute(_statements()["has_table"]).fetchone()
+    def _begin(self, state: Witnessed, *, anew: bool) -> None:
+        with self._connected() as connection, connection.transaction():
+            (there,) = connection.execute(_statements()["has_table"]).fetchall()
             if there != (True,):
-                for statement in _statements()["schema"].split(b";\n"):
-                    connection.execute(statement, prepare=False)
-            connection.execute(_statements()["lock"], [self.ledger])
-            old = [text for *_, text in self._rows(connection, None)]
-            texts = change("\n".join(old).split("\n") if old else None)
-            epoch = Line.from_text(texts[0], self.ledger).number
-            row = {"ledger": self.ledger, "epoch": epoch, "content": "\n".join(texts)}
-            connection.execute(_statements()["begin"], row)
+                connection.execute(_statements()["schema"], prepare=False)
+            self._ask(connection, "lock_ledger")
+            if self._ask(connection, "read_ledger").fetchall() and not anew:
+                raise self.refuse_second()
+            for statement in _statements()["forget_ledger"].split(b";\n"):
+                connection.execute(statement, {"ledger": self.ledger})
+            self._ask(connection, "begin_ledger")
+            state.thin()
+            for dataset, head in state.heads.items():
+                self._put_head(connection, dataset, head)
+                for number, digest in state.hashes.get(dataset, {}).items():
+                    row = {"dataset": dataset, "number": number, "hash": digest}
+                    self._ask(connection, "put_hash", **row)
+            for name, use in state.uses.items():
+                row = {"account": name, "epoch": use.epoch, "version": use.version}
+                self._ask(connection, "put_use", **row, used=amounts_text(use.used))
+            for name, (number, newest) in state.people.items():
+                row = {"account": name, "number": number, "newest": newest}
+                self._ask(connection, "put_people", **row, anew=True)
 
-    def _rows(self, connection: Connection, end: End | None) -> list[Any]:
-        values = {"ledger": self.ledger, "number": None if end is None else end.at}
-        return connection.execute(_statements()["lines"], values).fetchall()
+    def _ask(self, connection: Connection, statement: str, **values: Any) -> Any:
+        values["ledger"] = self.ledger
+        return connection.execute(_statements()[statement], values)
 
     @contextmanager
-    def _turn(self, lock: str) -> Iterator[Connection]:
-        """Run a block in a transaction that keeps other writers away.
+    def _turn(self) -> Iterator[Connection]:
+        """Run a block in a transaction whose commit lasts.
 
         The server's settings are read back: they may have changed since the connection
         began.
         """
         with self._connected() as connection, connection.pipeline():
-            connection.execute("BEGIN")
-            connection.execute(_statements()["lock"], [lock])
-            durable = connection.execute(sql_of()["durable"])
+            connection.execute(b"BEGIN")
+            durable = connection.execute(session_statements()["durable"])
             yield connection
             self._server.check_durable(durable.fetchall()[0])
-            connection.execute("COMMIT")
+            connection.execute(b"COMMIT")
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
         """Give the connection to a block, unless it leads to the ledger's database."""
         with self._server.session() as connection:
             if self._ledger is not None:
-                with self._ledger.connect() as other:
-                    both = [
-                        (c.facts["system_identifier"], c.info.dbname)
-                        for c in (connection, other)
-                    ]
-                if both[0] == both[1]:
-                    msg = (
-                        f"the witness {self.place} is in the ledger's own database: "
-                        "one restore would bring both back, and nothing would show "
-                        "it. Set DPFLOW_WITNESS to another database, best on another "
-                        "server, or to a folder."
-                    )
-                    raise ConfigurationError(msg)
+                self._compare_databases(connection, self._ledger)
                 self._ledger = None
             yield connection
 
+    def _compare_databases(self, connection: Connection, ledger: Server) -> None:
+        """Refuse a witness in the ledger's own database."""
+        with ledger.connect() as other:
+            both = [
+                (c.facts["system_identifier"], c.info.dbname)
+                for c in (connection, other)
+            ]
+        if both[0] == both[1]:
+            msg = (
+                f"the witness {self.place} is in the ledger's own database: "
+                "one restore would bring both back, and nothing would show "
+                "it. Set DPFLOW_WITNESS to another database, best on another "
+                "server, or to a folder."
+            )
+            raise ConfigurationError(msg)
 
-def _not_begun() -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+#: Lines of ends that wait for the next line.
+_MOST_ENDS = 100
+
+
+def _witnessed(heads: Sequence[Any], uses: Sequence[Any]) -> Witnessed:
+    return Witnessed(
+        heads={row[0]: Head(*row[1:]) for row in heads},
+        uses={
+            name: WitnessedUse(epoch, version, tuple(json.loads(used)))
+            for name, epoch, version, used in uses
+        },
+    )
 
 
 @cache
 def _statements() -> Mapping[str, bytes]:
-    statements = named_statements("dpflow.ledger.witness", "postgres")
-    return {name: sql.encode() for name, sql in statements.items()}
+    text = files(__package__).joinpath("postgres.sql").read_text("utf-8")
+    named = {}
+    for part in text.split("-- name: ")[1:]:
+        title, _, body = part.partition("\n")
+        lines = [line for line in body.splitlines() if not line.startswith("--")]
+        named[title.strip()] = "\n".join(lines).strip().encode()
+    return named

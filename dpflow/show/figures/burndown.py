@@ -14,9 +14,10 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import BudgetLine, budget_line, outlooks
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger
-from dpflow.ledger.records import AccountView, Usage
 from dpflow.ledger.views import accounts, refusals, usage
+from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import account_title, percent_text
+from dpflow.ledger.views.spending import Usage
 from dpflow.show.figures import style
 
 if TYPE_CHECKING:

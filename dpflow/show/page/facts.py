@@ -12,8 +12,8 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.records import AlertView, OpenReservation
-from dpflow.ledger.rows import split
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.views.accounts import AlertView, OpenReservation
 from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem

@@ -33,7 +33,7 @@ from dpflow.accounting.costs.base import (
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves.prices import renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger.decision.gates import check_holds
+from dpflow.ledger.decisions.gates import check_holds
 
 pytestmark = pytest.mark.quick
 

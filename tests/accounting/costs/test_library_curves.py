@@ -23,7 +23,7 @@ from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.fixed.stops import composed_epsilon
 from dpflow.costs import RenyiCurve
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger.decision.gates import check_holds
+from dpflow.ledger.decisions.gates import check_holds
 from tests.accounting.oracle import MP, real
 
 ORDERS = (2, 5, 13, 32)

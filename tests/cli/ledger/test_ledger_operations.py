@@ -11,12 +11,12 @@ import stat
 from typing import Any
 
 import pytest
+from dpflow.ledger.entry import Columns
 
 from dpflow import guarded
 from dpflow.cli.ledger import operations
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
-from dpflow.ledger.entry import Columns
 from tests.cli.support import Shop, run, run_fine, run_json, without_colour
 from tests.projects import TENTH
 

@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 import apsw
+from dpflow.ledger.storage.tables import Transaction
 
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.storage.sqlite_files import sync_log
-from dpflow.ledger.storage.tables import Transaction
+from dpflow.ledger.tables.sqlite_files import sync_log
 from tests.hunts.machinery.support import IDENTITY
 
 SECTOR = 512

@@ -16,7 +16,7 @@ from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Replayed, Request, Settled
+from dpflow.ledger.requests import Replayed, Request, Settled
 from tests.hunts.machinery.model import LIMIT, Model
 from tests.hunts.machinery.support import (
     Crash,

@@ -26,7 +26,7 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Busy, Granted, Replayed, Request
+from dpflow.ledger.requests import Busy, Granted, Replayed, Request
 from tests.hunts.machinery.support import (
     Crash,
     MemoryStorage,

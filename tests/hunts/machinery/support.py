@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import LedgerCorrupt
-from dpflow.ledger.storage.base import Identity
 from dpflow.ledger.storage.tables import Transaction, make_tables
+
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.ledger.tables.transaction import Identity
 from tests.ledger.auditor import Ask, Facts, audit
 from tests.ledger.columns import show_columns
 from tests.ledger.faults import FaultyConnection

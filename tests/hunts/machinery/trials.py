@@ -11,7 +11,7 @@ from typing import Any
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.requests import Granted, Request
 from tests.hunts.machinery.support import SimulatedOwners
 from tests.ledger.auditor import Facts
 from tests.ledger.support import make_policy, request

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Prior
+from dpflow.ledger.entry import entry_hash, first_hash
 
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.entry import canonical, entry_hash, first_hash
+from dpflow.ledger.canonical import canonical
 from dpflow.ledger.ledger import Ledger
 from tests.ledger.support import Place, edit, granted, make_policy, read, request
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.audit.backup import backup, restore
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -16,10 +17,9 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.witness.comparison import witness_at
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.rollback_check import witness_at
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import POLICIES
 from tests.ledger.processes import Child, die, holding

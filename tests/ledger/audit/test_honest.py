@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from dpflow.ledger.office import apply_policy
 
 from dpflow import EarlyStopping, PureDP
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from tests.ledger.support import Place, granted, make_ledger, make_policy, url
 

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from dpflow.ledger.office import apply_policy
 
 from dpflow.exceptions import (
     BudgetRefused,
@@ -22,7 +23,6 @@ from dpflow.exceptions import (
 from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.reconcile import charge_again, compare, reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.witness.base import Line
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.rounding import UNITS

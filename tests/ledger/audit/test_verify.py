@@ -9,15 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.decision.office import Prior
+from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian
 from dpflow.exceptions import BudgetRefused, LedgerCorrupt
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Prior
-from dpflow.ledger.entry import canonical
-from dpflow.ledger.office import apply_policy
-from dpflow.ledger.records import digest
+from dpflow.ledger.canonical import canonical, digest
 from dpflow.rounding import UNITS
 from tests.ledger.audit.books import (
     NAMES,

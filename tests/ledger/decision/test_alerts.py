@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Prior
+from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian, OutputDP, PureDP, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.decision.terms import FIRST
-from dpflow.ledger.office import apply_policy
-from dpflow.ledger.records import Alert, Granted
+from dpflow.ledger.decisions.terms import FIRST
+from dpflow.ledger.requests import Alert, Granted
 from dpflow.ledger.views.entries import alert_text
 from dpflow.policy import Policy
 from tests.ledger.support import audit, granted, make_policy, request

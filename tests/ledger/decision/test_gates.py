@@ -8,6 +8,9 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Prior
+from dpflow.ledger.model import all_terms
+from dpflow.ledger.state import whole_book
 
 from dpflow import (
     ApproxDP,
@@ -30,12 +33,9 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import views
-from dpflow.ledger.decision.gates import gate_at
-from dpflow.ledger.decision.office import Prior
+from dpflow.ledger.decisions.gates import gate_at
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms
-from dpflow.ledger.records import Granted
-from dpflow.ledger.state import whole_book
+from dpflow.ledger.requests import Granted
 from dpflow.policy import parse_policy
 from tests.ledger.support import (
     BASIC,

@@ -13,7 +13,7 @@ from dpflow import EarlyStopping, Laplace, OutputDP, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger import views
-from dpflow.ledger.decision.gates import Gate
+from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.accounts import accounts

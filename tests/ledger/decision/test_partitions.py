@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.admit import Reserve
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian
 from dpflow.accounting import make_filter
@@ -22,11 +25,8 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     UnsupportedCost,
 )
-from dpflow.ledger.decision.admit import Reserve
-from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy
-from dpflow.ledger.records import Replayed
+from dpflow.ledger.requests import Replayed
 from dpflow.ledger.views import accounts
 from dpflow.periods import _start, place_of
 from dpflow.policy import Policy, load_policies, parse_policy

@@ -11,7 +11,7 @@ import pytest
 
 from dpflow.exceptions import BudgetExhausted, ReservationConflict
 from dpflow.ledger import Ledger, open_ledger
-from dpflow.ledger.records import Busy, Replayed
+from dpflow.ledger.requests import Busy, Replayed
 from dpflow.ledger.views import history
 from tests.ledger.processes import Child, Gate, await_death
 from tests.ledger.support import (

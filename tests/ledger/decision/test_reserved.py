@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Prior
+from dpflow.ledger.office import apply_policy
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.decision.policy_changes import Proposal
+from dpflow.ledger.decisions.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy
 from dpflow.policy import Policy
 from tests.ledger.support import Place, granted, make_policy, sums
 

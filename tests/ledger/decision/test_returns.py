@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Prior
+from dpflow.ledger.storage.memory import forget_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,10 +32,8 @@ from dpflow.costs import GaussianDP
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Amend, Prior
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.storage.memory import forget_memory
 from dpflow.rounding import UNITS
 from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
 from tests.ledger.support import (

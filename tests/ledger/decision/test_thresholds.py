@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision import fitting, gates
 
 from dpflow import EarlyStopping, Gaussian, PureDP
 from dpflow.accounting import FILTERS, Filter, make_filter
@@ -20,10 +21,8 @@ from dpflow.accounting.rules.zcdp import ZcdpFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import model
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision import fitting, gates
-from dpflow.ledger.decision.gates import gates_text
+from dpflow.ledger.decisions.gates import gates_text, rule_of
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import rule_of
 from tests.ledger.support import granted, ledger_on, make_policy, request
 
 STEP = Gaussian(sensitivity=1, sigma=1)

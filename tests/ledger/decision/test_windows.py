@@ -9,6 +9,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
+from dpflow.ledger.decision.office import Prior
+from dpflow.ledger.office import apply_policy
 
 from dpflow import ApproxDP, Gaussian, PureDP, Refined
 from dpflow.accounting.rules.windows import most_in_window
@@ -21,10 +23,8 @@ from dpflow.exceptions import (
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Prior
-from dpflow.ledger.decision.policy_changes import Apply
+from dpflow.ledger.decisions.policy_changes import Apply
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.periods import part_at, place_of
 from dpflow.policy import Policy, parse_policy

@@ -9,11 +9,11 @@ from contextlib import nullcontext as does_not_raise
 
 import psycopg
 import pytest
+from dpflow.ledger.decision.office import Freeze
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.spending import spending

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.ledger.storage.owners import Owners
+from dpflow.ledger.tables.owners import Owners
 from tests.ledger.processes import Child, Gate, answer_of_child
 
 

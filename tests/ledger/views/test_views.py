@@ -6,6 +6,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Amend
+from dpflow.ledger.entry import Entry
+from dpflow.ledger.office import withdraw_release
+from dpflow.ledger.state import State
+from dpflow.ledger.storage.tables import Reading
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import (
@@ -15,14 +20,8 @@ from dpflow.exceptions import (
     ReleaseError,
 )
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.decision.office import Amend
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.office import withdraw_release
-from dpflow.ledger.records import AccountView
-from dpflow.ledger.rows import Release
-from dpflow.ledger.state import State
-from dpflow.ledger.storage.tables import Reading
-from dpflow.ledger.views.accounts import Standing, standings
+from dpflow.ledger.account_ids import Release
+from dpflow.ledger.views.accounts import AccountView, Standing, standings
 from dpflow.ledger.views.releases import count_releases, release_value, releases
 from dpflow.ledger.views.spending import spending
 from dpflow.policy import PolicySet

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.decision.office import Freeze
 
 from dpflow.exceptions import (
     LedgerCorrupt,
@@ -20,8 +21,7 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.audit.reconcile import reconcile
-from dpflow.ledger.decision.office import Freeze
-from dpflow.ledger.records import Granted
+from dpflow.ledger.requests import Granted
 from dpflow.ledger.witness.base import header_of
 from tests.ledger.support import audit, granted, read
 from tests.ledger.witness.accidents import (

@@ -20,12 +20,12 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.records import Granted
+from dpflow.ledger.requests import Granted
 from dpflow.ledger.witness import base
 from dpflow.ledger.witness import file as witness_module
 from dpflow.ledger.witness.base import End, Line, Seen, Witness
+from dpflow.ledger.witness.comparison import witness_at
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.rollback_check import witness_at
 from dpflow.locks import FileLock
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (

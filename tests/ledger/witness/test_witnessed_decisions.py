@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.audit.backup import backup, restore
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.model import all_terms
+from dpflow.ledger.office import apply_policy
 
 from dpflow.exceptions import (
     BudgetRefused,
@@ -18,13 +22,9 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger import views
-from dpflow.ledger.audit.backup import backup, restore
 from dpflow.ledger.audit.reconcile import Comparison, compare, reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import all_terms
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.policy import Policy
 from tests.ledger.audit.books import quoted

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Freeze
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -16,11 +17,10 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.audit.reconcile import compare, reconcile, trust
-from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.witness.base import Line, Witness
-from dpflow.ledger.witness.rollback_check import witness_at
+from dpflow.ledger.witness.comparison import witness_at
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import granted, kinds, make_policy, read, sums, url
 from tests.ledger.witness.accidents import copy_database, keep

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from dpflow import guarded
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.forecast import BudgetLine
-from dpflow.ledger.records import Usage
+from dpflow.ledger.views.spending import Usage
 from dpflow.show.figures import BurnDown, alt_text, burn_down, draw_burn_down, picture
 from tests.projects import POLICY, TENTH, make_project
 

@@ -6,6 +6,8 @@ import json
 from fractions import Fraction
 
 import pytest
+from dpflow.ledger.decision.office import Freeze
+from dpflow.ledger.office import apply_policy, propose
 
 from dpflow import Gaussian, OutputDP
 from dpflow.exceptions import (
@@ -15,9 +17,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger import views
-from dpflow.ledger.decision.office import Freeze
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy, propose
 from dpflow.ledger.provenance import system_user
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget

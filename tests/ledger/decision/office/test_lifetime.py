@@ -6,15 +6,15 @@ import random
 from fractions import Fraction
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Freeze, Repair
+from dpflow.ledger.model import Decision, all_terms
+from dpflow.ledger.office import apply_policy, propose
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
-from dpflow.ledger.decision.office import Amend, Freeze, Repair
-from dpflow.ledger.decision.terms import FIRST, opened
+from dpflow.ledger.decisions.terms import FIRST, opened
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.model import Decision, all_terms
-from dpflow.ledger.office import apply_policy, propose
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.support import (

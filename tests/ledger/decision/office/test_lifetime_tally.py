@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from dpflow.ledger.decision.office import Amend
+from dpflow.ledger.office import apply_policy, propose
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decision.office import Amend
-from dpflow.ledger.decision.policy_changes import Apply
-from dpflow.ledger.decision.terms import opened_as
+from dpflow.ledger.decisions.policy_changes import Apply
+from dpflow.ledger.decisions.terms import opened_as
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy, propose
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.lifetime import Opened
 from dpflow.show.guarantees import term_guarantee, terms_in_words

@@ -6,6 +6,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Freeze, Prior
+from dpflow.ledger.office import apply_policy
 
 from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, PureDP
 from dpflow.exceptions import (
@@ -19,12 +21,10 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import views
-from dpflow.ledger.decision.office import Amend, Freeze, Prior
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.provenance import system_user
-from dpflow.ledger.records import Replayed
+from dpflow.ledger.requests import Replayed
 from tests.ledger.support import (
     BASIC,
     audit,

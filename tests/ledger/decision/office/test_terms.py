@@ -7,15 +7,15 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.decision.office import Amend, Freeze, Prior, Repair
+from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import ConfigurationError, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import create_ledger
-from dpflow.ledger.decision.office import Amend, Freeze, Prior, Repair
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.office import apply_policy
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.records import Conditions
+from dpflow.ledger.requests import Conditions
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,

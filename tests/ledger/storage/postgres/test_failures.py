@@ -21,7 +21,7 @@ from dpflow import PureDP
 from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.requests import Granted, Request
 from tests.ledger.faults import FaultyPostgres
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, edit, granted, ledger_on, read, request, sums

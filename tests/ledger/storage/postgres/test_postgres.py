@@ -12,6 +12,8 @@ from fractions import Fraction
 
 import psycopg
 import pytest
+from dpflow.ledger.storage import postgres_connection as storage_server
+from dpflow.ledger.storage.postgres import PostgresStorage
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -20,9 +22,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.storage import postgres_connection as storage_server
-from dpflow.ledger.storage.postgres import PostgresStorage, SessionOwners
-from dpflow.ledger.storage.postgres_connection import Server
+from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.processes import Child
 from tests.ledger.support import (
     audit,

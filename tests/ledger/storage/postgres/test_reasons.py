@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from dpflow.exceptions import LedgerMissing, LedgerUnavailable
-from dpflow.ledger.storage.postgres_connection import Server
+from dpflow.ledger.tables.postgres_connection import Server
 from tests.postgres import server
 
 FATAL = 'connection failed: connection to server at "h", port 5432 failed: FATAL:  '

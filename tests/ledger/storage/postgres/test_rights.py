@@ -10,15 +10,16 @@ from typing import Any
 
 import psycopg
 import pytest
+from dpflow.ledger.entry import Columns, Entry, entry_hash, written
+from dpflow.ledger.journal import KINDS
+from dpflow.ledger.storage.postgres import PostgresStorage
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.entry import Columns, Entry, entry_hash, written
-from dpflow.ledger.journal import KINDS
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger, roles_script
-from dpflow.ledger.storage.postgres import PostgresStorage, SessionOwners
+from dpflow.ledger.tables.postgres_connection import SessionOwners
 from tests.ledger.support import (
     audit,
     edit,

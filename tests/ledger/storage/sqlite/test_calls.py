@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.office import apply_policy
+from dpflow.ledger.storage import sqlite, sqlite_files
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.office import apply_policy
-from dpflow.ledger.records import Replayed
-from dpflow.ledger.storage import sqlite, sqlite_files
-from dpflow.ledger.storage.base import VERSION
-from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
+from dpflow.ledger.tables.transaction import VERSION
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import holding
 from tests.ledger.support import (

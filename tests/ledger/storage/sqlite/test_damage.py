@@ -23,9 +23,9 @@ import pytest
 
 from dpflow.exceptions import DpflowError
 from dpflow.ledger import Ledger
-from dpflow.ledger.records import Granted, Replayed
-from dpflow.ledger.storage.owners import Owners
-from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.requests import Granted, Replayed
+from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
 from tests.hunts.machinery.support import first_seed
 from tests.ledger.support import (
     UNIT,

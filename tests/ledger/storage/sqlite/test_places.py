@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dpflow.ledger.storage import sqlite_files
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger.storage import sqlite_files
-from dpflow.ledger.storage.sqlite_files import mount_of
+from dpflow.ledger.tables.sqlite_files import mount_of
 from tests.hunts.machinery.support import memory_folder
 from tests.ledger.processes import answer_of_child
 from tests.ledger.support import granted, new_ledger, url

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dpflow.ledger.storage import sqlite
 
 from dpflow import PureDP, guarded
 from dpflow.exceptions import (
@@ -26,10 +27,9 @@ from dpflow.exceptions import (
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger, create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.records import Granted
-from dpflow.ledger.storage import sqlite
-from dpflow.ledger.storage.owners import Owners
-from dpflow.ledger.storage.sqlite import SqliteStorage
+from dpflow.ledger.requests import Granted
+from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.sqlite_connection import SqliteStorage
 from tests.ledger.faults import FaultySqlite
 from tests.ledger.processes import Child, answer_of_child, die
 from tests.ledger.support import (

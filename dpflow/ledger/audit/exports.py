@@ -1,0 +1,105 @@
+"""An export, verified without the project: no key, no database, no witness."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.interrupts import without_interrupts
+from dpflow.ledger.audit.copies import PAGE, write_rows
+from dpflow.ledger.audit.verify import Verification, verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.columns import SECRETS, TABLES, tables
+from dpflow.ledger.tables.owners import Liveness
+from dpflow.ledger.tables.sqlite import SqliteDatabase
+from dpflow.ledger.tables.transaction import VERSION, Identity
+
+
+def verify_export(path: Path) -> tuple[str, Verification]:
+    """Compute an export's journals again, and compare them with its rows.
+
+    The heads that it reaches are for the reader to compare with `dpflow ledger info`.
+
+    Returns:
+        The id of the ledger, and the result.
+
+    Raises:
+        ConfigurationError: If it is no export, or one of another version.
+        LedgerCorrupt: If a line is damaged, or there twice.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        path.open(encoding="utf-8", errors="replace") as file,
+    ):
+        lines = iter(file)
+        identity = read_identity(next(lines, ""), path)
+        database: Any = SqliteDatabase.create(
+            Path(folder) / "ledger.db", identity, b"", complete=0
+        )
+        database.is_copy = True
+        try:
+            load_lines(lines, database, path)
+            result = verify(Ledger(database, Liveness()))
+        finally:
+            database.close()
+    result.values = False
+    return identity.ledger, result
+
+
+def read_identity(line: str, path: Path) -> Identity:
+    """Read an export's first line.
+
+    Raises:
+        ConfigurationError: If it is not that of an export, or of another version.
+    """
+    try:
+        fields = json.loads(line)
+        identity = Identity(*(fields[name] for name in Identity._fields))
+        is_export, version = fields["table"] == "ledger", fields["version"]
+    except without_interrupts(ValueError, TypeError, LookupError):
+        is_export, version = False, None
+    if not is_export or version != VERSION:
+        what = f"of version {version}" if is_export else "no export of a ledger"
+        msg = (
+            f"{path} is {what}; `dpflow ledger export` of the dpflow that reads it "
+            f"writes version {VERSION}."
+        )
+        raise ConfigurationError(msg)
+    return identity
+
+
+def load_lines(lines: Iterable[str], database: Any, path: Path) -> None:
+    """Write the rows of an export into empty tables.
+
+    Raises:
+        LedgerCorrupt: If a line is damaged, or there twice.
+    """
+    rows = iter(lines)
+    number = 1
+    while page := [*islice(rows, PAGE)]:
+        named: dict[str, list[Mapping[str, Any]]] = {}
+        for line in page:
+            number += 1
+            name, row = read_row(line, f"{path}, line {number},")
+            named.setdefault(name, []).append(row)
+        for name, together in named.items():
+            write_rows(database, tables()[name], together)
+
+
+def read_row(line: str, place: str) -> tuple[str, dict[str, Any]]:
+    """Return the table and the row of a line; a column that is hidden is null."""
+    try:
+        row = json.loads(line)
+        name = row.pop("table")
+        hidden = dict.fromkeys(SECRETS.get(name, ()))
+        if name in TABLES and {*row, *hidden} == {*tables()[name].columns}:
+            return name, {**row, **hidden}
+    except without_interrupts(ValueError, TypeError, LookupError, AttributeError):
+        pass
+    msg = f"{place} is no row of a ledger: the export was edited, or cut."
+    raise LedgerCorrupt(msg)

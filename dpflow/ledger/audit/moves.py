@@ -1,0 +1,208 @@
+"""Moving a ledger to another database, of either kind, with its id and releases.
+
+From its begin on steps and ends are refused in words. A body that runs keeps its charge
+in full. The source is marked as moved only after the target was verified.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
+from dpflow.interrupts import suppress
+from dpflow.ledger.audit.copies import copy_ledger
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import find_database
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Charge
+from dpflow.ledger.witness.comparison import Watch
+
+
+def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
+    """Move a ledger into an empty database; again, it goes on.
+
+    Args:
+        ledger: The ledger; opened with `in_move`.
+        url: The new place.
+        anyway: Move although processes with open charges live.
+
+    Returns:
+        The new place, without any secret.
+
+    Raises:
+        ConfigurationError: If it is moved elsewhere, charges are open, or the new
+            place holds a ledger.
+        LedgerCorrupt: If the copy is not whole.
+    """
+    kind, where = find_database(url)
+    place = str(kind(where).place)
+    secret = begin_move(ledger, place, anyway=anyway)
+    target: Any = kind(where)
+    is_finished = is_whole(ledger, target)
+    if not is_finished:
+        empty_target(kind, where, ledger.id)
+        target = kind.create(where, ledger.database.identity, secret, complete=0)
+        target.is_copy = True
+        copy_ledger(ledger, target)
+    watch = Watch(target, ledger.watch.witness)
+    there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
+    if not is_finished:
+        if problems := [bad for bad in verify(there).bad if bad.dataset]:
+            msg = f"the copy at {place} is not whole: {problems[0]}. The ledger stays."
+            raise LedgerCorrupt(msg, ledger=place)
+        write_upgrades(there, {"from": ledger.place, "to": place})
+    finish_move(ledger, None if is_finished else target, place)
+    # Until here the source may be used again, and has what the witness shows.
+    witness_heads(there)
+    return place
+
+
+def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
+    """Mark a ledger as being moved, and return its secret."""
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        lock_all(transaction)
+        transaction.begin(lock=False)
+        check_target(transaction, place)
+        secret = transaction.secret()
+        rows = transaction.ask("read_open_charges")
+        charges = [Charge.from_columns(tuple(row)) for row in rows]
+        living = [c.id for c in charges if ledger.owners.alive(c.owner)]
+        if living and not anyway:
+            msg = (
+                f"{len(living)} charges are open whose processes run, such as "
+                f"{living[0]}. Nothing was moved. Wait for them, or write --anyway: "
+                "then they stay charged in full."
+            )
+            raise ConfigurationError(msg)
+        transaction.send([("mark_moving", {"moving_to": place})])
+    return secret
+
+
+def check_target(transaction: Any, place: str) -> None:
+    """Refuse a ledger that moved, or is being moved elsewhere."""
+    elsewhere = transaction.moving_to not in (None, place)
+    if transaction.moved_to or elsewhere:
+        where = transaction.moved_to or transaction.moving_to
+        msg = f"the ledger {transaction.place} moves to {where} already."
+        raise ConfigurationError(msg)
+
+
+def lock_all(transaction: Any) -> None:
+    """Wait for all steps, and keep others away until the transaction ends."""
+    if transaction.has_trips:
+        transaction.send([("lock_all", {})])
+
+
+def is_whole(ledger: Ledger, target: Any) -> bool:
+    """Return True if a move was cut short after its target was complete.
+
+    Such a target has the newest entry of each journal of the source.
+    """
+    target.is_copy = True
+    with ledger.reading() as source:
+        source.is_of_copy = True
+        source.begin(lock=False)
+        names = [name for (name,) in source.ask("read_dataset_names")]
+        rows = source.run([("read_datasets", {"names": names})])[0]
+    heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
+    with suppress(LedgerMissing), target.snapshot() as there:
+        there.begin(lock=False)
+        ((*_, complete, _, _),) = there.ask("read_ledger")
+        is_same = there.identity == ledger.database.identity
+        found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads]
+        return bool(complete and is_same and found == heads)
+    return False
+
+
+def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
+    """Remove an unfinished copy of the same ledger.
+
+    Raises:
+        ConfigurationError: If a ledger is there.
+    """
+    database = kind(where)
+    database.is_copy = True
+    with suppress(LedgerMissing):
+        identity = database.identity
+        with database.snapshot() as transaction:
+            ((*_, complete, _, _),) = transaction.ask("read_ledger")
+        if identity.ledger != ledger or complete:
+            msg = f"a ledger is at {database.place} already, and none is overwritten."
+            raise ConfigurationError(msg)
+        database.remove()
+
+
+def write_upgrades(there: Ledger, body: dict[str, str]) -> None:
+    """Write an entry into each journal, so that no older copy decides again."""
+    author, command = there.author(), uuid.uuid4().hex
+    for name in name_all(there):
+        with there.readable(), there.database.transaction() as transaction:
+            write_upgrade(transaction, name, author, command, body)
+
+
+def witness_heads(there: Ledger) -> None:
+    """Witness the newest entry of each journal; again does no harm."""
+    for name in name_all(there):
+        with there.reading() as transaction:
+            transaction.begin([name], lock=False)
+            rows = Rows(datasets=dict(transaction.datasets))
+        newest = rows.book(name)
+        decision = Decision(earlier=((name, newest.number, newest.hash),))
+        there.watch.record(decision, rows)
+
+
+def name_all(ledger: Ledger) -> list[str]:
+    """Return the names of the datasets that a ledger has."""
+    with ledger.reading() as transaction:
+        transaction.begin(lock=False)
+        return [name for (name,) in transaction.ask("read_dataset_names")]
+
+
+def write_upgrade(
+    transaction: Any, name: str, author: Author, command: str, body: dict[str, str]
+) -> Decision:
+    """Write the entry of an upgrade or a move into a journal."""
+    transaction.begin([name], lock=True)
+    decision = Decision()
+    dataset = transaction.datasets[name]
+    decision.append(dataset, "upgrade", author, command, body=body)
+    transaction.write(decision)
+    return decision
+
+
+def finish_move(ledger: Ledger, target: Any, place: str) -> None:
+    """Complete the target, then mark the source as moved, under its lock."""
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        lock_all(transaction)
+        transaction.begin(lock=False)
+        if transaction.moving_to != place:
+            msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
+            raise ConfigurationError(msg)
+        if target is not None:
+            target.complete()
+        transaction.send([("mark_moved", {"moved_to": place})])
+
+
+def move_back(ledger: Ledger, url: str) -> None:
+    """Take a move back that was not finished.
+
+    Raises:
+        ConfigurationError: If the target is complete.
+        LedgerError: If it is out of reach.
+    """
+    kind, where = find_database(url)
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        lock_all(transaction)
+        transaction.begin(lock=False)
+        if transaction.moved_to:
+            msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
+            raise ConfigurationError(msg)
+        empty_target(kind, where, ledger.id)
+        transaction.send([("mark_moving", {"moving_to": None})])

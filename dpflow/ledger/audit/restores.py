@@ -1,0 +1,152 @@
+"""Restoring a backup: the same copy back, repaired before any step may use it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from dpflow.durable import sync_path
+from dpflow.exceptions import ConfigurationError, DpflowError, LedgerCorrupt
+from dpflow.interrupts import suppress
+from dpflow.ledger.audit.copies import copy_ledger
+from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import find_database
+from dpflow.ledger.tables.owners import Liveness
+from dpflow.ledger.tables.sqlite import SqliteDatabase
+from dpflow.ledger.witness.comparison import Watch, state_of_ledger, witness_at
+from dpflow.ledger.witness.lines import Witnessed
+
+_ENDS = ("", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a restore did.
+
+    Attributes:
+        repaired: The datasets that the backup lacked something of.
+        aside: The file that was replaced; None if none was.
+    """
+
+    repaired: tuple[Repaired, ...]
+    aside: Path | None
+
+
+def restore(
+    backup: Path,
+    url: str,
+    *,
+    reason: str,
+    witness: str | None = None,
+    ledger_id: str | None = None,
+    accept_loss: bool = False,
+) -> Restored:
+    """Put a backup in the place of a ledger, and charge again what it lacks.
+
+    A replaced file stays next to the new one. PostgreSQL needs an empty schema.
+
+    Args:
+        backup: A file that `backup` made.
+        url: The ledger's place.
+        reason: Why, for the journal.
+        witness: As for `open_ledger`.
+        ledger_id: The pinned id; a backup of another ledger is refused.
+        accept_loss: Restore although nothing says what was charged since.
+
+    Raises:
+        ConfigurationError: If nothing says what was charged since, or another ledger
+            is at the place.
+        LedgerCorrupt: If the backup is damaged.
+    """
+    kind, place = find_database(url)
+    witness_of = witness_at(witness, url)
+    database: Any = SqliteDatabase(backup, read_only=True)
+    source = Ledger(database, Liveness())
+    if ledger_id not in (None, source.id):
+        msg = (
+            f"the backup {backup} is of the ledger {source.id}, and the project pins "
+            f"{ledger_id}. Nothing was restored."
+        )
+        raise ConfigurationError(msg)
+    kept = None if witness_of is None else witness_of(source.id)
+    is_known = kept is not None and kept.exists()
+    replaced = read_replaced(place, source.id) if isinstance(place, Path) else None
+    if not is_known and replaced is None and not accept_loss:
+        msg = (
+            f"neither a witness nor the replaced ledger says what was charged since "
+            f"{backup} was made. Nothing was restored. Set DPFLOW_WITNESS to the "
+            "witness, or write --accept-loss: what was charged since is forgotten."
+        )
+        raise ConfigurationError(msg)
+    if problems := verify(source).bad:
+        msg = f"the backup {backup} is damaged: {problems[0]}. Nothing was restored."
+        raise LedgerCorrupt(msg, ledger=str(backup))
+    with source.reading() as transaction:
+        transaction.begin(lock=False)
+        secret = transaction.secret()
+    where: Any = place
+    if isinstance(place, Path):
+        where = place.with_name(f"{place.name}.{os.getpid()}.new")
+    target = kind.create(where, source.database.identity, secret, complete=0)
+    try:
+        target.is_copy = True
+        copy_ledger(source, target)
+        there = Ledger(target, Liveness(), Watch(target, kept))
+        if is_known or replaced is not None:
+            state = None if is_known else replaced
+            repaired = reconcile(there, reason=reason, witnessed=state)
+        else:
+            end_in_full(there, reason)
+            repaired = []
+        if kept is not None and not is_known:
+            kept.begin(state_of_ledger(target))
+        target.complete()
+    except BaseException:
+        target.remove()
+        raise
+    target.close()
+    aside = replace_file(where, place) if isinstance(place, Path) else None
+    return Restored(repaired=tuple(repaired), aside=aside)
+
+
+def read_replaced(place: Path, ledger: str) -> Witnessed | None:
+    """Return what the ledger at a place holds; None if it cannot be read.
+
+    Raises:
+        ConfigurationError: If it is another ledger.
+    """
+    if not place.exists():
+        return None
+    database: Any = SqliteDatabase(place, read_only=True)
+    state, found = None, ledger
+    with suppress(DpflowError):
+        found = database.identity.ledger
+        state = state_of_ledger(database)
+    if found != ledger:
+        msg = (
+            f"the ledger at {place} is another one, with id {found}. Nothing was "
+            "restored. Move it away first."
+        )
+        raise ConfigurationError(msg)
+    return state
+
+
+def replace_file(fresh: Path, place: Path) -> Path | None:
+    """Put a file in the place of another, and return where that one stays."""
+    names = (f"{place.name}.replaced-{n}" for n in count(1))
+    aside = next(name for name in names if not place.with_name(name).exists())
+    stays = place.with_name(aside) if place.exists() else None
+    for end in _ENDS:
+        old = place.with_name(f"{place.name}{end}")
+        if old.exists():
+            old.rename(place.with_name(f"{aside}{end}"))
+    fresh.rename(place)
+    sync_path(place.parent)
+    for end in _ENDS[1:]:
+        fresh.with_name(f"{fresh.name}{end}").unlink(missing_ok=True)
+    return stays

@@ -1,0 +1,39 @@
+"""Terms of a dataset, checked again: their pinned copies and their lifetime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.decisions.lifetimes import lifetime_error, term_views
+from dpflow.ledger.decisions.terms import BY_ITSELF
+from dpflow.ledger.tables.loaded import Rows
+
+
+def check_terms(
+    rows: Rows, opening: Mapping[int, Mapping[str, Any]], add: Callable[[str], None]
+) -> None:
+    """Check the hash of each pinned copy, and each term against the lifetime.
+
+    Args:
+        rows: Rows of the dataset, with its terms as they were opened.
+        opening: Body of the entry that opened each term.
+        add: Adds a finding.
+    """
+    state: Any = rows
+    for name in rows.datasets:
+        # An overdraft may be newer than the next term.
+        views = [replace(v, overdrawn=False) for v in term_views(state, name)]
+        for place, term in enumerate(rows.terms(name)):
+            if digest(canonical(term.facts["pinned"])) != term.facts["policy_hash"]:
+                add(f"the pinned policy of term {term.number} was edited")
+            body = opening[term.number]
+            if term.facts["reason"] in BY_ITSELF or not views[place].charged:
+                continue
+            raises = bool(body.get("raises"))
+            before, new = views[:place], views[place]
+            error = lifetime_error(name, before, new, raises=raises)
+            if error is not None:
+                add(error.message)

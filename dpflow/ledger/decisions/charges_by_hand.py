@@ -1,0 +1,336 @@
+"""Charges of an operator: corrections of a step, and prior spending.
+
+A charge by hand only ever raises usage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dpflow.accounting.costs.base import Cost, cost_from_description
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import ConfigurationError, ReservationConflict
+from dpflow.ledger.account_ids import roots_of, split
+from dpflow.ledger.decisions.alerts import raise_alerts
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.freezes import name_entries
+from dpflow.ledger.decisions.gates import Gate, check_holds, gates_of, remainder
+from dpflow.ledger.decisions.reserve import alert_thresholds, without_empty
+from dpflow.ledger.decisions.settlement import find_gate, is_newest
+from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
+from dpflow.ledger.decisions.terms import (
+    TermChange,
+    check_populations,
+    find_term,
+    write_term,
+)
+from dpflow.ledger.requests import Request, described
+from dpflow.ledger.tables.loaded import Rows, sum_amounts
+from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting, Term
+from dpflow.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """Amount that was posted to one account.
+
+    Attributes:
+        amount: In the theorem's own currency.
+        overdrawn: Whether its gate would not have admitted the amount.
+    """
+
+    account: str
+    amount: Mapping[str, str]
+    overdrawn: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amendment:
+    """Charge of what a step cost more than was reserved for it.
+
+    Attributes:
+        command: Id of the command.
+        cost: Corrected cost of the step.
+        reason: Why, for the journal.
+        evidence: The sha256 of a file that proves it; a term uses each once.
+        dataset: One that the step read, if the operator names it.
+    """
+
+    command: str
+    cost: Cost
+    reason: str
+    evidence: str | None = None
+    dataset: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Charge of prior spending, before the ledger governed the dataset.
+
+    `Composed` and `Repeated` costs hold several steps.
+
+    Attributes:
+        command: Id of the command.
+        cost: All prior spending.
+        reason: Why, for the journal.
+        evidence: The sha256 of a file that proves it; a term uses each once.
+        policy: Policy of the dataset.
+        flow: The flow whose share was spent.
+        partitions: The parts of a divided dataset that were read.
+        populations: The population that the dataset belongs to.
+    """
+
+    command: str
+    cost: Cost
+    reason: str
+    policy: Policy
+    evidence: str | None = None
+    flow: str | None = None
+    partitions: tuple[str, ...] = ()
+    populations: tuple[Policy, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        """A step that would be charged as much."""
+        return Request(
+            reservation="prior",
+            owner="operator",
+            policies=(self.policy,),
+            populations=self.populations,
+            cost=self.cost,
+            step="spent before dpflow",
+            flow=self.flow,
+            partitions=self.partitions,
+        )
+
+
+class Raise(NamedTuple):
+    """Amount by which an account is raised.
+
+    Attributes:
+        late: Whether other charges were perhaps priced without it.
+    """
+
+    gate: Gate
+    more: Tally
+    late: bool = False
+
+    @property
+    def amount(self) -> Tally:
+        """The amount to post, by the account's rule."""
+        gate, more = self.gate, self.more
+        if self.late and any(more.amounts) and any(gate.used.amounts):
+            return gate.rule.charged_late(gate.used, more)
+        return more
+
+
+def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decision:
+    """Charge what a step cost more than was reserved for it; it may have ended.
+
+    Raises:
+        ReservationConflict: If that is no more than was charged: nothing falls.
+        UnsupportedCost: If the theorem of an account has no price for the cost, or
+            that does not hold under the relation of its term.
+    """
+    charge = rows.charge
+    assert charge is not None
+    if rows.sent:
+        return answer_sent_charge(rows)
+    datasets = [part.dataset for part in rows.charge_datasets]
+    problem, raises = "", list[Raise]()
+    if amendment.dataset not in (None, *datasets):
+        named = ", ".join(map(repr, datasets))
+        problem = f"charged {named}, not dataset {amendment.dataset!r}"
+    else:
+        raises = [find_raise(rows, charge, name, amendment) for name in charge.amounts]
+        if not any(any(each.more.amounts) for each in raises):
+            reserved = cost_from_description(charge.request["cost"])
+            problem = (
+                f"is {charge.state}, reserved at {reserved!r}: {amendment.cost!r} is "
+                "no more than was charged, and a charge is only ever raised"
+            )
+    if problem:
+        msg = f"reservation {charge.id} {problem}. Nothing was charged."
+        raise ReservationConflict(msg, reservation=charge.id)
+    wholes = roots_of(charge.amounts)
+    raises = [r for r in raises if any(r.more.amounts) or r.gate.id in wholes]
+    decision = post_raises(
+        rows,
+        raises,
+        amendment,
+        author,
+        body={"policy": charge.request["policy"]},
+        thresholds=charge.request.get("alerts", {}),
+        charge=charge.id,
+        step=charge.step,
+        flow=charge.flow,
+        run=charge.run,
+    )
+    amounts = dict(charge.amounts)
+    for each in raises:
+        held = amounts[each.gate.id]
+        added = sum_amounts(each.amount.amounts, held.added)
+        amounts[each.gate.id] = held._replace(added=added)
+    decision.change("update_charge", charge._replace(amounts=amounts))
+    return decision
+
+
+def find_raise(rows: Rows, charge: Charge, name: str, amendment: Amendment) -> Raise:
+    """Return by how much the cost is above all that was charged to an account."""
+    held = charge.amounts[name]
+    gate = find_gate(rows, name, charge.request.get("units", {}).get(name, 1))
+    term = rows.term(*split(name)[:2])
+    if term is not None:
+        pinned = term.facts["pinned"]
+        check_holds(amendment.cost, term.book, pinned["relation"])
+    used = gate.rule.zero() if held.used is None else Tally(held.used)
+    charged = Tally(find_posted(rows, charge, name))
+    # What was posted late is not all the step's own: it counts for others.
+    if gate.rule.steady and held.added is not None:
+        charged = charged + Tally(held.added)
+    more = remainder(gate.price(amendment.cost, used), charged)
+    return Raise(gate, more, late=not is_newest(rows, name, held))
+
+
+def find_posted(rows: Rows, charge: Charge, name: str) -> tuple[int, ...]:
+    """Return what a charge holds on an account, or what its end posted there."""
+    for part in rows.charge_datasets:
+        if part.dataset == split(name)[0] and part.end_postings is not None:
+            settled, _ = json.loads(part.end_postings)[name]
+            return tuple(settled)
+    return charge.amounts[name].amount
+
+
+def decide_prior(
+    rows: Rows, prior: Prior, author: Author, *, applies: bool = True
+) -> Decision:
+    """Charge what was spent elsewhere; irreversible.
+
+    Raises:
+        ConfigurationError: If this evidence was charged before, or no part of a
+            divided dataset is named.
+    """
+    if rows.sent:
+        return answer_sent_charge(rows)
+    request = prior.request
+    check_populations(request)
+    terms, opened = list[Term](), list[TermChange]()
+    for policy in (*request.policies, *request.populations):
+        term = find_term(rows, policy, author, applies=applies)
+        if isinstance(term, TermChange):
+            opened.append(term)
+            rows = rows.with_term(term.after, term.term)
+            term = term.term
+        terms.append(term)
+    state: Any = rows
+    gates = [
+        with_parts_near(state, gate, prior.partitions)
+        for gate in gates_of(state, request, terms)
+    ]
+    raises = [Raise(gate, gate.price(prior.cost), late=True) for gate in gates]
+    policies = (*request.policies, *request.populations)
+    return post_raises(
+        rows,
+        raises,
+        prior,
+        author,
+        body={"policy": {term.book: term.facts["policy_hash"] for term in terms}},
+        thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
+        opened=opened,
+        step=request.step,
+        flow=prior.flow,
+    )
+
+
+def post_raises(
+    rows: Rows,
+    raises: Sequence[Raise],
+    command: Amendment | Prior,
+    author: Author,
+    *,
+    body: Mapping[str, Any],
+    thresholds: Mapping[str, Sequence[str]],
+    opened: Sequence[TermChange] = (),
+    **columns: str | None,
+) -> Decision:
+    """Write entries that raise what accounts have settled."""
+    check_evidence(rows, raises)
+    state: Any = rows
+    near = [with_parts_near(state, each.gate) for each in raises]
+    amounts = [each.amount for each in raises]
+    posted = in_windows([*zip(near, amounts, strict=True)])
+    after, postings = dict[str, Account](), dict[str, dict[str, Posting]]()
+    answers, overdrawn = list[Posted](), set[str]()
+    for gate, amount in posted:
+        zero = (0,) * len(amount.amounts)
+        before = rows.account(gate.id) or Account(gate.id, zero, zero)
+        above = gate.overdrawn_by(amount)
+        if above:
+            before = before._replace(overdrawn=1)
+            overdrawn.add(gate.id)
+        after[gate.id] = before.posted(amount.amounts, zero)
+        postings.setdefault(split(gate.id)[0], {})[gate.id] = (amount.amounts, zero)
+        named = gate.rule.named(amount)
+        answers.append(Posted(account=gate.id, amount=named, overdrawn=above))
+    alerts, after = raise_alerts(rows, after, thresholds)
+    decision = Decision(answer=tuple(answers), accounts=after)
+    for term in opened:
+        write_term(decision, term, author, command.command)
+    for name, changes in postings.items():
+        raised = {a.account: a.threshold for a in alerts if a.dataset == name}
+        facts = without_empty(
+            alerts=raised,
+            evidence=command.evidence,
+            overdrawn=sorted(overdrawn & changes.keys()),
+        )
+        stated = {"reason": command.reason, "cost": described(command.cost)}
+        entry = decision.append(
+            rows.book(name),
+            "adjust",
+            author,
+            command.command,
+            postings=changes,
+            body={**author.facts, **body, **stated, **facts},
+            **columns,
+        )
+        for root in roots_of(changes) if command.evidence else ():
+            dataset, term_number = split(root)[:2]
+            evidence = Evidence(
+                dataset, term_number, str(command.evidence), entry.number
+            )
+            decision.change("insert_evidence", evidence)
+    return decision
+
+
+def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
+    """Refuse an evidence that was charged in the same term before.
+
+    Raises:
+        ConfigurationError: If it was.
+    """
+    terms = {split(root)[:2] for root in roots_of(each.gate.id for each in raises)}
+    for before in rows.evidence:
+        if (before.dataset, before.term) in terms:
+            msg = (
+                "this evidence was charged in the same term before, by entry "
+                f"{before.number}: a second time would charge the same spending "
+                "twice. Other spending needs a file of its own that proves it."
+            )
+            raise ConfigurationError(msg)
+
+
+def answer_sent_charge(rows: Rows) -> Decision:
+    """Answer a charge by hand that was sent before, from its entries."""
+    answers = []
+    for entry in (entry for entry in rows.sent if entry.kind == "adjust"):
+        overdrawn = json.loads(entry.body).get("overdrawn", ())
+        for name, (settled, _) in json.loads(entry.postings).items():
+            rule = find_gate(rows, name).rule
+            named = rule.named(Tally(tuple(settled)))
+            answers.append(
+                Posted(account=name, amount=named, overdrawn=name in overdrawn)
+            )
+    return Decision(answer=tuple(answers), earlier=name_entries(rows))

@@ -1,0 +1,140 @@
+"""A decision: an answer, changes of rows, and entries of journals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import neg
+from typing import Any, Protocol
+
+from dpflow.ledger.account_ids import Amounts
+from dpflow.ledger.canonical import canonical
+from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting
+
+
+class Row(Protocol):
+    """A row of a table."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the columns by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who sends a command, and when.
+
+    Attributes:
+        at: The time, a label.
+        writer: User and host, or the login of the database.
+        login: The PostgreSQL login; None on SQLite.
+        facts: User and code version, for the journal.
+    """
+
+    at: str
+    writer: str
+    login: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Decision:
+    """An answer, with what the transaction writes.
+
+    Attributes:
+        answer: The answer; an error is raised after it was written.
+        changes: Statements with the rows that they write.
+        entries: New entries, in order, each with its dataset's row after it, and the
+            statement that writes this row.
+        datasets: The newest row of each dataset that an entry was appended to.
+        accounts: The newest row of each account that was changed.
+        earlier: Entries of an earlier sending of the same command, for the witness.
+    """
+
+    answer: Any = None
+    changes: list[tuple[str, Row]] = field(default_factory=list)
+    entries: list[tuple[Entry, Dataset, str]] = field(default_factory=list)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    earlier: tuple[tuple[str, int, str], ...] = ()
+
+    def change(self, statement: str, row: Row) -> None:
+        """Write a row."""
+        self.changes.append((statement, row))
+
+    def update_account(self, account: Account) -> None:
+        """Write a row of an account."""
+        self.accounts[account.id] = account
+
+    def append(
+        self,
+        dataset: Dataset,
+        kind: str,
+        author: Author,
+        command: str,
+        *,
+        postings: Mapping[str, Posting] | None = None,
+        body: Mapping[str, Any] | None = None,
+        **columns: str | None,
+    ) -> Entry:
+        """Append an entry to the journal of a dataset.
+
+        Args:
+            dataset: The row before, with what the entry changes in it.
+            kind: Kind of the entry.
+            author: Who sends the command.
+            command: Id of the command.
+            postings: Changes of accounts.
+            body: Further facts.
+            **columns: `charge`, `step`, `flow` and `run`.
+        """
+        before = self.datasets.get(dataset.name)
+        if before is not None:
+            dataset = dataset._replace(number=before.number, hash=before.hash)
+        entry = Entry(
+            dataset.name,
+            dataset.number + 1,
+            author.at,
+            author.writer,
+            kind,
+            command,
+            columns.get("charge"),
+            columns.get("step"),
+            columns.get("flow"),
+            columns.get("run"),
+            canonical(postings or {}),
+            canonical(body or {}),
+        ).chained(dataset.hash)
+        after = dataset._replace(number=entry.number, hash=entry.hash)
+        often = kind not in CHANGES_DATASET
+        statement = "advance_dataset" if often else "update_dataset"
+        if kind == "freeze":
+            # A worker may write no more of the row than this.
+            statement = "freeze_dataset"
+        self.entries.append((entry, after, statement))
+        self.datasets[dataset.name] = after
+        return entry
+
+    def number_after(self, dataset: Dataset) -> int:
+        """Return the number of the next entry of a dataset."""
+        return self.datasets.get(dataset.name, dataset).number + 1
+
+    def statements(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the statements that write the decision, in order."""
+        for entry, dataset, statement in self.entries:
+            yield "insert_entry", entry.parameters()
+            yield statement, dataset.parameters()
+        for account in self.accounts.values():
+            yield "put_account", account.parameters()
+        for statement, row in self.changes:
+            yield statement, row.parameters()
+
+
+#: Kinds whose entries change more of the dataset's row than number and hash.
+CHANGES_DATASET = frozenset(
+    {"open", "tighten", "access", "freeze", "unfreeze", "repair"}
+)
+
+
+def negative(amounts: Amounts) -> Amounts:
+    """Return amounts with the other sign."""
+    return (*map(neg, amounts),)

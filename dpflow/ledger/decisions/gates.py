@@ -1,0 +1,441 @@
+"""The accounts that a step is charged to: the gates that must all admit it.
+
+A dataset that is divided has an account for each partition, with the whole budget; a
+step is charged to each partition that it touches. Its population, and the cap of all
+partitions by time, see a person in each of them: the step costs them as a group.
+`rows.asked_for` says which rule and halt a policy means for which account.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from operator import add, le
+from typing import Any, NamedTuple, cast
+
+from dpflow.accounting.costs.base import Cost, Outcome, relations_of
+from dpflow.accounting.rules.groups import group_cost
+from dpflow.accounting.rules.rule import (
+    Filter,
+    Odometer,
+    Rule,
+    ThresholdFilter,
+    price_or_error,
+    priced,
+    solved_thresholds,
+)
+from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.tightening import admits_less
+from dpflow.accounting.rules.windows import part_price
+from dpflow.accounting.solving import before_solving
+from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
+from dpflow.ledger.account_ids import Amounts, Term, split
+from dpflow.ledger.canonical import canonical
+from dpflow.ledger.decisions.pinned_rules import OF_FLOW, asked_for, gate_in, rule_of
+from dpflow.ledger.decisions.windows import Window, window_of
+from dpflow.ledger.requests import Request, by_identity
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Account
+from dpflow.policy import Policy
+from dpflow.policy.population import PREFIX
+from dpflow.policy.reserved import charges_others
+from dpflow.rounding import float_down, float_up, number_from_text
+
+RuleAndHalt = tuple[Rule, Fraction | None]
+
+
+class Gate(NamedTuple):
+    """An account under its rule, which must admit a step.
+
+    Attributes:
+        kind: "dataset", "population", "partition", "flow", "odometer", or "others" for
+            all charges that no reserved share pays.
+        name: Of the flow or partition.
+        partition: The partition that it belongs to; empty if to none.
+        halt: For an odometer, the reading above which it refuses.
+        used: What is settled and held on the account.
+        row: The account; None before its first entry.
+        state: "open", "overdrawn" or "frozen".
+        size: How many privacy units of one person the step can touch here; 0 for an
+            account that only says whether the dataset is open.
+        closed: Whether the policy gives the step's flow no access to the dataset.
+        window: Of a part of windows, its place; `size` is then the most parts of the
+            step in one window that contains it.
+        rest: What other parts of its fullest window use, with those of the same step.
+    """
+
+    id: str
+    dataset: str
+    kind: str
+    name: str
+    partition: str
+    rule: Rule
+    halt: Fraction | None
+    used: Tally
+    row: Account | None = None
+    state: str = "open"
+    size: int = 1
+    closed: bool = False
+    window: Window | None = None
+    rest: Tally | None = None
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """Dataset and flow of a part: accounts of one family share windows."""
+        return self.dataset, self.name if self.kind == "flow" else ""
+
+    @property
+    def total(self) -> Tally:
+        """What is compared with the threshold: the account, or its fullest window."""
+        return self.used if self.rest is None else self.used + self.rest
+
+    def price(
+        self, cost: Cost, used: Tally | None = None, outcome: Outcome | None = None
+    ) -> Tally:
+        """Return the price of a step on the account, rounded up.
+
+        Args:
+            cost: Of the step.
+            used: What is settled and held when it asks. Default: what is now.
+            outcome: Sub-steps that ran, or cell of the mechanism's output. Default: the
+                worst case.
+
+        Raises:
+            UnsupportedCost: If the gate would have to guess. An odometer that halts
+                nothing counts the step as uncovered instead.
+            InvalidCost: If the cost knows no such outcome.
+        """
+        rule, size = self.rule, self.size
+        if size == 0:
+            return rule.zero()
+        if rule.steady:
+            if self.window is not None:
+                return _part_price(rule, cost, size, outcome)
+            return _steady_price(rule, self.halt, cost, size, outcome)
+        used = self.used if used is None else used
+        return _price(rule, self.halt, group_cost(cost, size), used, outcome)
+
+    def admits(self, amount: Tally) -> bool:
+        """Say whether the gate lets a step run that asks for an amount."""
+        is_open = self.state == "open"
+        return is_open and rule_admits(self.rule, self.halt, self.total + amount)
+
+    def uses(self, used: Tally, share: Fraction) -> bool:
+        """Say whether a tally uses a share of what the gate allows."""
+        if not isinstance(self.rule, Filter):
+            rule = cast("Odometer", self.rule)
+            halts = self.halt is not None
+            return halts and rule.read(used) >= _reading_at(rule, self.halt, share)
+        # The quotient, rounded up, in whole numbers: a search for the share is slower.
+        quotients = (-(-a * share.denominator // share.numerator) for a in used.amounts)
+        return not self.rule.admits(Tally(tuple(q + 1 if q else 0 for q in quotients)))
+
+    def used_share(self, used: Tally) -> float | None:
+        """Return which share of what the gate allows a tally uses, rounded up.
+
+        Of an odometer it is how far the reading has moved from where it idles to where
+        it halts. None if the gate refuses nothing.
+        """
+        if isinstance(self.rule, Filter):
+            return self.rule.used_fraction(used)
+        if self.halt is None or not isinstance(self.rule, Odometer):
+            return None
+        reading, idle = self.rule.read(used), Fraction(self.rule.read(self.rule.zero()))
+        # An undefined reading is above every halt.
+        if reading == float("inf") or idle >= self.halt:
+            return float("inf")
+        return float_up(max(Fraction(reading) - idle, Fraction(0)) / (self.halt - idle))
+
+    def left(self) -> Tally | None:
+        """Return what remains of the threshold; None if the theorem has no box."""
+        if not isinstance(self.rule, Filter) or self.rule.limit is None:
+            return None
+        return remainder(self.rule.limit, self.total)
+
+    def overdrawn_by(self, amount: Tally) -> bool:
+        """Say whether an amount that is charged anyway brings usage above a filter."""
+        above = isinstance(self.rule, Filter) and any(amount.amounts)
+        return above and not rule_admits(self.rule, None, self.total + amount)
+
+
+def rule_admits(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
+    """Say whether a rule with its halt admits a total."""
+    if isinstance(rule, Filter):
+        return rule.admits(total)
+    # An undefined reading is infinite, and above every halt.
+    return halt is None or cast("Odometer", rule).read(total) <= float_down(halt)
+
+
+def is_admitted(term: Term | None, account: str, total: Amounts) -> bool:
+    """Return True if the gate of an account admits a total.
+
+    Steps may have been granted up to the thresholds that the term pinned: a later
+    version that solves lower ones grants no more, and finds no fault with these.
+    """
+    gate = term and gate_in(term.facts["gates"], *split(account)[2:4])
+    asked = rule_and_halt(gate)
+    if gate is None or asked is None or rule_admits(*asked, Tally(total)):
+        return asked is not None
+    limits = json.loads(gate["rule"]).get("thresholds")
+    pinned = limits is not None and isinstance(asked[0], ThresholdFilter)
+    return pinned and all(map(le, total, limits))
+
+
+def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:
+    """Return True if a rule with its halt admits no more than another one."""
+    if old is None or new is None:
+        return old is None
+    if isinstance(old[0], Filter) and isinstance(new[0], Filter):
+        return old[0] == new[0] or admits_less(new[0], old[0])
+    lower = old[1] is None or (new[1] is not None and new[1] <= old[1])
+    return old[0] == new[0] and lower
+
+
+def remainder(whole: Tally, drawn: Tally) -> Tally:
+    """Return what remains of a whole, component by component, at least zero."""
+    pairs = zip(whole.amounts, drawn.amounts, strict=True)
+    return Tally(tuple(max(a - b, 0) for a, b in pairs))
+
+
+@by_identity
+def _reading_at(rule: Odometer, halt: Fraction | None, share: Fraction) -> float:
+    """Return what an odometer reads where it uses a share, rounded down."""
+    idle = Fraction(rule.read(rule.zero()))
+    return float_down(idle + share * max((halt or idle) - idle, Fraction(0)))
+
+
+def _price(rule: Rule, halt: Any, cost: Cost, used: Tally, outcome: Any) -> Tally:
+    if isinstance(rule, Odometer) and halt is None:
+        return rule.charge_realised(cost, outcome, used)
+    return rule.price_realised(cost, outcome, used)
+
+
+@by_identity
+def _steady_price(rule: Rule, halt: Any, cost: Cost, size: int, outcome: Any) -> Tally:
+    """Return the price of a rule that does not ask what is used."""
+    return priced(_solved_price(rule, halt, cost, size, outcome))
+
+
+@lru_cache(maxsize=1024)
+def _solved_price(
+    rule: Rule, halt: Any, cost: Cost, size: int, outcome: Any
+) -> Tally | DpflowError:
+    before_solving(lambda: _solved_price(rule, halt, cost, size, outcome))
+    group = (rule, halt, group_cost(cost, size), rule.zero(), outcome)
+    return price_or_error(lambda: _price(*group))
+
+
+@by_identity
+def _part_price(rule: Rule, cost: Cost, size: int, outcome: Any) -> Tally:
+    """Return the amount of a part of windows."""
+    return priced(_solved_part(rule, cost, size, outcome))
+
+
+@lru_cache(maxsize=1024)
+def _solved_part(
+    rule: Rule, cost: Cost, size: int, outcome: Any
+) -> Tally | DpflowError:
+    before_solving(lambda: _solved_part(rule, cost, size, outcome))
+    return price_or_error(lambda: part_price(rule, cost, size, outcome))
+
+
+# The gates of a term
+
+
+def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule and halt of every gate of a copy, with solved thresholds.
+
+    By "dataset", "partition", "population", "odometer" for flows that are not named,
+    "others" where shares are reserved, "flow/NAME" and "odometer/NAME" for named flows.
+    """
+    places = ["dataset", "partition", "population", "odometer"]
+    places += ["others"] if "others" in pinned else []
+    places += [f"{kind}/{name}" for name in pinned["flows"] for kind in OF_FLOW]
+    return {place: _gate_text(pinned, place) for place in places}
+
+
+def _gate_text(pinned: Mapping[str, Any], place: str) -> dict[str, Any] | None:
+    kind, _, name = place.partition("/")
+    asked = asked_for(pinned, kind, name)
+    if asked is None:
+        return None
+    rule = rule_of(canonical(asked[0]))
+    numbers: dict[str, Any] = {"role": asked[0]["role"], **rule.parameters()}
+    thresholds = solved_thresholds(rule) if isinstance(rule, Filter) else None
+    if thresholds is not None:
+        numbers["thresholds"] = thresholds
+    return {"rule": canonical(numbers), "halt": asked[1]}
+
+
+def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
+    """Return the gate that a first charge would meet, of no ledger yet.
+
+    Args:
+        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        kind: As of a gate.
+        name: Of the flow or partition.
+
+    Returns:
+        None if the policy asks for no such gate.
+    """
+    asked = asked_for(pinned, kind, name)
+    if asked is None:
+        return None
+    rule, dataset = rule_of(canonical(asked[0])), str(pinned["dataset"])
+    return Gate("", dataset, kind, name, "", rule, _halt(asked[1]), rule.zero())
+
+
+def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
+    """Return the gates that a policy names, each as if nothing was charged to it."""
+    population = str(pinned["dataset"]).startswith(PREFIX)
+    places = [("population" if population else "dataset", "")]
+    if "partition" in pinned:
+        whole = places if "whole" in pinned else []
+        places = [("partition", f"each {pinned['partition']['by']}"), *whole]
+    if "others" in pinned:
+        places.append(("others", ""))
+    places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    gates = (announced_gate(pinned, *place) for place in places)
+    return [gate for gate in gates if gate is not None]
+
+
+def rule_and_halt(pinned: Mapping[str, Any] | None) -> RuleAndHalt | None:
+    """Return the rule and halt that a term pins for a gate; None if for no gate."""
+    if pinned is None:
+        return None
+    return rule_of(pinned["rule"]), _halt(pinned["halt"])
+
+
+@lru_cache(maxsize=512)
+def _halt(text: str | None) -> Fraction | None:
+    return None if text is None else number_from_text(text)
+
+
+def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
+    """Say whether a flow may use the dataset of a policy at all."""
+    return flow in pinned["flows"] or pinned["other_flows"] == "allow"
+
+
+def account_state(rows: Rows, book: str, row: Account | None) -> str:
+    """Return "open", "overdrawn" or "frozen": a freeze hides an overdraft."""
+    if rows.book(book).frozen is not None:
+        return "frozen"
+    return "overdrawn" if row is not None and row.overdrawn else "open"
+
+
+def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
+    """Return the gate of an account; None if the ledger has no such term or gate."""
+    book, number, kind, name, partition = split(account)
+    term = rows.term(book, number)
+    gate = term and rule_and_halt(gate_in(term.facts["gates"], kind, name))
+    if gate is None:
+        return None
+    (rule, halt), row = gate, rows.account(account)
+    used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
+    standing = account_state(rows, book, row)
+    window = window_of(term.facts["pinned"], partition) if term else None
+    start = Gate(account, book, kind, name, partition, rule, halt, used, row, standing)
+    return start._replace(size=size, window=window)
+
+
+# The gates of a step
+
+
+def accounts_of(policy: Policy, request: Request, number: int) -> Iterator[str]:
+    """Yield the ids of a step's accounts of a dataset or population, in a term."""
+    whole, book = f"{policy.dataset}#{number}", f"{policy.dataset}#"
+    yield whole
+    shares = any(share.reserved for share in policy.flows.values())
+    parts = [""] if policy.partition is None else request.partitions
+    for prefix in (name and f"/partition/{name}" for name in parts):
+        if prefix:
+            # Terms share the parts of windows.
+            yield f"{book if policy.window else whole}{prefix}"
+        elif shares:
+            yield f"{whole}/others"
+        if request.flow:
+            yield from (f"{whole}{prefix}/{kind}/{request.flow}" for kind in OF_FLOW)
+
+
+def gates_of(rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:
+    """Return every gate that must admit a request.
+
+    Args:
+        rows: Rows with the accounts of these terms.
+        request: The step.
+        terms: Of its datasets and populations, in their order.
+
+    Raises:
+        ConfigurationError: If the request names no partition of a divided dataset, or
+            one that cannot be, or some where no dataset is divided; or if its datasets
+            are divided by different things.
+        UnsupportedCost: If its price does not hold under a dataset's relation.
+    """
+    _check_partitions(request)
+    for term in terms:
+        check_holds(request.cost, term.book, term.facts["pinned"]["relation"])
+    gates: list[Gate] = []
+    parts, policies = len(request.partitions), request.policies
+    for term, policy in zip(terms, policies, strict=False):
+        pinned = term.facts["pinned"]
+        closed = not covers_flow(pinned, request.flow)
+        skipped = [*(OF_FLOW if closed else ())]
+        skipped += [] if charges_others(pinned, request.flow) else ["others"]
+        # The cap of all parts by time; else the account only says what is open.
+        size = 1 if policy.partition is None else parts * ("whole" in pinned)
+        for name in accounts_of(policy, request, term.number):
+            gate = gate_at(rows, name)
+            if gate is None or gate.kind in skipped:
+                continue
+            if name == term.whole:
+                gate = gate._replace(size=size, closed=closed)
+            gates.append(gate)
+    for term in terms[len(policies) :]:
+        members = [p.partition for p in policies if population_of(p) == term.book]
+        # A person can be in each part by time.
+        size = sum(parts if part and part.by_time else 1 for part in members)
+        gate = gate_at(rows, term.whole, size)
+        gates += [] if gate is None else [gate]
+    return gates
+
+
+@by_identity
+def check_holds(cost: Cost, dataset: str, relation: str) -> None:
+    """Refuse a cost whose price does not hold under a relation.
+
+    Raises:
+        UnsupportedCost: If it is priced for another one.
+    """
+    allowed = relations_of(cost)
+    if relation not in allowed:
+        holds = " and ".join(allowed) or "no relation"
+        msg = (
+            f"{cost!r} is priced for {holds}, but the policy of dataset {dataset!r} "
+            f"says {relation}. Declare a cost that holds for that relation."
+        )
+        raise UnsupportedCost(msg, mechanism=cost.mechanism)
+
+
+def _check_partitions(request: Request) -> None:
+    """Refuse partitions that do not fit the division of a step's datasets."""
+    divided = {p.dataset: p.partition for p in request.policies if p.partition}
+    kinds = {partition.by for partition in divided.values()}
+    if len(kinds) > 1 or bool(kinds) != bool(request.partitions):
+        said = ", ".join(f"{name!r} by {part.by}" for name, part in divided.items())
+        msg = (
+            f"step {request.step!r} names the parts {request.partitions!r:.80}, and "
+            f"its divided datasets are: {said or 'none'}. Name parts where datasets "
+            'are divided, and only there: partitions="{week}". Read datasets that are '
+            "divided by different things in steps of their own."
+        )
+        raise ConfigurationError(msg)
+    for dataset, partition in divided.items():
+        for name in request.partitions:
+            partition.check_name(name, dataset)
+
+
+def population_of(policy: Policy) -> str | None:
+    """Return the book of the population that a dataset belongs to."""
+    return None if policy.population is None else f"population/{policy.population}"

@@ -1,0 +1,105 @@
+"""Payments: the people of an account were charged for a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dpflow.accounting.rules.rule import Rule
+from dpflow.exceptions import ReservationConflict
+from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.freezes import name_entries
+from dpflow.ledger.decisions.gates import gate_at
+from dpflow.ledger.decisions.settlement import refuse_end
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import PeopleStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payment:
+    """Note that the people of an account were charged for a step.
+
+    Attributes:
+        account: Account of the dataset.
+        command: Id of the command.
+        before: Charge of the newest step so far; None before the first one.
+    """
+
+    account: str
+    command: str
+    before: str | None
+
+
+class Payer(NamedTuple):
+    """A charge that pays for the people of its dataset.
+
+    Attributes:
+        account: Account of the dataset.
+        rule: Rule of the account; None if its term is lost.
+        amount: Amount of the charge on the account.
+        is_void: True if the charge was given back.
+        store: Charges of the account's store of people; None before the first step.
+    """
+
+    account: str
+    rule: Rule | None
+    amount: Amounts
+    is_void: bool
+    store: PeopleStore | None
+
+
+def find_payer(rows: Rows) -> Payer:
+    """Return the charge of the rows as the payer of its people."""
+    charge = rows.charge
+    assert charge is not None
+    name = next(name for name in charge.amounts if split(name)[2] == "dataset")
+    gate = gate_at(rows, name)
+    return Payer(
+        account=name,
+        rule=None if gate is None else gate.rule,
+        amount=charge.amounts[name].amount,
+        is_void=charge.state == "void",
+        store=rows.people.get(name),
+    )
+
+
+def decide_payment(rows: Rows, payment: Payment, author: Author) -> Decision:
+    """Note the step, unless another copy of the store was used since.
+
+    Raises:
+        ReservationConflict: If it was used, or the charge is not open.
+    """
+    charge, account = rows.charge, payment.account
+    assert charge is not None
+    if rows.sent:
+        return Decision(earlier=name_entries(rows))
+    store = rows.people.get(account)
+    newest = None if store is None else store.newest
+    if newest != payment.before:
+        msg = (
+            f"another copy of the store of {account} is in use, and went on "
+            "to another step. The step drew no noise. Remove this copy."
+        )
+        raise ReservationConflict(msg, reservation=charge.id)
+    if charge.state != "open":
+        raise refuse_end(charge, f"is {charge.state} already")
+    held = charge.amounts.get(account)
+    # The first step makes the store, which its charge pays.
+    if held is None or (store is None and not any(held.amount)):
+        raise refuse_end(charge, f"did not pay for the people of {account!r}")
+    first = charge.id if store is None else store.first
+    decision = Decision()
+    decision.change("put_people_store", PeopleStore(account, first, charge.id))
+    decision.append(
+        rows.book(split(account)[0]),
+        "pay",
+        author,
+        payment.command,
+        body={"people": account},
+        charge=charge.id,
+        step=charge.step,
+        flow=charge.flow,
+        run=charge.run,
+    )
+    return decision

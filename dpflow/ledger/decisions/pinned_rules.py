@@ -1,0 +1,64 @@
+"""Rules of accounts, as the term of a dataset pins them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.rules.rule import Rule, lower_thresholds
+from dpflow.accounting.solving import before_solving
+
+#: Kinds of gates that a flow adds, in the order of their decisions.
+OF_FLOW = ("flow", "odometer")
+
+
+def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
+    """Return what a term says of an account's gate; None if it asks for none."""
+    place = f"{kind}/{name}" if kind in OF_FLOW else kind
+    if place not in gates and kind == "odometer":
+        place = kind
+    return gates.get(place)
+
+
+#: The numbers of a gate's rule, with its role, and where it halts.
+Asked = tuple[Mapping[str, Any], str | None]
+
+
+def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
+    """Return the rule and halt that a copy asks for; None if it asks for no gate.
+
+    The one place that says which rule a policy means for which account.
+    """
+    share = pinned["flows"].get(name, {}) if kind in OF_FLOW else {}
+    if kind == "odometer":
+        numbers = share.get("odometer", pinned["odometer"])
+        halt = share.get("halt_at_epsilon")
+        return None if numbers is None else ({"role": "odometer", **numbers}, halt)
+    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    if kind == "others":
+        numbers = pinned.get("others")
+    if kind == "dataset":
+        # All partitions by time together have a cap of their own, if any.
+        numbers = pinned.get("whole") or numbers
+    return None if numbers is None else ({"role": "filter", **numbers}, None)
+
+
+@lru_cache(maxsize=512)
+def rule_of(text: str) -> Rule:
+    """Make a rule from its pinned text.
+
+    A threshold is the pinned or the newly solved one, whichever is lower: a later
+    solver cannot raise what a term was opened with.
+    """
+    before_solving(lambda: rule_of(text))
+    pinned = json.loads(text)
+    thresholds = pinned.pop("thresholds", None)
+    if pinned.pop("role") != "filter":
+        return make_odometer(**pinned)
+    rule = make_filter(**pinned)
+    if thresholds is not None:
+        lower_thresholds(rule, thresholds)
+    return rule

@@ -1,0 +1,356 @@
+"""Applying a policy's file: three ways lead from the ledger's copy to its content.
+
+Nothing was charged under the copy: it is replaced. All changes are tighter: the
+accounts keep their tallies and get lower limits. Anything else needs a new term with
+tallies of its own; terms add up by basic composition, each with the budget that it was
+opened with, to at most the lifetime.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dpflow.exceptions import (
+    InvalidCost,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger.account_ids import term_of
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.freezes import name_entries, name_lost_term
+from dpflow.ledger.decisions.gates import (
+    announced_gate,
+    is_admitted,
+    is_tighter,
+    rule_and_halt,
+)
+from dpflow.ledger.decisions.lifetimes import TermView, lifetime_error, term_views
+from dpflow.ledger.decisions.terms import (
+    TermChange,
+    agrees,
+    claim_source,
+    is_behind,
+    open_term,
+    opened_as,
+    pin_term,
+    pinned,
+    write_term,
+)
+from dpflow.ledger.decisions.windows import continuation_problem, used_of, window_total
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Term
+from dpflow.policy import Policy
+from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
+from dpflow.policy.reserved import reserved_flows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What applying a policy would do, or did.
+
+    Attributes:
+        action: "nothing", "open", "replace", "tighten", or "new term", which `apply`
+            opens only if the command says so.
+        term: Number of the term that governs; 0 if nothing was applied yet.
+        changes: Each field that differs, judged.
+        terms: The terms so far, or with the one that was opened.
+        why: Why a policy that is tighter nevertheless needs a new term.
+        obstacle: Reason of a freeze or of the lifetime to refuse it; empty if none.
+        closed: Accounts that admit nothing more, for their usage is above the new
+            limit.
+    """
+
+    dataset: str
+    action: str
+    term: int
+    changes: tuple[Change, ...]
+    terms: tuple[TermView, ...]
+    why: str = ""
+    obstacle: str = ""
+    closed: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | Literal["same"]:
+        """What all changes together do to the guarantee."""
+        return overall(self.changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """Make a policy the ledger's own copy, which governs from then on.
+
+    Attributes:
+        policy: The file.
+        command: Id of the command.
+        reason: Why; a new term needs one.
+        new_term: Open a term with tallies of its own.
+        raise_lifetime: Raise the lifetime; its promise ends then.
+    """
+
+    policy: Policy
+    command: str
+    reason: str = ""
+    new_term: bool = False
+    raise_lifetime: bool = False
+
+
+def propose_application(rows: Rows, policy: Policy) -> Proposal:
+    """Return what applying a policy would do."""
+    forgotten = rows.forgotten
+    term, book = rows.newest(policy.dataset), rows.book(policy.dataset)
+    terms = term_views(rows, policy.dataset, forgotten)
+    changes: tuple[Change, ...] = ()
+    action, why = "open", ""
+    if term is not None:
+        same = agrees(term, policy)
+        action = "new term" if terms[-1].charged else "replace"
+        copy = policy.declared() if same else term.facts["declared"]
+        copy = {**copy, "about": term.facts["about"]}
+        changes = judge(copy, policy.described(), charged_flows={*book.flows})
+        if same:
+            action = "tighten" if changes else "nothing"
+        elif action == "new term" and overall(changes) in ("tighter", "neutral"):
+            try:
+                pins = tightened_pins(term.facts["pinned"], policy)
+                _check_reserved(rows, term, pins)
+                action = "tighten"
+            except InvalidCost as error:
+                why = error.message
+    obstacle = _obstacle(rows, policy, terms, action, forgotten)
+    return Proposal(
+        dataset=policy.dataset,
+        action=action,
+        term=book.term,
+        changes=changes,
+        terms=terms,
+        why=why,
+        obstacle="" if obstacle is None else obstacle.message,
+    )
+
+
+def _obstacle(
+    rows: Rows,
+    policy: Policy,
+    terms: Sequence[TermView],
+    action: str,
+    forgotten: Sequence[str],
+    *,
+    raises: bool = False,
+) -> PolicyNotApplied | None:
+    """Return the error of a freeze or of the lifetime, if one forbids an action."""
+    if action == "nothing":
+        return None
+    opens, dataset = action != "tighten", policy.dataset
+    if opens and rows.book(dataset).frozen is not None:
+        msg = (
+            f"dataset {dataset!r} is frozen, and opens no term. Run `dpflow unfreeze "
+            f"{dataset}` first."
+        )
+        return PolicyNotApplied(msg, dataset=dataset)
+    pins = pinned(policy)
+    if opens and (why := continuation_problem(rows, dataset, pins, forgotten)):
+        msg = f"dataset {dataset!r} opens no such term: {why}"
+        return PolicyNotApplied(msg, dataset=dataset)
+    new = opened_as(policy, len(terms) + 1)
+    return lifetime_error(dataset, terms, new, opens=opens, raises=raises)
+
+
+def _check_reserved(rows: Rows, term: Term, pins: Mapping[str, Any]) -> None:
+    """Refuse reserved shares that accounts of a charged term already exceed.
+
+    Raises:
+        InvalidCost: If an account is above its new threshold: a share that stays
+            reserved would not be free any more.
+    """
+    shares = [("flow", flow) for flow in reserved_flows(pins)]
+    for kind, name in [("others", ""), *shares]:
+        gate = announced_gate(pins, kind, name)
+        row = rows.account("/".join(filter(None, (term.whole, kind, name))))
+        if gate and row and not gate.admits(used_of(row)):
+            whose = f"flow {name!r}" if name else "the flows without a reserved share"
+            msg = f"{whose} used more in this term than the file leaves to them."
+            raise InvalidCost(msg, name="reserved", value=name)
+
+
+def decide_application(
+    rows: Rows, application: Application, author: Author
+) -> Decision:
+    """Make a policy the ledger's own copy, which governs from then on.
+
+    Raises:
+        PolicyChanged: If only a new term can hold it, and the command opens none.
+        PolicyNotApplied: If the lifetime or a freeze forbids it.
+        ConfigurationError: If another dataset has its source.
+    """
+    policy = application.policy
+    proposal = propose_application(rows, policy)
+    if rows.sent:
+        stated = json.loads(rows.sent[0].body)
+        answer = replace(
+            proposal, action=stated["action"], closed=tuple(stated["closed"])
+        )
+        return Decision(answer=answer, earlier=name_entries(rows))
+    lost = name_lost_term(rows, policy.dataset)
+    if lost:
+        check_wanted_after_loss(application, lost)
+        # A dataset that lost a term is frozen until another one is open.
+        thawed = rows.book(policy.dataset)._replace(frozen=None)
+        state: Any = replace(rows, datasets={**rows.datasets, thawed.name: thawed})
+        action = "new term"
+    else:
+        action, state = find_action(rows, application, proposal), rows
+    error = _obstacle(
+        state,
+        policy,
+        proposal.terms,
+        action,
+        rows.forgotten,
+        raises=application.raise_lifetime,
+    )
+    if error is not None:
+        raise error
+    changes = [change.line for change in proposal.changes]
+    decision, closed = Decision(), tuple[str, ...]()
+    if action == "tighten":
+        change = tighten_term(rows, application, changes)
+        closed = tuple(find_closed(rows, change.term))
+        change.body["closed"] = [*closed]
+        write_term(decision, change, author, application.command)
+        rows = rows.with_term(change.after, change.term)
+    elif action != "nothing":
+        change = open_applied(rows, application, author, changes, action)
+        write_term(decision, change, author, application.command)
+        rows = rows.with_term(change.after, change.term)
+    state = rows
+    decision.answer = replace(
+        proposal,
+        action=action,
+        term=rows.book(policy.dataset).term,
+        terms=term_views(state, policy.dataset),
+        closed=closed,
+    )
+    return decision
+
+
+def check_wanted_after_loss(application: Application, lost: int) -> None:
+    """Refuse to go on behind a lost term without the words for it.
+
+    Raises:
+        PolicyNotApplied: If the command does not open a term and raise the lifetime.
+    """
+    dataset, reason = application.policy.dataset, application.reason.strip()
+    if not (application.new_term and application.raise_lifetime and reason):
+        msg = (
+            f"the ledger lost term {lost} of dataset {dataset!r}, so that its terms "
+            f"cannot be added up. Run `dpflow policy apply {dataset} --new-term "
+            "--raise-lifetime --reason TEXT`: the promise for all terms ends with it."
+        )
+        raise PolicyNotApplied(msg, dataset=dataset)
+
+
+def find_action(rows: Rows, application: Application, proposal: Proposal) -> str:
+    """Return how a policy is applied.
+
+    Raises:
+        PolicyChanged: If only a new term can hold it, and the command opens none.
+        PolicyNotApplied: If a new term has no reason.
+    """
+    state: Any = rows
+    newest, terms = rows.newest(proposal.dataset), proposal.terms
+    behind = newest is not None and is_behind(state, newest)
+    action = proposal.action
+    if application.new_term and (behind or (terms and terms[-1].charged)):
+        action = "new term"
+    if action != "new term":
+        return action
+    how = f"`dpflow policy apply {proposal.dataset} --new-term --reason TEXT`"
+    if application.new_term and not application.reason.strip():
+        msg = f"a new term needs a reason that its journal keeps: {how}"
+        raise PolicyNotApplied(msg, dataset=proposal.dataset)
+    if not application.new_term:
+        judgements = "; ".join(f"{c.line} ({c.verdict})" for c in proposal.changes)
+        rest = f", or open a new term with {how}; the terms so far stay charged."
+        if proposal.obstacle:
+            rest = f". A new term would be refused as well: {proposal.obstacle}"
+        msg = (
+            f"the policy of dataset {proposal.dataset!r} cannot be applied in "
+            f"place: {judgements}. {proposal.why}{' ' if proposal.why else ''}Undo "
+            f"each edit that is not tighter{rest}"
+        )
+        lines = [change.line for change in proposal.changes]
+        raise PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
+    return action
+
+
+def open_applied(
+    rows: Rows,
+    application: Application,
+    author: Author,
+    changes: Sequence[str],
+    action: str,
+) -> TermChange:
+    """Return the term that a person opens."""
+    body: dict[str, Any] = {"changes": [*changes], "action": action, "closed": []}
+    if application.raise_lifetime:
+        body["raises"] = True
+    if rows.forgotten:
+        body["forgotten"] = [*rows.forgotten]
+    reason = application.reason or "the policy was applied"
+    return open_term(rows, application.policy, author, reason, **body)
+
+
+def tighten_term(
+    rows: Rows, application: Application, changes: Sequence[str]
+) -> TermChange:
+    """Return the newest term with lower gates.
+
+    Raises:
+        LedgerCorrupt: If a gate would be loosened: the file was judged wrongly.
+    """
+    policy = application.policy
+    before = rows.newest(policy.dataset)
+    assert before is not None
+    pins, reason = before.facts["pinned"], "free texts were changed"
+    if not agrees(before, policy):
+        pins, reason = tightened_pins(pins, policy), "a tighter policy was applied"
+    facts = {**before.facts, "pinned": pins}
+    term = pin_term(rows, policy, facts, revision=before.entry + 1)
+    check_tighter(before, term)
+    body = {
+        "reason": application.reason or reason,
+        "changes": [*changes],
+        "action": "tighten",
+        "policy": term.facts["policy_hash"],
+    }
+    dataset = rows.book(policy.dataset)
+    return TermChange("tighten", dataset, term, body, claim_source(rows, policy))
+
+
+def check_tighter(before: Term, after: Term) -> None:
+    """Refuse a term with a gate that admits more than before."""
+    for place, gate in after.facts["gates"].items():
+        old = before.facts["gates"].get(place)
+        # The rest may grow when a reserved share ends.
+        if place not in before.facts["gates"] or place == "others":
+            continue
+        if not is_tighter(rule_and_halt(old), rule_and_halt(gate)):
+            msg = f"gate {place!r} of term {after.number} was loosened in place"
+            raise LedgerCorrupt(msg)
+
+
+def find_closed(rows: Rows, after: Term) -> list[str]:
+    """Return the accounts that admit nothing more after a term was tightened."""
+    state: Any = rows
+    closed = []
+    for row in rows.accounts(after.book):
+        if term_of(row.id) not in (0, after.number):
+            continue
+        account: Any = row
+        used = window_total(state, row.id) or used_of(account)
+        if not is_admitted(after, row.id, used.amounts):
+            closed.append(row.id)
+    return closed

@@ -1,0 +1,414 @@
+"""The decision about one step: replay, wait, refuse or hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpflow.accounting.rules.tally import Tally
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+)
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.gates import Gate, gates_of
+from dpflow.ledger.decisions.refusals import Refusal, journaled, refusal_error
+from dpflow.ledger.decisions.replays import (
+    answer_sent_charge,
+    answer_sent_refusal,
+    find_release,
+)
+from dpflow.ledger.decisions.suggestions import (
+    first_fitting_part,
+    fitting_factor,
+    in_windows,
+    with_parts_near,
+)
+from dpflow.ledger.decisions.terms import (
+    TermChange,
+    check_populations,
+    find_term,
+    write_term,
+)
+from dpflow.ledger.requests import Granted, Request, by_identity, described
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import (
+    Account,
+    Charge,
+    ChargeDataset,
+    Held,
+    Posting,
+    Release,
+    Run,
+    Term,
+)
+from dpflow.policy import Policy
+from dpflow.rounding import number_text
+
+#: Characters of the postings of an entry.
+MOST_TEXT = 16 * 2**20
+#: So many parts are never too long for an entry.
+_MANY = 1000
+#: Causes of a refusal that no noise and no smaller step changes, and all others.
+_NEVER, _OTHERS = ("frozen", "closed"), ("halted", "overdrawn", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedStep:
+    """A step with its gates and the amount for each account.
+
+    Attributes:
+        request: The step.
+        rows: Rows of the ledger, with the terms that the step opens.
+        terms: Terms of its datasets and populations.
+        opened: Those that the step opens.
+        gates: Each gate.
+        charges: Each account once, with its amount.
+    """
+
+    request: Request
+    rows: Rows
+    terms: Sequence[Term]
+    opened: Sequence[TermChange]
+    gates: Sequence[Gate]
+    charges: Sequence[tuple[Gate, Tally]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A step that gates do not admit; `decide_refusal` finds the words.
+
+    Attributes:
+        step: The priced step.
+        refusals: Gates that do not admit it, the first cause first.
+    """
+
+    step: PricedStep
+    refusals: Sequence[Refusal]
+
+
+def decide_reserve(
+    rows: Rows, request: Request, author: Author, *, applies: bool = True
+) -> Decision | Refused:
+    """Decide whether a step may run.
+
+    A released key replays at no cost, whatever the budget. A key that another step is
+    drawing waits. Only then is each gate consulted.
+
+    Args:
+        rows: Rows of the ledger.
+        request: The step.
+        author: Who asks.
+        applies: Whether a step may open the first term of its policy.
+
+    Raises:
+        DpflowError: For a request that cannot be decided.
+    """
+    if rows.charge is not None:
+        return answer_sent_charge(rows, rows.charge, request)
+    for entry in rows.sent:
+        # A refusal of several datasets has its words in one entry.
+        if entry.kind == "refuse" and "refusal" in json.loads(entry.body):
+            return answer_sent_refusal(entry, request)
+    earlier = find_release(rows, request)
+    if earlier is not None:
+        return Decision(answer=earlier)
+    step = price_step(rows, request, author, applies=applies)
+    refusals = find_refusals(step, request)
+    if refusals:
+        return Refused(step=step, refusals=refusals)
+    return grant(step, request, author)
+
+
+# Gates
+
+
+def price_step(
+    rows: Rows, request: Request, author: Author, *, applies: bool
+) -> PricedStep:
+    """Find every account that a step is charged to, and price the step there."""
+    check_populations(request)
+    terms, opened = list[Term](), list[TermChange]()
+    for policy in (*request.policies, *request.populations):
+        term = find_term(rows, policy, author, applies=applies)
+        if isinstance(term, TermChange):
+            opened.append(term)
+            rows = rows.with_term(term.after, term.term)
+            term = term.term
+        terms.append(term)
+    state: Any = rows
+    gates = [
+        with_parts_near(state, gate, request.partitions)
+        for gate in gates_of(state, request, terms)
+    ]
+    charges = in_windows([(gate, gate.price(request.cost)) for gate in gates])
+    return PricedStep(
+        request=request,
+        rows=rows,
+        terms=terms,
+        opened=opened,
+        gates=gates,
+        charges=charges,
+    )
+
+
+def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
+    """Return the gates that do not admit a step, the first cause first."""
+    run, causes = request.flow_run, (*_NEVER, *_OTHERS)
+    halted = {
+        account
+        for (name, _), row in step.rows.runs.items()
+        if name == run
+        for account in row.halted
+    }
+    closed = {gate.id for gate in step.gates if gate.closed}
+    refusals = []
+    for gate, amount in step.charges:
+        if gate.state == "frozen":
+            cause = "frozen"
+        elif gate.id in closed:
+            cause = "closed"
+        elif gate.id in halted:
+            cause = "halted"
+        elif not gate.admits(amount):
+            cause = "full" if gate.state == "open" else gate.state
+        else:
+            continue
+        refusals.append(Refusal(gate, amount, cause))
+    return sorted(refusals, key=lambda r: min(causes.index(r.cause), len(_NEVER)))
+
+
+# Refusing
+
+
+def decide_refusal(
+    rows: Rows, request: Request, refused: Refused, author: Author
+) -> Decision:
+    """Refuse a step, with an entry.
+
+    Args:
+        rows: Rows of the ledger, with the amounts of earlier charges of the step.
+        request: The step.
+        refused: The gates that do not admit it.
+        author: Who asks.
+    """
+    step, refusals = refused.step, refused.refusals
+    error = build_refusal(step, request, refusals, rows.earlier_amounts)
+    decision = Decision(answer=error)
+    for opened in step.opened:
+        write_term(decision, opened, author, request.reservation)
+    # An odometer halts the flow run even where another gate refused first; a frozen
+    # one says nothing about the run.
+    halts = [
+        refusal.gate.id
+        for refusal in refusals
+        if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
+    ]
+    first = refusals[0].gate.id
+    runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
+    body = {
+        **author.facts,
+        **describe_request(step, request),
+        **journaled(error),
+        "account": first,
+        "accounts": [*dict.fromkeys((first, *halts))],
+        **without_empty(halts=halts, runs=runs),
+    }
+    by_dataset: dict[str, list[str]] = {split(first)[0]: []}
+    for account in halts:
+        by_dataset.setdefault(split(account)[0], []).append(account)
+    for place, (name, halted) in enumerate(by_dataset.items()):
+        short = {"account": first, "halts": halted, "refused_in": split(first)[0]}
+        decision.append(
+            step.rows.book(name),
+            "refuse",
+            author,
+            request.reservation,
+            body=short if place else body,
+            charge=request.reservation,
+            step=request.step,
+            flow=request.flow,
+            run=request.flow_run,
+        )
+        for run in runs:
+            row = step.rows.runs.get((run, name)) or Run(run, name, request.flow)
+            gates = [*row.halted, *(halted if run == request.flow_run else ())]
+            row = row._replace(
+                refusals=row.refusals + (place == 0),
+                halted=tuple(dict.fromkeys(gates)),
+            )
+            decision.change("put_run", row)
+    return decision
+
+
+def build_refusal(
+    step: PricedStep,
+    request: Request,
+    refusals: Sequence[Refusal],
+    earlier_amounts: Iterable[Mapping[str, Any]],
+) -> BudgetRefused:
+    """Build the error of the first account that refuses a step."""
+    first = refusals[0]
+    halted = any(refusal.cause == "halted" for refusal in refusals)
+    factor = None
+    if first.cause == "full" and not halted:
+        gates = tuple(gate._replace(row=None, rest=None) for gate, _ in step.charges)
+        factor = fitting_factor(gates, request.cost)
+    # Other gates that refuse admit no later part.
+    by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
+    account = first.gate.id
+    before = any(
+        first.amount.fits_within(Tally(tuple(amounts[account][0])))
+        for amounts in earlier_amounts
+        if account in amounts and any(amounts[account][0])
+    )
+    # A correction is of its own part: a later one is no way out.
+    release = step.rows.release
+    is_kept = release is not None and release.state != "free"
+    corrects = is_kept and release is not None and release.digest is not None
+    exhausted = before and first.cause not in _NEVER
+    return refusal_error(
+        request,
+        first,
+        BudgetExhausted if exhausted else BudgetRefused,
+        frozen=step.rows.book(first.gate.dataset).frozen,
+        halted=halted,
+        factor=factor,
+        again=first_fitting_part(step.charges) if by_windows and not corrects else None,
+    )
+
+
+# Holding
+
+
+def grant(step: PricedStep, request: Request, author: Author) -> Decision:
+    """Hold the step's amount on each gate's account, and claim its release key."""
+    rows, decision = step.rows, Decision()
+    for opened in step.opened:
+        write_term(decision, opened, author, request.reservation)
+    amounts, postings = {}, dict[str, dict[str, Posting]]()
+    for gate, amount in step.charges:
+        zero = (0,) * len(amount.amounts)
+        before = rows.account(gate.id) or Account(gate.id, zero, zero)
+        after = before.posted(zero, amount.amounts)
+        used = None if gate.rule.steady else gate.used.amounts
+        amounts[gate.id] = Held(amount.amounts, after.version, used)
+        decision.update_account(after)
+        dataset = split(gate.id)[0]
+        postings.setdefault(dataset, {})[gate.id] = (zero, amount.amounts)
+    check_length(postings, request)
+    charge = Charge(
+        request.reservation,
+        "open",
+        request.owner,
+        author.login,
+        request.step,
+        request.flow,
+        request.flow_run,
+        request.release_key,
+        {**author.facts, **describe_request(step, request), "accounts": [*amounts]},
+        amounts,
+    )
+    decision.change("insert_charge", charge)
+    write_reserve_entries(decision, rows, charge, postings, author)
+    if request.release_key is not None:
+        release = Release(
+            request.release_key,
+            request.key_text,
+            min(request.datasets),
+            request.step,
+            charge.id,
+            "claimed",
+            arguments=dict(request.arguments) if request.arguments else None,
+        )
+        decision.change("put_release", release)
+    decision.answer = Granted(
+        reservation=charge.id,
+        accounts=tuple(amounts),
+        opened=tuple(term for term in step.terms if rows.account(term.whole) is None),
+    )
+    return decision
+
+
+def write_reserve_entries(
+    decision: Decision,
+    rows: Rows,
+    charge: Charge,
+    postings: Mapping[str, Mapping[str, Posting]],
+    author: Author,
+) -> None:
+    """Append an entry to the journal of each dataset of a charge."""
+    numbers = {name: decision.number_after(rows.book(name)) for name in postings}
+    stated = digest(canonical(charge.request))
+    for name, posted in postings.items():
+        others = [[other, n] for other, n in numbers.items() if other != name]
+        decision.append(
+            rows.book(name),
+            "reserve",
+            author,
+            charge.id,
+            postings=posted,
+            body={"request": stated, **without_empty(**{"with": others})},
+            charge=charge.id,
+            step=charge.step,
+            flow=charge.flow,
+            run=charge.run,
+        )
+        part = ChargeDataset(
+            name, numbers[name], charge.id, None, charge.flow, charge.step
+        )
+        decision.change("insert_charge_dataset", part)
+
+
+def check_length(postings: Mapping[str, Any], request: Request) -> None:
+    """Refuse a step whose entry would be too long.
+
+    Raises:
+        ConfigurationError: If it reads too many parts.
+    """
+    parts = len(request.partitions)
+    length = len(canonical(postings)) if parts > _MANY else 0
+    if length > MOST_TEXT:
+        fit = parts * MOST_TEXT // length
+        msg = (
+            f"step {request.step!r} reads {parts:,} parts, too many for one entry of "
+            f"the journal. Nothing was charged. Read at most {fit:,} parts in a step."
+        )
+        raise ConfigurationError(msg)
+
+
+def describe_request(step: PricedStep, request: Request) -> dict[str, Any]:
+    """Return what the ledger keeps of a request, whatever the answer."""
+    policies = (*request.policies, *request.populations)
+    units = {gate.id: gate.size for gate in step.gates if gate.size != 1}
+    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
+    return {
+        **request.body,
+        "cost": described(request.cost),
+        "datasets": request.datasets,
+        "partitions": list(request.partitions),
+        "policy": {term.book: term.facts["policy_hash"] for term in step.terms},
+        **without_empty(
+            key_text=request.key_text,
+            units=units,
+            arguments=arguments,
+            alerts={p.dataset: alert_thresholds(p) for p in policies},
+        ),
+    }
+
+
+@by_identity
+def alert_thresholds(policy: Policy) -> list[str]:
+    """Return the thresholds of use at which a policy raises alerts."""
+    return [number_text(Fraction(threshold)) for threshold in policy.alerts]
+
+
+def without_empty(**fields: Any) -> dict[str, Any]:
+    """Return the fields that are not empty."""
+    return {name: value for name, value in fields.items() if value}

@@ -1,0 +1,319 @@
+"""Terms: which copy of a policy governs a step, and how the next one opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dpflow.accounting.solving import before_solving
+from dpflow.exceptions import (
+    ConfigurationError,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.decisions.decision import Author, Decision, Row
+from dpflow.ledger.decisions.freezes import name_lost_term
+from dpflow.ledger.decisions.gates import gates_text, population_of
+from dpflow.ledger.decisions.lifetimes import TermView, view_of
+from dpflow.ledger.decisions.pinned_rules import rule_of
+from dpflow.ledger.requests import Request, by_identity
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Dataset, Source, Term, term_parameters
+from dpflow.policy import Policy
+from dpflow.policy.lifetime import promise_of
+from dpflow.policy.pinned import difference_lines
+
+FIRST = "first decision"
+
+
+UNCHARGED = "nothing was charged before"
+
+
+#: Reasons of terms that a step opened; the next file may replace such a term until it
+#: is charged.
+BY_ITSELF = (FIRST, UNCHARGED)
+
+
+def agrees(term: Term, policy: Policy) -> bool:
+    """Say whether a file declares what the ledger has pinned."""
+    if term.facts["declared"] == declared(policy):
+        return True
+    return canonical(term.facts["pinned"]) == canonical(pinned(policy))
+
+
+@by_identity
+def pinned(policy: Policy) -> dict[str, Any]:
+    """Return what a term pins of a file, with solved numbers."""
+    before_solving(lambda: pinned(policy))
+    return policy.pinned()
+
+
+@by_identity
+def declared(policy: Policy) -> dict[str, Any]:
+    """Return what a file declares."""
+    return policy.declared()
+
+
+def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
+    """Return a digest of what the amounts of a dataset mean in a term.
+
+    Amounts of one digest may be posted to a term of an equal one.
+    """
+    some = filter(None, map(gates.get, ("dataset", "partition", "population")))
+    rules = [rule_of(gate["rule"]).currency() for gate in some]
+    return digest(canonical([pins["unit"], pins["relation"], rules]))[:16]
+
+
+def facts_of(policy: Policy) -> dict[str, Any]:
+    """Return what the term of a file is opened with."""
+    pins = pinned(policy)
+    gates = gates_text(pins)
+    promise = promise_of(pins, declared(policy), gates)
+    return {"pinned": pins, "currency": currency_of(pins, gates), **promise}
+
+
+def opened_as(policy: Policy, number: int = 1) -> TermView:
+    """Return a file as a term."""
+    return view_of({"number": number, **facts_of(policy)})
+
+
+def may_be_replaced(rows: Rows, term: Term) -> bool:
+    """Say whether a step with the next file may replace an uncharged term.
+
+    It replaces neither a term that a person applied nor one of a frozen dataset, nor
+    one after a charged term: a repair may charge an older term later.
+    """
+    wholes = (f"{term.book}#{number}" for number in range(term.number, 0, -1))
+    by_itself = term.facts["reason"] in BY_ITSELF
+    is_open = rows.book(term.book).frozen is None
+    return by_itself and is_open and not any(map(rows.account, wholes))
+
+
+def is_behind(rows: Rows, term: Term) -> bool:
+    """Say whether an older term was charged since a step opened this uncharged one."""
+    older = (f"{term.book}#{number}" for number in range(1, term.number))
+    by_itself = term.facts["reason"] in BY_ITSELF
+    is_first = rows.account(term.whole) is None
+    return by_itself and is_first and any(map(rows.account, older))
+
+
+class TermRow(NamedTuple):
+    """A term as a row that is written."""
+
+    term: Term
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the columns by name."""
+        return term_parameters(self.term)
+
+
+class TermChange(NamedTuple):
+    """A term that is opened or tightened.
+
+    Attributes:
+        kind: Kind of the entry: "open", "tighten" or "access".
+        dataset: The dataset's row before.
+        term: The term.
+        body: Body of the entry.
+        source: Statement and row of the source that the term claims.
+    """
+
+    kind: str
+    dataset: Dataset
+    term: Term
+    body: dict[str, Any]
+    source: tuple[str, Row] | None = None
+
+    @property
+    def after(self) -> Dataset:
+        """The dataset's row with the term, before the entry."""
+        return self.dataset._replace(
+            term=self.term.number, revision=self.term.entry, flows=self.flows
+        )
+
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """Flows that were charged in the term."""
+        return () if self.kind == "open" else self.dataset.flows
+
+    @property
+    def is_by_step(self) -> bool:
+        """True if a step opened the term."""
+        return self.kind == "open" and self.term.facts["reason"] in BY_ITSELF
+
+
+def write_term(
+    decision: Decision, change: TermChange, author: Author, command: str
+) -> None:
+    """Write a term with its entry."""
+    if change.source is not None:
+        decision.change(*change.source)
+    decision.change("put_term", TermRow(change.term))
+    body = {**author.facts, **change.body, "term": change.term.facts}
+    decision.append(change.after, change.kind, author, command, body=body)
+
+
+def check_populations(request: Request) -> None:
+    """Refuse a request without the populations of its datasets.
+
+    Raises:
+        ConfigurationError: If populations are missing.
+    """
+    policies = request.policies
+    needed = {population_of(p) for p in policies if p.population is not None}
+    given = {policy.dataset for policy in request.populations}
+    if needed != given:
+        msg = (
+            f"the datasets {', '.join(request.datasets)} belong to the populations "
+            f"{sorted(map(str, needed))}, and the request charges {sorted(given)}"
+        )
+        raise ConfigurationError(msg)
+
+
+def find_term(
+    rows: Rows, policy: Policy, author: Author, *, applies: bool
+) -> Term | TermChange:
+    """Return the term under which a step is decided, or the one that it opens.
+
+    Raises:
+        PolicyChanged: If the file differs from the copy that governs.
+        PolicyNotApplied: If there is no copy, and a person has to apply it; or if a
+            repair charged an older term since a step opened this one.
+    """
+    term = rows.newest(policy.dataset)
+    if term is not None and agrees(term, policy):
+        if is_behind(rows, term):
+            raise _refuse_first_charge(term)
+        return term
+    if term is None and rows.book(policy.dataset).frozen is not None:
+        raise _refuse_frozen(policy)
+    if term is not None and not (applies and may_be_replaced(rows, term)):
+        raise _refuse_changed_policy(term, policy)
+    if not applies:
+        msg = (
+            f"the ledger has not applied the policy of dataset {policy.dataset!r}. An "
+            f"operator has to run `dpflow policy apply {policy.dataset}`. The step did "
+            "not run."
+        )
+        raise PolicyNotApplied(msg, dataset=policy.dataset)
+    return open_term(rows, policy, author, FIRST if term is None else UNCHARGED)
+
+
+def open_term(
+    rows: Rows, policy: Policy, author: Author, reason: str, **body: Any
+) -> TermChange:
+    """Return the next term of a dataset.
+
+    Args:
+        rows: Rows of the ledger.
+        policy: The file.
+        author: Who sends the command.
+        reason: Why.
+        **body: Further facts of the entry, of a person's term.
+    """
+    dataset = rows.book(policy.dataset)
+    # Only a person's term has further facts, and it is never taken for a step's.
+    reason += " (applied)" * (bool(body) and reason in BY_ITSELF)
+    # It goes on behind a term that was lost.
+    newest = max(dataset.term, name_lost_term(rows, dataset.name))
+    facts = {
+        "number": newest + 1,
+        **facts_of(policy),
+        "reason": reason,
+        "at": author.at,
+        "by": author.writer,
+    }
+    term = pin_term(rows, policy, facts, revision=1)
+    body = {**body, "reason": reason, "policy": term.facts["policy_hash"]}
+    return TermChange("open", dataset, term, body, claim_source(rows, policy))
+
+
+def pin_term(
+    rows: Rows, policy: Policy, facts: Mapping[str, Any], *, revision: int
+) -> Term:
+    """Return a term with the copy of a policy's file.
+
+    Args:
+        rows: Rows of the ledger.
+        policy: The file.
+        facts: What its file does not declare: the copy with solved numbers as
+            `pinned`, and gates, which stay where the copy has none.
+        revision: Revision of the term.
+    """
+    check_source(rows, policy)
+    pins = facts["pinned"]
+    whole = {
+        **facts,
+        "declared": declared(policy),
+        "about": dict(policy.about),
+        "policy_hash": digest(canonical(pins)),
+        "gates": {**facts.get("gates", {}), **gates_text(pins)},
+    }
+    return Term(policy.dataset, facts["number"], revision, whole)
+
+
+def claim_source(rows: Rows, policy: Policy) -> tuple[str, Row] | None:
+    """Return the statement and row by which a policy claims its source."""
+    if policy.source is None:
+        return None
+    before = rows.sources.get(policy.source)
+    source = Source(policy.source, policy.dataset, policy.population)
+    if before is None and policy.source in rows.claims:
+        return "insert_source", source
+    if before is None or before.dataset != policy.dataset or before == source:
+        return None
+    return "update_source", source
+
+
+def check_source(rows: Rows, policy: Policy) -> None:
+    """Refuse a term on a source that another dataset of this ledger spends already.
+
+    Under two names the same data would have two budgets. Datasets of one population
+    are capped together.
+
+    Raises:
+        ConfigurationError: If there is one.
+    """
+    claims = {} if policy.source is None else rows.claims.get(policy.source, {})
+    for dataset, population in sorted(claims.items()):
+        together = population and population == policy.population
+        if dataset != policy.dataset and not together:
+            msg = (
+                f"the policy of dataset {policy.dataset!r} names the source "
+                f"{policy.source!r} of {dataset!r}: under two names the same data "
+                f"would have two budgets. Go on with {dataset!r}, or let one "
+                "population cap both. The policy was not applied."
+            )
+            raise ConfigurationError(msg)
+
+
+def _refuse_first_charge(term: Term) -> PolicyNotApplied:
+    """Return the error for a first charge of a term whose lifetime was not checked."""
+    msg = (
+        f"a repair charged an older term of dataset {term.book!r} since a step "
+        f"opened term {term.number}. The step did not run. Run `dpflow policy "
+        f"apply {term.book} --new-term --reason TEXT`, which checks the lifetime."
+    )
+    return PolicyNotApplied(msg, dataset=term.book)
+
+
+def _refuse_frozen(policy: Policy) -> PolicyNotApplied:
+    """Return the error for a first term of a dataset whose terms were lost."""
+    msg = (
+        f"dataset {policy.dataset!r} is frozen, because its terms were lost. The step "
+        f"did not run. Run `dpflow policy apply {policy.dataset} --new-term "
+        "--raise-lifetime --reason TEXT`."
+    )
+    return PolicyNotApplied(msg, dataset=policy.dataset)
+
+
+def _refuse_changed_policy(term: Term, policy: Policy) -> PolicyChanged:
+    differences = difference_lines(term.facts["declared"], policy.declared())
+    msg = (
+        f"the policy of dataset {policy.dataset!r} is not the one that the ledger has "
+        f"applied (term {term.number}): {'; '.join(differences)}. The ledger's copy "
+        f"governs: undo the edit, or see `dpflow policy diff {policy.dataset}`, which "
+        "says what applying it would do. The step did not run."
+    )
+    return PolicyChanged(msg, dataset=policy.dataset, differences=differences)

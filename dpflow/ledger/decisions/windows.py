@@ -1,0 +1,161 @@
+"""Windows: what the parts around a part of a divided dataset have used.
+
+Each part has one account, which the terms of its dataset share. Its gate compares the
+largest sum over consecutive parts with the budget (docs/derivations/ledger.md#windows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from operator import add
+from typing import Any, NamedTuple, cast
+
+from dpflow.accounting import Filter
+from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.tightening import admits_less
+from dpflow.accounting.rules.windows import fullest_window
+from dpflow.interrupts import without_interrupts
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.canonical import canonical
+from dpflow.ledger.decisions.pinned_rules import rule_of
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Account
+from dpflow.periods import part_at, place_of
+from dpflow.policy.windows import window_length
+
+#: Fields in which all terms with windows agree.
+_EQUAL = ("window", "partition", "unit", "relation", "lifetime")
+
+
+class Window(NamedTuple):
+    """The windows that contain a part.
+
+    Attributes:
+        length: Number of parts of a window.
+        place: Of the part in the calendar.
+        used: Amounts of charged parts around it, by place.
+        overdrawn: Places of those that admit nothing more.
+    """
+
+    length: int
+    place: int
+    used: tuple[tuple[int, Tally], ...] = ()
+    overdrawn: tuple[int, ...] = ()
+
+    def among(self, used: Mapping[int, Tally]) -> Window:
+        """Return the same with the amounts of charged parts, by place."""
+        places = range(self.place - self.length + 1, self.place + self.length)
+        near = tuple((place, used[place]) for place in places if place in used)
+        return self._replace(used=near)
+
+    def rest(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
+        """Return what the other parts of the fullest window use.
+
+        Args:
+            own: What the part itself has used.
+            added: What the same step adds, by place.
+        """
+        amounts, zero = dict(self.used), own.times(0)
+        for place, amount in added.items():
+            amounts[place] = amounts.get(place, zero) + amount
+        amounts[self.place] = own
+        return fullest_window(amounts, self.place, self.length) - own
+
+
+def window_of(pinned: Mapping[str, Any], part: str) -> Window | None:
+    """Return the windows of a part; None if the copy of the policy has none."""
+    length = window_length(pinned) if part else 0
+    return Window(length, place_of(part)) if length else None
+
+
+def used_of(row: Account) -> Tally:
+    """Return what is settled and held on an account."""
+    return Tally((*map(add, row.settled, row.held),))
+
+
+def charged_near(rows: Rows, account: str, window: Window, ahead: int = 0) -> Window:
+    """Return the windows of a part with what was charged around it.
+
+    Args:
+        rows: Rows with the accounts of these parts.
+        account: Of the part.
+        window: Its windows.
+        ahead: Number of further parts, after those that share a window with it.
+    """
+    near = accounts_near(account, window.length, ahead)
+    found = [(at, row) for at, name in near if (row := rows.account(name)) is not None]
+    used = ((at, used_of(row)) for at, row in found)
+    overdrawn = (at for at, row in found if row.overdrawn)
+    return window._replace(used=tuple(used), overdrawn=tuple(overdrawn))
+
+
+def window_total(rows: Rows, account: str) -> Tally | None:
+    """Return the sum of a part's fullest window; None if its term has no windows."""
+    book, number, _, _, part = split(account)
+    term, row = rows.term(book, number), rows.account(account)
+    window = window_of(term.facts["pinned"], part) if term else None
+    if window is None or row is None:
+        return None
+    own = used_of(row)
+    return own + charged_near(rows, account, window).rest(own, {})
+
+
+def continuation_problem(
+    rows: Rows, book: str, pins: Mapping[str, Any], forgotten: Sequence[str] = ()
+) -> str:
+    """Say why a copy cannot open a term next to charged windows; "" if it can.
+
+    Args:
+        rows: Rows with all terms of the book and their whole accounts.
+        book: Its name.
+        pins: What the new term would pin.
+        forgotten: Accounts that the witness knows to have been charged.
+    """
+    charged = [
+        term
+        for term in rows.terms(book)
+        if rows.account(term.whole) is not None or term.whole in forgotten
+    ]
+    before = charged[-1].facts["pinned"] if charged else {}
+    if not charged or not (window_length(before) or window_length(pins)):
+        return ""
+    fields = [name for name in _EQUAL if before.get(name) != pins.get(name)]
+    fields += ["lifetime"] if "lifetime" in pins and not fields else []
+    if not fields:
+        texts = (canonical({"role": "filter", **c["filter"]}) for c in (pins, before))
+        new, old = (cast("Filter", rule_of(text)) for text in texts)
+        fields = [] if admits_less(new, old) else ["filter", "budget"]
+    if not fields:
+        return ""
+    return (
+        "all terms share the accounts of windows, so that a further term has an equal "
+        "filter, window, partition, unit and relation, no lifetime, and no higher "
+        f"budget. Undo the edit of {' and '.join(fields)}."
+    )
+
+
+@lru_cache(maxsize=512)
+def accounts_near(
+    account: str, length: int, ahead: int = 0
+) -> tuple[tuple[int, str], ...]:
+    """Return places and accounts of all parts that share a window with a part.
+
+    None for an account of no part by time; a step that names one is refused.
+
+    Args:
+        account: Of the part, or of a flow in it.
+        length: Number of parts of a window.
+        ahead: Number of further parts, after those.
+    """
+    part, (book, _, rest) = split(account)[4], account.partition("#")
+    number, _, rest = rest.partition("/")
+    tail = rest[len(f"partition/{part}") :]
+    try:
+        place = place_of(part)
+    except without_interrupts(ValueError, TypeError):
+        return ()
+    places = range(place - length + 1, place + length + ahead)
+    parts = ((each, part_at(part, each)) for each in places)
+    begin = f"{book}#{number}/partition/"
+    return tuple((each, f"{begin}{name}{tail}") for each, name in parts if name)

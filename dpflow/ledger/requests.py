@@ -1,0 +1,252 @@
+"""Requests to the ledger and its answers.
+
+`by_identity` remembers the answers of pure functions about objects that never change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar, TypeVarTuple
+
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import ConfigurationError
+from dpflow.ledger.account_ids import Term
+from dpflow.ledger.canonical import canonical
+from dpflow.noise.shape import Shape
+from dpflow.policy import Policy
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+_MOST = 1024
+#: Charges of a store of people that nothing tells; the name fits no file.
+UNKNOWN = "unknown"
+
+
+def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
+    """Remember a pure function's answers about the same objects.
+
+    Only for objects that never change: frozen policies and costs, rules after their
+    creation. An equal object is another one, for which the function is called again.
+    """
+    answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
+
+    @wraps(function)
+    def remembered(*things: *Ts) -> R:
+        key = tuple(map(id, things))
+        answer = answers.get(key)
+        if answer is None:
+            if len(answers) >= _MOST:
+                answers.clear()
+            # It keeps the things, so that no other object gets their id.
+            answer = answers[key] = (function(*things), things)
+        return answer[0]
+
+    return remembered
+
+
+_ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+# NUL and lone surrogates are kept differently by each database, or not at all.
+_NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
+TEXT = re.compile(r"[^\0\ud800-\udfff]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Request of a step to run.
+
+    Attributes:
+        reservation: A fresh uuid of this execution of the body.
+        owner: The process of the step (`dpflow.ledger.tables.owners`).
+        policies: One per dataset that the step reads; all admit it or none.
+        populations: One per population that any of these datasets belongs to.
+        cost: The step's worst case.
+        step: Name of the step.
+        flow: The flow whose share and odometer are charged, if any.
+        flow_run: The run of that flow; an odometer's halt holds for all of it.
+        enclosing_runs: All flow runs around the step, to find their refusals by.
+        partitions: Names of the partitions that the step reads, of the datasets that
+            are divided.
+        release_key: Keyed digest under which the output is stored, if it is.
+        key_text: The release key for people.
+        arguments: Keyed digest of each argument of a step that names its release key;
+            None of one that it ignores; under "" that of the step's function.
+        makers: The function by that digest, and those that it was before it was moved.
+        fresh: Whether to draw anew, at a new charge, although there is a release.
+        on_change: "refuse" if a release of another cost is an error.
+        body: Further facts for the journal: task run, attempt, version. Never data.
+        shape: What the step declares of several numbers.
+
+    Raises:
+        ConfigurationError: If a dataset or partition is named twice, or if a database
+            would keep a name differently from how it is hashed.
+    """
+
+    reservation: str
+    owner: str
+    policies: tuple[Policy, ...]
+    cost: Cost
+    step: str
+    populations: tuple[Policy, ...] = ()
+    flow: str | None = None
+    flow_run: str | None = None
+    enclosing_runs: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    release_key: str | None = None
+    key_text: str = ""
+    arguments: Mapping[str, str | None] | None = None
+    makers: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
+    on_change: str = "replay"
+    body: Mapping[str, Any] = field(default_factory=dict)
+    shape: Shape = field(default_factory=Shape, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            msg = f"step {self.step!r:.60} reads no dataset. It did not run."
+            raise ConfigurationError(msg)
+        for names in (self.datasets, self.partitions):
+            if len({*names}) != len(names):
+                msg = f"a step names each dataset and partition once, got {names!r:.80}"
+                raise ConfigurationError(msg)
+        runs = (*self.enclosing_runs, self.flow_run)
+        for pattern, texts in (
+            (_ID, (self.reservation, self.owner, *self.partitions)),
+            (_NAME, (self.step, self.flow, *runs)),
+            (TEXT, (self.key_text,)),
+            (_KEY, (self.release_key,)),
+        ):
+            for text in texts:
+                if text is not None and not pattern.fullmatch(text):
+                    msg = (
+                        f"step {self.step!r:.60} has the name {text!r:.60}, which must "
+                        f"be text that matches {pattern.pattern}. It did not run."
+                    )
+                    raise ConfigurationError(msg)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that the step reads."""
+        return [policy.dataset for policy in self.policies]
+
+    @property
+    def locked(self) -> list[str]:
+        """Names of its datasets and populations."""
+        return sorted({*self.datasets, *(each.dataset for each in self.populations)})
+
+    def facts(self) -> dict[str, Any]:
+        """Return its facts in each of its entries."""
+        return {
+            "step": self.step,
+            "flow": self.flow,
+            "flow_run": self.flow_run,
+            "cost": described(self.cost),
+            "datasets": self.datasets,
+            "partitions": list(self.partitions),
+        }
+
+    def made(self, body: Mapping[str, Any]) -> bool:
+        """Say whether a reserve entry with this body is of the same request."""
+        mine = {**self.facts(), "key": self.release_key}
+        alike = sorted(mine.pop("datasets")) == sorted(body["datasets"])
+        return alike and all(body.get(name) == said for name, said in mine.items())
+
+
+@by_identity
+def described(cost: Cost) -> Mapping[str, Any]:
+    """Return a cost's description, computed once; do not change it."""
+    return cost.describe()
+
+
+@by_identity
+def cost_text(cost: Cost) -> str:
+    """Return a cost's description in canonical form."""
+    return canonical(described(cost))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """How a ledger decides every command.
+
+    Attributes:
+        applies_policies: Whether the first step applies its policy. If not, an operator
+            has to run `dpflow policy apply`.
+        facts: User and code version (`dpflow.ledger.provenance`).
+    """
+
+    applies_policies: bool = True
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A threshold of a policy that the settled amounts of an account have crossed.
+
+    Attributes:
+        gate: The account's kind: "dataset", "partition", "population", "flow" for a
+            share, or "odometer".
+        name: Of the flow or partition, or "".
+        used_fraction: As of `AccountView`, of what is settled.
+    """
+
+    dataset: str
+    account: str
+    gate: str
+    name: str
+    threshold: str
+    used_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The end of a charge.
+
+    Attributes:
+        digest: Of the stored value; None without one.
+        alerts: Thresholds that were crossed with it.
+    """
+
+    digest: str | None
+    alerts: tuple[Alert, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The answer that lets a step run: its worst case is held on every account.
+
+    Attributes:
+        opened: Terms of which it is the first charge; empty for an id sent again, too.
+    """
+
+    reservation: str
+    accounts: tuple[str, ...]
+    opened: tuple[Term, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A settled release under the same key: the answer, at no cost.
+
+    Attributes:
+        made_at: Its cost, if the step declares another one now.
+    """
+
+    reservation: str
+    value: str
+    digest: str
+    made_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Another live execution is making this release: wait and ask again."""
+
+    reservation: str
+    owner: str
+
+
+Answer = Granted | Replayed | Busy

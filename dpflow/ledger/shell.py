@@ -1,0 +1,278 @@
+"""The shell around each decision: load, decide, write, witness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from typing import Any
+
+from dpflow.accounting.solving import NotSolved, only_solved
+from dpflow.exceptions import (
+    DpflowError,
+    LedgerUnavailable,
+)
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
+from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.reserve import Refused
+from dpflow.ledger.decisions.settlement import refuse_unknown
+from dpflow.ledger.digests import Digests
+from dpflow.ledger.provenance import provenance, writer
+from dpflow.ledger.requests import Conditions, Request
+from dpflow.ledger.tables.database import Database
+from dpflow.ledger.tables.errors import UNREADABLE, damaged
+from dpflow.ledger.tables.loaded import Rows, Terms
+from dpflow.ledger.tables.loading import (
+    load_earlier_amounts,
+    load_sent,
+    name_accounts,
+    newest_numbers,
+)
+from dpflow.ledger.tables.owners import Liveness
+from dpflow.ledger.tables.rows import Charge, DamagedRow
+from dpflow.ledger.tables.transaction import (
+    ConflictingSource,
+    MissingDatasets,
+    Transaction,
+    new_dataset,
+)
+from dpflow.ledger.witness.comparison import Watch
+
+#: After this many transactions that ended to solve a number, the next solves inside.
+_LOOKUPS = 3
+
+Load = Callable[..., Rows]
+#: Datasets that the witness is read for, and what names their accounts.
+Guarded = tuple[Sequence[str], Callable[[], list[str]]]
+Decide = Callable[[Rows], Decision | Refused]
+
+
+class Shell:
+    """The transactions of one ledger.
+
+    Args:
+        database: The database of the ledger.
+        owners: Liveness of the processes that hold charges.
+        watch: Compares the ledger with its witness; None if that was waived.
+        conditions: How requests are decided.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        owners: Liveness,
+        watch: Watch | None = None,
+        *,
+        conditions: Conditions | None = None,
+    ) -> None:
+        self.database = database
+        #: Where the ledger is, for messages.
+        self.place = database.place
+        self.owners = owners
+        self.conditions = conditions or Conditions(facts=provenance())
+        self.id, self.environment, _ = database.identity
+        self.watch = watch or Watch(database)
+        self.digests = Digests(database)
+        self.terms: Terms = {}
+        #: Open charges of this process.
+        self._charges: dict[str, Charge] = {}
+
+    def author(self) -> Author:
+        """Return who sends a command, and when."""
+        login = self.database.writer
+        return Author(
+            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            writer=login or writer(),
+            login=login,
+            facts=self.conditions.facts,
+        )
+
+    def _order(
+        self,
+        load_rows: Callable[..., Rows],
+        decide: Decide,
+        command: str,
+        *,
+        guarded: Guarded | None = None,
+        dataset: str | None = None,
+    ) -> Any:
+        """Decide a command of an operator, and witness it.
+
+        Args:
+            load_rows: Loads the rows.
+            decide: Decides, without input or output.
+            command: Id of the command.
+            guarded: What the witness is read for; None if it is decided without it.
+            dataset: The dataset of which a policy is applied.
+        """
+        self._check_writable()
+
+        def load(transaction: Transaction, *, again: bool) -> Rows:
+            rows = load_rows(transaction, remembered=self.terms)
+            if again:
+                rows.sent = load_sent(transaction, [*rows.datasets], command)
+            if dataset is not None:
+                rows.forgotten = self.watch.forgotten(rows, [dataset])
+            return rows
+
+        decision, rows = self._transact(load, decide, guarded=guarded)
+        self.watch.record(decision, rows)
+        return raised(decision.answer)
+
+    def _name_guarded(self, request: Request) -> Guarded:
+        """Return the datasets of a request, and what names its accounts."""
+        names = request.locked
+
+        def accounts() -> list[str]:
+            return name_accounts(request, newest_numbers(self.terms, names))
+
+        return names, accounts
+
+    def _transact(
+        self,
+        load: Load,
+        decide: Decide,
+        refuse: Callable[[Rows, Refused], Decision] | None = None,
+        *,
+        guarded: Guarded | None,
+    ) -> tuple[Decision, Rows]:
+        """Load, decide and write, and again if the outcome is unknown.
+
+        The ids exist before sending, so that the second attempt, on a fresh
+        connection, either finds the answer or decides anew. It does not happen where
+        the ledger was busy: the wait would be twice as long.
+
+        Args:
+            load: Loads the rows; `again` says that the command was sent before.
+            decide: Decides, without input or output.
+            refuse: Decides about a refusal, with the earlier charges of the step.
+            guarded: What the witness is read for; None if it is decided without it.
+        """
+        prepare: Callable[[], object] | None = None
+        again = False
+        for attempt in count():
+            try:
+                if prepare is not None:
+                    with only_solved(active=False):
+                        prepare()
+                with only_solved(active=attempt < _LOOKUPS):
+                    return self._transact_once(
+                        load, decide, refuse, guarded, again=again
+                    )
+            except NotSolved as missing:
+                prepare = missing.solve
+            except MissingDatasets as missing:
+                prepare = partial(self._insert_datasets, missing.names)
+            except ConflictingSource:
+                # The claim of the other is seen when it is decided again.
+                prepare = None
+            except LedgerUnavailable as error:
+                if "waited" in error.details or again:
+                    raise
+                prepare, again = None, True
+        raise AssertionError
+
+    def _transact_once(
+        self,
+        load: Load,
+        decide: Decide,
+        refuse: Callable[[Rows, Refused], Decision] | None,
+        guarded: Guarded | None,
+        *,
+        again: bool,
+    ) -> tuple[Decision, Rows]:
+        """Load, decide and write in one transaction.
+
+        Raises:
+            NotSolved: If a number is not solved yet; then nothing was decided.
+            MissingDatasets: If a dataset has no row yet.
+        """
+        watched = self.watch.read(guarded)
+        with self.readable(), self.database.transaction() as transaction:
+            transaction.expected = self.watch.numbers_of
+            rows = load(transaction, again=again)
+            self.watch.check(transaction, rows, watched)
+            try:
+                decision = decide(rows)
+                if isinstance(decision, Refused):
+                    assert refuse is not None
+                    self._load_earlier(transaction, rows, decision)
+                    decision = refuse(rows, decision)
+            except NotSolved:
+
+                def solve() -> None:
+                    # The same decision solves all that it needs.
+                    with suppress(DpflowError):
+                        outcome = decide(rows)
+                        if isinstance(outcome, Refused) and refuse is not None:
+                            refuse(rows, outcome)
+
+                raise NotSolved(solve) from None
+            transaction.write(decision)
+        self.watch.saw(decision)
+        return decision, rows
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """Run a block that reads one snapshot."""
+        with self.readable(), self.database.snapshot() as transaction:
+            yield transaction
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """Run a block that reads the ledger; damage has words of its own.
+
+        Raises:
+            LedgerCorrupt: If something in the ledger is not what it should be.
+        """
+        try:
+            yield
+        except without_interrupts(DpflowError):
+            raise
+        except without_interrupts(DamagedRow) as error:
+            raise damaged(str(error), self.place) from error
+        except without_interrupts(*UNREADABLE) as error:
+            what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
+            raise damaged(what, self.place) from error
+
+    def _load_earlier(
+        self, transaction: Transaction, rows: Rows, refused: Refused
+    ) -> None:
+        """Read the earlier charges of a step that is refused."""
+        gate, step = refused.refusals[0].gate, refused.step.request.step
+        rows.earlier_amounts = load_earlier_amounts(transaction, gate.dataset, step)
+
+    def _insert_datasets(self, names: Sequence[str]) -> None:
+        """Make the rows of datasets without a term, in a transaction of its own."""
+        with self.readable(), self.database.transaction() as transaction:
+            transaction.begin(lock=False)
+            rows = [("insert_dataset", new_dataset(self.id, name)) for name in names]
+            transaction.send(rows)
+
+    def _read_charge(self, name: str) -> Charge:
+        """Read a charge without a lock.
+
+        Raises:
+            ReservationConflict: If the ledger has no such charge.
+        """
+        with self.reading() as transaction:
+            ((*found,),) = transaction.begin([], [_ask_charge(name)], lock=False)
+        if not found:
+            raise refuse_unknown(name)
+        return Charge.from_columns(tuple(found[0]))
+
+    def _check_writable(self) -> None:
+        if (why := self.database.unwritable) is not None:
+            raise why
+
+
+def _ask_charge(name: str) -> tuple[str, dict[str, str]]:
+    return "read_charge", {"id": name}
+
+
+def raised(answer: Any) -> Any:
+    """Return an answer, or raise it if it is an error."""
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

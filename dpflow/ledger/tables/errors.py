@@ -1,0 +1,96 @@
+"""URLs of databases, and the errors that are the same in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    how_to_install,
+)
+from dpflow.interrupts import contextmanager, without_interrupts
+
+#: Beginning of the URL of a ledger in memory.
+MEMORY = "memory://"
+
+
+def is_postgres(url: str) -> bool:
+    """Say whether a URL names a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+@contextmanager
+def driver_needed(what: str) -> Iterator[None]:
+    """Run a block that imports the driver of PostgreSQL for something.
+
+    Raises:
+        ConfigurationError: If it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        msg = (
+            f"{what} on PostgreSQL needs the driver psycopg 3; "
+            f"{how_to_install('postgres')} ({error})"
+        )
+        raise ConfigurationError(msg) from error
+
+
+def unavailable(place: str, what: str, **details: Any) -> LedgerUnavailable:
+    """Return the error for a ledger that cannot be used now, in the words of `what`."""
+    return LedgerUnavailable(f"the ledger {place} {what}", ledger=place, **details)
+
+
+def unusable(text: str, place: str) -> LedgerUnavailable:
+    """Return the error for a transaction that failed for another reason."""
+    nothing = "The step did not run and nothing was charged unless `dpflow history` "
+    return unavailable(place, f"cannot be used: {text}. {nothing}shows it.")
+
+
+def busy(place: str, holder: str, waited: float, advice: str = "") -> LedgerUnavailable:
+    """Return the error for a lock that others hold for too long."""
+    msg = (
+        f"another {holder} holds the lock of the ledger {place}; waited {waited:g} s. "
+        f"The step did not run; try again{advice}."
+    )
+    return LedgerUnavailable(msg, ledger=place, waited=waited)
+
+
+# Damage
+
+
+#: What reading garbage raises.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def damaged(what: str, place: str) -> LedgerCorrupt:
+    """Return the error for what is not what it should be."""
+    msg = (
+        f"the ledger {place} is damaged, or someone edited it. {what[:1].upper()}"
+        f"{what[1:]}. The step did not run. `dpflow ledger verify` shows all of it; "
+        "restore a backup before any further step (a file: `dpflow ledger restore`)."
+    )
+    return LedgerCorrupt(msg, ledger=place)
+
+
+@contextmanager
+def readable(place: str) -> Iterator[None]:
+    """Run a block that reads a ledger; a step's value survives the ledger's damage.
+
+    Args:
+        place: The ledger, for messages.
+
+    Raises:
+        LedgerCorrupt: If something in the ledger is not what it should be.
+    """
+    try:
+        yield
+    except DpflowError:
+        raise
+    except without_interrupts(*UNREADABLE) as error:
+        what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
+        raise damaged(what, place) from error

@@ -1,0 +1,247 @@
+"""A ledger in a PostgreSQL database, for workers on many machines.
+
+A transaction locks the rows of its datasets. Its statements are sent together, in the
+driver's pipeline: one trip locks and reads, and one writes and commits. A process has
+one connection, used by one thread at a time, never across a fork, and never again after
+an error of the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import psycopg
+
+from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
+from dpflow.interrupts import contextmanager, suppress
+from dpflow.ledger.tables.database import Database
+from dpflow.ledger.tables.errors import unusable
+from dpflow.ledger.tables.postgres_connection import Connection, Server, SessionOwners
+from dpflow.ledger.tables.sqlite import ledger_row
+from dpflow.ledger.tables.statements import statements
+from dpflow.ledger.tables.transaction import (
+    ConflictingSource,
+    Identity,
+    Questions,
+    Transaction,
+)
+
+#: Number of triggers that are enabled in a whole ledger.
+_TRIGGERS = 4
+_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+#: Errors that a migration of the tables causes in an older process.
+_MIGRATED = ("42703", "42P01", "0A000")
+
+
+class PostgresTransaction(Transaction):
+    """One transaction of a connection to PostgreSQL, in a pipeline."""
+
+    has_trips = True
+    parameter = "%({})s"
+    _first = ("read_ledger", "read_durability")
+
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        connection: Connection,
+        pipeline: psycopg.Pipeline,
+    ) -> None:
+        super().__init__(database.place, database.opened)
+        self.connection = connection
+        self.is_of_copy, self.version = database.is_copy, database.version
+        self._server, self._pipeline = database.server, pipeline
+        self._sql = _encoded()
+
+    def run(self, questions: Questions) -> list[list[Any]]:
+        """Run statements, all in one trip, and return the rows of each."""
+        execute = self.connection.execute
+        cursors = [execute(self._sql[name], values) for name, values in questions]
+        self._pipeline.sync()
+        return [cursor.fetchall() for cursor in cursors]
+
+    def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Send statements, whose errors come with the next trip."""
+        for name, parameters in questions:
+            self.connection.execute(self._sql[name], parameters)
+
+    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        """Run a statement of a copy and return its rows."""
+        cursor = self.connection.execute(statement.encode(), values)
+        self._pipeline.sync()
+        return cursor.fetchall()
+
+    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
+        """Run a statement of a copy without reading an answer."""
+        self.connection.execute(statement.encode(), values)
+
+    def _look(self, answers: list[list[Any]]) -> None:
+        super()._look(answers)
+        *settings, role, triggers, unlogged = answers[1][0]
+        self._server.check_durable(settings)
+        if self.is_of_copy:
+            # The triggers come last.
+            return
+        problem = ""
+        if role != "origin":
+            problem = f"has session_replication_role = {role}, so no trigger checks"
+        elif triggers != _TRIGGERS:
+            problem = f"has {triggers} of its {_TRIGGERS} triggers enabled"
+        elif unlogged:
+            problem = f"has {unlogged} tables that are unlogged or have row security"
+        if problem:
+            msg = (
+                f"the ledger {self.place} {problem}. Nothing was charged. An owner of "
+                "the tables has to undo that; then run `dpflow ledger verify`."
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+
+
+def _encoded() -> Mapping[str, bytes]:
+    global _SQL  # noqa: PLW0603 (once a process)
+    if _SQL is None:
+        _SQL = {name: text.encode() for name, text in statements("postgres").items()}
+    return _SQL
+
+
+_SQL: Mapping[str, bytes] | None = None
+
+
+class PostgresDatabase(Database):
+    """A ledger in a schema `dpflow` of a PostgreSQL database.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        read_only: Refuse every write, whatever the role may do.
+
+    Raises:
+        ConfigurationError: If the URL cannot be read.
+    """
+
+    _errors = (psycopg.Error,)
+
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        self.server = Server(url)
+        super().__init__(self.server.place, read_only=read_only)
+        self._url = url
+
+    @classmethod
+    def create(
+        cls, url: str, identity: Identity, secret: bytes, *, complete: int = 1
+    ) -> PostgresDatabase:
+        """Make the schema `dpflow` with its tables in an existing database.
+
+        Raises:
+            ConfigurationError: If there is one already.
+            LedgerUnavailable: If the server is out of reach or not durable.
+        """
+        database, sql = cls(url), _encoded()
+        row = ledger_row(identity, secret, complete)
+        with database._alone(), database.server.connect() as connection:
+            try:
+                with connection.transaction():
+                    for name in ("make_schema", "tables"):
+                        connection.execute(sql[name], prepare=False)
+                    connection.execute(sql["create_ledger"], row)
+                    if complete:
+                        connection.execute(sql["rules"], prepare=False)
+            except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
+                msg = (
+                    f"a ledger is at {database.place} already, and none is overwritten"
+                )
+                raise ConfigurationError(msg) from None
+        return database
+
+    @property
+    def writer(self) -> str | None:
+        """The login, which the database compares with the writer of each entry."""
+        if self.server.login is None:
+            with self._alone():
+                self.server.open()
+        return self.server.login
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresTransaction]:
+        """Run a block in one transaction; what it stored goes if it raises."""
+        with self._begun(_WRITING) as transaction:
+            yield transaction
+
+    @contextmanager
+    def snapshot(self) -> Iterator[PostgresTransaction]:
+        """Run a block that reads one consistent state; the right to read will do."""
+        with self._begun(_READING) as transaction:
+            yield transaction
+
+    def remove(self) -> None:
+        """Remove the schema of an unfinished copy."""
+        with self._alone(), self.server.connect() as connection:
+            connection.execute(b"DROP SCHEMA dpflow CASCADE")
+        self.close()
+        self.opened = None
+
+    def complete(self) -> None:
+        """Make the triggers of a copy that is filled, and let steps use it."""
+        sql = _encoded()
+        with (
+            self._alone(),
+            self.server.connect() as connection,
+            connection.transaction(),
+        ):
+            connection.execute(sql["rules"], prepare=False)
+            connection.execute(sql["complete_ledger"])
+
+    @contextmanager
+    def _begun(self, begin: str) -> Iterator[PostgresTransaction]:
+        with self._alone():
+            connection = self.server.open()
+            try:
+                with connection.pipeline() as pipeline:
+                    connection.execute(begin.encode())
+                    yield PostgresTransaction(self, connection, pipeline)
+                    ended = connection.execute(b"COMMIT")
+                if ended.statusmessage != "COMMIT":
+                    text = f"the server answered {ended.statusmessage} to a COMMIT"
+                    raise unusable(text, self.place)
+            except BaseException as error:
+                if not isinstance(error, DpflowError):
+                    # The caller looks up whether a commit without an answer happened.
+                    connection.close()
+                with suppress(psycopg.Error):
+                    connection.execute(b"ROLLBACK")
+                if isinstance(error, psycopg.errors.UniqueViolation) and (
+                    error.diag.table_name == "source"
+                ):
+                    raise ConflictingSource from None
+                raise
+
+    def owners(self) -> SessionOwners:
+        """Return an owner of charges, which is seen by its lock in the database."""
+        return SessionOwners(Server(self._url))
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again.
+
+        Raises:
+            LedgerUnavailable: If another thread was in a transaction for too long.
+        """
+        with self._alone():
+            self.server.drop()
+
+    def _translated(self, error: Any, waited: float) -> Exception:  # noqa: ARG002
+        if error.sqlstate in _MIGRATED and self.opened is not None:
+            return self._say_version(error)
+        return self.server.translated(error)
+
+    def _say_version(self, error: psycopg.Error) -> Exception:
+        """Return the error for tables that another version may have changed."""
+        with suppress(psycopg.Error, IndexError):
+            connection = self.server.open()
+            ((_, version, *_),) = connection.execute(_encoded()["read_ledger"])
+            msg = (
+                f"the tables of the ledger {self.place} were changed: it has version "
+                f"{version} now. Nothing was charged. Start this process again, with "
+                "the dpflow of that version."
+            )
+            return LedgerUnavailable(msg, ledger=self.place)
+        return self.server.translated(error)

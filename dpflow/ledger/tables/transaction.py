@@ -1,0 +1,219 @@
+"""A transaction of the ledger: rows in one trip, changes in another.
+
+    lock datasets -> read rows -> decide -> write rows and entries, COMMIT
+
+What each transaction looks at before anything else: which ledger this is, its version,
+and whether it moved; on PostgreSQL also that a commit lasts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.ledger.decisions.decision import Decision
+from dpflow.ledger.tables.errors import damaged
+from dpflow.ledger.tables.rows import Dataset, first_hash
+
+#: Version of the tables; the ledgers of before had a journal of rows.
+VERSION = 5
+
+#: Numbers of entries whose hashes are compared, of some datasets.
+Expected = Callable[[Sequence[str]], Sequence[tuple[str, int]]]
+#: Names of statements, with their parameters.
+Questions = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+class Identity(NamedTuple):
+    """Facts by which a ledger differs from others; they never change.
+
+    Attributes:
+        ledger: Id of the ledger.
+        environment: The only environment that it serves; None for any.
+        created_at: The time, a label.
+    """
+
+    ledger: str
+    environment: str | None
+    created_at: str
+
+
+class MissingDatasets(Exception):
+    """A transaction named datasets that have no row yet."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"no rows of {names!r:.100}")
+        self.names = names
+
+
+class ConflictingSource(Exception):
+    """Another transaction claimed a source just now; the command is decided again."""
+
+
+class Transaction(ABC):
+    """One transaction of a database.
+
+    Args:
+        place: The ledger, for messages.
+        opened: The ledger that was opened, if any.
+
+    Attributes:
+        datasets: Rows of the datasets that `begin` locked or read.
+        expected: Returns, for datasets, the numbers of entries whose hashes are
+            compared; a server returns them in the first trip.
+        is_of_copy: Whether it reads or fills a copy that no step may use yet.
+        moving_to: Where the ledger is being moved, if it is.
+        moved_to: Where it was moved.
+    """
+
+    #: How a statement names a parameter.
+    parameter = ":{}"
+    #: Whether each further question costs a trip.
+    has_trips = False
+
+    def __init__(self, place: str, opened: Identity | None) -> None:
+        self.place = place
+        self._opened = opened
+        self._identity: Identity | None = None
+        self.datasets: dict[str, Dataset] = {}
+        self.expected: Expected = _expect_nothing
+        self.is_of_copy = False
+        #: The version that it needs; an upgrade begins with an older one.
+        self.version = VERSION
+        self.moving_to: str | None = None
+        self.moved_to: str | None = None
+        self._hashes: dict[tuple[str, int], str] = {}
+
+    @abstractmethod
+    def run(self, questions: Questions) -> list[list[Any]]:
+        """Run statements, all in one trip, and return the rows of each."""
+
+    @abstractmethod
+    def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Run statements without reading answers."""
+
+    @abstractmethod
+    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        """Run a statement of a copy and return its rows."""
+
+    @abstractmethod
+    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
+        """Run a statement of a copy without reading an answer."""
+
+    #: Questions that begin each transaction, before those of the caller.
+    _first: tuple[str, ...] = ("read_ledger",)
+
+    def begin(
+        self, datasets: Sequence[str] = (), questions: Questions = (), *, lock: bool
+    ) -> list[list[Any]]:
+        """Lock or read datasets and run the first questions, all in one trip.
+
+        Args:
+            datasets: Names, sorted.
+            questions: Statements that are answered after the locks were taken.
+            lock: Lock the datasets until the end of the transaction.
+
+        Raises:
+            MissingDatasets: If some have no row yet.
+            LedgerCorrupt: If the ledger is another one, or a row is damaged.
+            LedgerUnavailable: If it is of another version, moved, or not durable.
+        """
+        statement = "lock_datasets" if lock else "read_datasets"
+        locks = [(statement, {"names": [*datasets]})] if datasets else []
+        own: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self._first]
+        pairs = self.expected(datasets) if self.has_trips else []
+        hashes = [
+            ("read_hash", {"dataset": name, "number": number}) for name, number in pairs
+        ]
+        answers = self.run([*locks, *own, *hashes, *questions])
+        rows = answers.pop(0) if datasets else []
+        self._look(answers[: len(own)])
+        for pair in pairs:
+            self._hashes[pair] = "".join(text for (text,) in answers.pop(len(own)))
+        self.datasets = {row[0]: Dataset.from_columns(tuple(row)) for row in rows}
+        missing = [name for name in datasets if name not in self.datasets]
+        if missing and lock:
+            raise MissingDatasets(missing)
+        return answers[len(own) :]
+
+    def hash_of(self, dataset: str, number: int) -> str:
+        """Return the hash of an entry; "" if the journal lacks it."""
+        pair = (dataset, number)
+        if pair not in self._hashes:
+            rows = self.ask("read_hash", dataset=dataset, number=number)
+            self._hashes[pair] = "".join(text for (text,) in rows)
+        return self._hashes[pair]
+
+    def ask(self, name: str, /, **parameters: Any) -> list[Any]:
+        """Run one statement and return its rows."""
+        return self.run([(name, parameters)])[0]
+
+    def write(self, decision: Decision) -> None:
+        """Write the changes and entries of a decision."""
+        self.send(decision.statements())
+
+    @property
+    def identity(self) -> Identity:
+        """Which ledger it is."""
+        assert self._identity is not None
+        return self._identity
+
+    def secret(self) -> bytes:
+        """Return the secret of release keys; a reader's login may not have it."""
+        ((text,),) = self.ask("read_secret")
+        return bytes.fromhex(text)
+
+    def _look(self, answers: list[list[Any]]) -> None:
+        """Check which ledger it is, and that it may be used."""
+        if len(answers[0]) != 1:
+            what = "its identity row is missing"
+            raise damaged(what, self.place)
+        ledger, version, environment, created, complete, moving, moved = answers[0][0]
+        if version != self.version:
+            is_newer = version > self.version
+            advice = (
+                "Use a newer dpflow." if is_newer else "Run `dpflow ledger upgrade`."
+            )
+            msg = (
+                f"the ledger {self.place} has version {version}, and this dpflow needs "
+                f"version {self.version}. Nothing was charged. {advice}"
+            )
+            raise LedgerUnavailable(msg, ledger=self.place)
+        self._identity = Identity(ledger, environment, created)
+        if self._opened not in (None, self._identity):
+            msg = (
+                f"the ledger {self.place} is another ledger than before: its id is "
+                f"{ledger}. Nothing was charged. Restore the first."
+            )
+            raise LedgerCorrupt(msg, ledger=self.place)
+        self.moving_to, self.moved_to = moving, moved
+        if not self.is_of_copy:
+            self._check_place(complete)
+
+    def _check_place(self, complete: int) -> None:
+        """Refuse a ledger that is being filled, or that moved.
+
+        Raises:
+            LedgerUnavailable: If it is.
+        """
+        if self.moved_to:
+            what, advice = f"moved to {self.moved_to}", "Set DPFLOW_LEDGER_URL to it."
+        elif self.moving_to:
+            what, advice = f"is being moved to {self.moving_to}", "Wait for its end."
+        elif not complete:
+            what, advice = "is being copied into", "Wait for the end of the copy."
+        else:
+            return
+        msg = f"the ledger {self.place} {what}. Nothing was charged. {advice}"
+        raise LedgerUnavailable(msg, ledger=self.place)
+
+
+def _expect_nothing(_: Sequence[str]) -> Sequence[tuple[str, int]]:
+    return ()
+
+
+def new_dataset(ledger: str, name: str) -> dict[str, Any]:
+    """Return the parameters of the row of a dataset without a term."""
+    return Dataset(name, hash=first_hash(ledger, name)).parameters()

@@ -1,0 +1,322 @@
+"""One snapshot of a ledger, which all parts of an answer read.
+
+Each function of the views takes an open ledger or a reading. A command opens one
+reading and passes it on, so that its numbers are of one moment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property, lru_cache
+from heapq import merge
+from typing import Any, NamedTuple
+
+from dpflow.exceptions import LedgerCorrupt
+from dpflow.interrupts import contextmanager
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.decisions.gates import Gate, gate_at
+from dpflow.ledger.decisions.reserve import without_empty
+from dpflow.ledger.decisions.suggestions import with_rests
+from dpflow.ledger.digests import Digests
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.loading import load_terms, read_accounts
+from dpflow.ledger.tables.rows import Charge, Dataset, Entry, Posting, Term
+from dpflow.ledger.tables.transaction import Transaction
+from dpflow.policy.population import population_of
+
+#: Above every number of an entry, and above every name.
+ENDLESS, LAST_NAME = 2**62, "\U0010ffff"
+Body = Mapping[str, Any]
+#: Changes of settled and held by account.
+Changes = Mapping[str, Posting]
+#: Postings of fewer characters are remembered.
+_SHORT = 1000
+#: Fields of a request that a reader finds under other names.
+_COLUMNS = ("alerts", "key_text")
+
+
+class OpenCharge(NamedTuple):
+    """A charge that did not end, with its first entry.
+
+    Attributes:
+        alive: True if the process that reserved it still runs.
+    """
+
+    charge: Charge
+    at: str
+    dataset: str
+    number: int
+    writer: str
+    alive: bool
+
+
+class Reading:
+    """One snapshot of a ledger.
+
+    What was read once is remembered.
+
+    Args:
+        ledger: The ledger.
+        transaction: A snapshot of its database.
+
+    Attributes:
+        rows: Datasets, their terms, and the accounts that were read.
+        digests: Digests with the secret of the ledger.
+    """
+
+    def __init__(self, ledger: Ledger, transaction: Transaction) -> None:
+        self.ledger, self.id, self.place = ledger, ledger.id, ledger.place
+        self.transaction = transaction
+        (answer,) = transaction.begin([], [("read_every_dataset", {})], lock=False)
+        datasets = (Dataset.from_columns(tuple(columns)) for columns in answer)
+        transaction.datasets = {row.name: row for row in datasets if row.term}
+        self.rows = Rows(datasets=transaction.datasets, known_terms=dict(ledger.terms))
+        load_terms(transaction, self.rows.known_terms, self.datasets)
+        #: By dataset, the ids of the accounts that `load` read.
+        self._loaded: dict[str, set[str]] = {}
+        self._gates: dict[str, dict[str, Gate]] = {}
+        self._decisions: dict[str, list[Entry]] = {}
+        #: Answers of views that several others ask for.
+        self.remembered: dict[tuple[Any, ...], Any] = {}
+        self.digests = Digests(self)  # type: ignore[arg-type]
+
+    def snapshot(self) -> AbstractContextManager[Transaction]:
+        """Return the open snapshot: a second one would be of another moment."""
+        return nullcontext(self.transaction)
+
+    def ask(self, name: str, /, **parameters: Any) -> list[Any]:
+        """Run one statement and return its rows."""
+        return self.transaction.ask(name, **parameters)
+
+    # Datasets and terms
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of all datasets and populations that have a term, sorted."""
+        return [*self.rows.datasets]
+
+    def newest(self, dataset: str) -> Term | None:
+        """Return the term that governs a dataset; None if nothing was applied yet."""
+        return self.rows.newest(dataset)
+
+    def newest_of(self, dataset: str) -> list[Term]:
+        """Return the newest terms of a dataset and of its population."""
+        term = self.newest(dataset)
+        above = None if term is None else population_of(term.facts["pinned"])
+        terms = (term, None if above is None else self.newest(above))
+        return [term for term in terms if term is not None]
+
+    def find_range(self, dataset: str | None) -> dict[str, str]:
+        """Return the range of one dataset's name, or of all names."""
+        return {
+            "first": "" if dataset is None else dataset,
+            "last": LAST_NAME if dataset is None else dataset,
+        }
+
+    def find_openings(self, dataset: str) -> list[int]:
+        """Return the numbers of the entries that opened the terms, oldest first."""
+        return [e.number for e in self.decisions(dataset) if e.kind == "open"]
+
+    # Accounts
+
+    def load(self, dataset: str | None) -> None:
+        """Read the accounts of the newest terms of one dataset, or of all."""
+        wanted = self.datasets if dataset is None else [dataset]
+        if all(name in self._loaded for name in wanted):
+            return
+        answer = self.ask("read_current_accounts", **self.find_range(dataset))
+        for name in wanted:
+            self._loaded.setdefault(name, set())
+        for account in self._add_accounts(answer):
+            self._loaded.setdefault(split(account)[0], set()).add(account)
+
+    @property
+    def account_ids(self) -> list[str]:
+        """Ids of all accounts of all terms."""
+        between = {"first": "", "last": LAST_NAME}
+        return sorted(self._add_accounts(self.ask("read_accounts_between", **between)))
+
+    def _add_accounts(self, answer: Iterable[Any]) -> Iterable[str]:
+        accounts = read_accounts(answer)
+        self.rows.account_rows.update(accounts)
+        return accounts
+
+    def gates(self, ids: Iterable[str]) -> dict[str, Gate]:
+        """Return the gates of accounts; none of an account whose term is lost."""
+        wanted = [*ids]
+        missing = [
+            name
+            for name in wanted
+            if name not in self.rows.account_rows
+            and name not in self._loaded.get(split(name)[0], ())
+        ]
+        if missing:
+            self._add_accounts(self.ask("read_accounts", ids=missing))
+        found = ((name, gate_at(self.state, name)) for name in wanted)
+        return {name: gate for name, gate in found if gate is not None}
+
+    def term_gates(self, whole: str) -> dict[str, Gate]:
+        """Return the gates of a term: that of the whole, and of charged accounts.
+
+        Raises:
+            LedgerCorrupt: If an account has no gate in the term.
+        """
+        if whole in self._gates:
+            return self._gates[whole]
+        dataset, number = split(whole)[:2]
+        self.load(dataset)
+        known = self._loaded[dataset]
+        if number != self.rows.book(dataset).term:
+            between = {"first": f"{whole}/", "last": f"{whole}0"}
+            known = {
+                *known,
+                *self._add_accounts(self.ask("read_accounts_between", **between)),
+            }
+        ids = [whole]
+        # Parts of windows belong to all terms.
+        for prefix in (f"{whole}/", f"{dataset}#/"):
+            ids += sorted(name for name in known if name.startswith(prefix))
+        gates = self.gates(ids)
+        if len(gates) < len(ids):
+            (lost, *_) = (name for name in ids if name not in gates)
+            msg = f"account {lost!r} has no gate in its term"
+            raise LedgerCorrupt(msg, ledger=self.place)
+        self._gates[whole] = {gate.id: gate for gate in with_rests(gates.values())}
+        return self._gates[whole]
+
+    def newest_gates(self, dataset: str) -> dict[str, Gate]:
+        """Return the gates of a dataset's newest term."""
+        term = self.newest(dataset)
+        return {} if term is None else self.term_gates(term.whole)
+
+    @property
+    def state(self) -> Any:
+        """The rows, for decisions that read them as a state."""
+        return self.rows
+
+    # Charges and entries
+
+    @cached_property
+    def open_charges(self) -> list[OpenCharge]:
+        """Charges that no process ended, oldest first."""
+        alive, charges = dict[str, bool](), dict[str, OpenCharge]()
+        for columns in self.ask("read_open_reservations"):
+            charge = Charge.from_columns(tuple(columns[4:]))
+            if charge.owner not in alive:
+                alive[charge.owner] = self.ledger.owners.alive(charge.owner)
+            at, dataset, number, writer = columns[:4]
+            first = OpenCharge(charge, at, dataset, number, writer, alive[charge.owner])
+            charges.setdefault(charge.id, first)
+        return [*charges.values()]
+
+    @cached_property
+    def refused_runs(self) -> set[str]:
+        """Ids of the flow runs that met a refusal."""
+        return {name for (name,) in self.ask("read_refused_runs")}
+
+    def decisions(self, dataset: str | None) -> list[Entry]:
+        """Return what people decided, charged or closed by hand, oldest first.
+
+        Entries of one dataset are in order; those of several follow by dataset.
+        """
+        wanted = self.datasets if dataset is None else [dataset]
+        if not all(name in self._decisions for name in wanted):
+            self._decisions.update((name, []) for name in wanted)
+            for columns in self.ask("read_decisions", **self.find_range(dataset)):
+                self._decisions[columns[0]].append(Entry(*columns))
+        return [entry for name in wanted for entry in self._decisions[name]]
+
+    def requests(self, ids: Iterable[str | None]) -> dict[str, dict[str, Any]]:
+        """Return what the requests of charges said, by charge."""
+        names = [*dict.fromkeys(filter(None, ids))]
+        if not names:
+            return {}
+        found = self.ask("read_charges", ids=names)
+        charges = (Charge.from_columns(tuple(columns)) for columns in found)
+        return {charge.id: describe_charge(charge) for charge in charges}
+
+
+Source = Ledger | Reading
+
+
+@contextmanager
+def open_reading(source: Source) -> Iterator[Reading]:
+    """Open a reading of a ledger; a reading that is open is used as it is."""
+    if isinstance(source, Reading):
+        yield source
+        return
+    with source.reading() as transaction:
+        yield Reading(source, transaction)
+
+
+# Entries as people read them
+
+
+def read_postings(text: str) -> Changes:
+    """Return the changes of settled and held by account; do not change it."""
+    # Most charges post the same amounts.
+    return _read_short(text) if len(text) < _SHORT else _read_changes(text)
+
+
+def _read_changes(text: str) -> Changes:
+    return {
+        name: (tuple(settled), tuple(held))
+        for name, (settled, held) in json.loads(text).items()
+    }
+
+
+_read_short = lru_cache(maxsize=4096)(_read_changes)
+
+
+def merge_newest(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield entries of several datasets, newest first.
+
+    The clock may jump: entries of one dataset stay in the order of its journal.
+
+    Args:
+        entries: Those of each dataset, newest first.
+    """
+    by_dataset = dict[str, list[Entry]]()
+    for entry in entries:
+        by_dataset.setdefault(entry.dataset, []).append(entry)
+    return merge(*by_dataset.values(), key=order_of_time, reverse=True)
+
+
+def order_of_time(entry: Entry) -> tuple[str, str]:
+    """Return what entries of several datasets are ordered by."""
+    return entry.at, entry.dataset
+
+
+def describe_charge(charge: Charge) -> dict[str, Any]:
+    """Return the facts of a charge: what its request said, step, flow and run."""
+    request = {k: v for k, v in charge.request.items() if k not in _COLUMNS}
+    return {
+        **request,
+        "step": charge.step,
+        "flow": charge.flow,
+        "flow_run": charge.run,
+        "release_key": charge.request.get("key_text"),
+        **without_empty(key=charge.release_key),
+    }
+
+
+def describe_entry(entry: Entry, request: Body | None = None) -> dict[str, Any]:
+    """Return the facts of an entry and of the request of its charge.
+
+    Args:
+        entry: The entry.
+        request: Facts of the charge that it begins, ends or is about.
+    """
+    body: dict[str, Any] = json.loads(entry.body)
+    if entry.kind == "reserve":
+        return dict(request or body)
+    if request is not None:
+        # The writer of its end may have no commit.
+        return {k: v for k, v in request.items() if k != "code"} | body
+    if entry.kind == "refuse":
+        body["release_key"] = body.pop("key_text", "") or None
+        body = {"flow": entry.flow, "flow_run": entry.run, **body}
+    return body | without_empty(step=entry.step, flow=entry.flow)

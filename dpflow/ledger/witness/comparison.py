@@ -1,0 +1,370 @@
+"""The ledger and its witness: compared before each decision, written after it.
+
+An open process also compares the newest entries that it saw itself, so that it notices
+an older copy without a witness.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import add
+from pathlib import Path
+from typing import NamedTuple
+
+from dpflow.config import NO_WITNESS, WITNESS_VARIABLE
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerRolledBack,
+    LedgerUnwitnessed,
+)
+from dpflow.interrupts import without_interrupts
+from dpflow.ledger.decisions.decision import Decision
+from dpflow.ledger.tables.database import Database
+from dpflow.ledger.tables.errors import MEMORY, damaged, driver_needed, is_postgres
+from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Account, Dataset
+from dpflow.ledger.tables.transaction import Transaction
+from dpflow.ledger.witness.base import Witness, WitnessAt
+from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.lines import (
+    ENDS,
+    WITNESSED,
+    Head,
+    Line,
+    Witnessed,
+    WitnessedUse,
+    lines_of,
+    with_keys,
+)
+
+
+def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
+    """Return what makes the witness of a ledger from its id; None if it is waived.
+
+    Nothing is opened yet.
+
+    Args:
+        setting: A folder, `postgresql://...` of another database than the ledger's,
+            or "none"; None for DPFLOW_WITNESS, else the default of the kind of
+            database.
+        ledger_url: Where the ledger is.
+
+    Raises:
+        ConfigurationError: If no default would protect the ledger, or the setting
+            names no place, one that will not do, or one whose library is not
+            installed.
+    """
+    setting = setting or os.environ.get(WITNESS_VARIABLE, "").strip() or None
+    shared = is_postgres(ledger_url)
+    # A ledger in memory ends with its process, and no older copy of it can come back.
+    if setting == NO_WITNESS or ledger_url.startswith(MEMORY):
+        return None
+    if setting is not None and is_postgres(setting):
+        with driver_needed("a witness"):
+            # The driver's import takes as long as all of dpflow's own.
+            from dpflow.ledger.witness.postgres import PostgresWitness  # noqa: PLC0415
+        return partial(PostgresWitness, setting, ledger_url if shared else None)
+    if "://" in (setting or "") or (setting is None and shared):
+        what = "is not set" if setting is None else f"names {setting.split(':')[0]}"
+        msg = (
+            f"the place of the witness {what}. Set `witness` in [tool.dpflow] of "
+            "pyproject.toml, or DPFLOW_WITNESS, to a folder that all workers share and "
+            "that is not restored together with the ledger, to postgresql://... of "
+            f"another database, or to the word {NO_WITNESS!r} to do without one."
+        )
+        raise ConfigurationError(msg)
+    folder = _state_folder() if setting is None else Path(setting).absolute()
+    return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
+
+
+#: Entries in a process's memory; it is cleared when it is full.
+_MOST = 4096
+
+
+class Seen(NamedTuple):
+    """The newest entry of a dataset that this process saw."""
+
+    epoch: int
+    number: int
+    hash: str
+
+
+class Watch:
+    """Keeps a ledger from deciding anything after it forgot a charge.
+
+    Args:
+        database: The database of the ledger.
+        witness: Its witness; None if that was waived.
+    """
+
+    def __init__(self, database: Database, witness: Witness | None = None) -> None:
+        self.database, self.place = database, database.place
+        self.witness = witness
+        self._seen: dict[str, Seen] = {}
+        #: Heads of the witness that are compared in this transaction.
+        self._heads: Mapping[str, Head] = {}
+        #: Hashes of entries that this process saw in the journal.
+        self._known: dict[tuple[str, int], str] = {}
+
+    # Before a decision
+
+    def read(
+        self, guarded: tuple[Sequence[str], Callable[[], list[str]]] | None
+    ) -> Witnessed | None:
+        """Read the witness about datasets, before their lock.
+
+        Args:
+            guarded: The datasets, and what names the accounts that the decision
+                reads; None for a command that is decided without the witness.
+
+        Raises:
+            LedgerUnwitnessed: If there is no witness.
+            LedgerCorrupt: If the witness is damaged.
+            LedgerUnavailable: If it cannot be read.
+        """
+        witnessed = None
+        if self.witness is not None and guarded is not None:
+            names, accounts = guarded
+            witnessed = self.witness.read(names, accounts)
+        self._heads = {} if witnessed is None else dict(witnessed.heads)
+        return witnessed
+
+    def numbers_of(self, names: Sequence[str]) -> list[tuple[str, int]]:
+        """Return datasets and numbers whose hashes the first trip reads."""
+        pairs = [(n, self._seen[n].number) for n in names if n in self._seen]
+        heads = [(n, self._heads[n].number) for n in names if n in self._heads]
+        return [pair for pair in dict.fromkeys((*pairs, *heads)) if pair[1] > 0]
+
+    def check(
+        self, transaction: Transaction, rows: Rows, witnessed: Witnessed | None
+    ) -> None:
+        """Check that the ledger holds what this process and the witness saw.
+
+        Raises:
+            LedgerRolledBack: If it is an older copy, or two copies are in use.
+            LedgerCorrupt: If an account is not as it was witnessed.
+        """
+        for name, dataset in transaction.datasets.items():
+            seen = self._seen.get(name)
+            if seen is not None and seen.epoch == dataset.epoch:
+                self._check_hash(transaction, dataset, seen.number, seen.hash, "")
+            head = self._heads.get(name) if witnessed is not None else None
+            if head is not None:
+                self._check_head(transaction, dataset, head)
+            self._note(dataset)
+        if witnessed is not None:
+            self._check_accounts(transaction, rows, witnessed)
+
+    def _check_head(
+        self, transaction: Transaction, dataset: Dataset, head: Head
+    ) -> None:
+        assert self.witness is not None
+        if head.forked and head.epoch >= dataset.epoch:
+            raise self.witness.say_forked(dataset.name)
+        if dataset.epoch < head.epoch:
+            what = f"lacks repair {head.epoch} of dataset {dataset.name!r}"
+            raise self._say_older(what)
+        # A repair that the witness lacks was made after what it shows.
+        if dataset.epoch == head.epoch:
+            place = f" of its witness {self.witness.place}"
+            self._check_hash(transaction, dataset, head.number, head.hash, place)
+
+    def _check_hash(
+        self,
+        transaction: Transaction,
+        dataset: Dataset,
+        number: int,
+        digest: str,
+        whose: str,
+    ) -> None:
+        """Refuse a journal that lacks an entry."""
+        if number <= 0 or (dataset.number, dataset.hash) == (number, digest):
+            return
+        found = ""
+        if number < dataset.number:
+            found = transaction.hash_of(dataset.name, number)
+        if found != digest:
+            what = f"lacks entry {number} of dataset {dataset.name!r}"
+            what += whose or ", which this process saw"
+            raise self._say_older(what)
+
+    def _check_accounts(
+        self, transaction: Transaction, rows: Rows, witnessed: Witnessed
+    ) -> None:
+        """Refuse an account that is behind the witness, or differs from it."""
+        for name in rows.read_ids & witnessed.uses.keys():
+            use, row = witnessed.uses[name], rows.account_rows.get(name)
+            dataset = transaction.datasets.get(name.partition("#")[0])
+            if dataset is None or dataset.epoch != use.epoch:
+                continue
+            version = 0 if row is None else row.version
+            if version < use.version:
+                what = f"has account {name!r} at version {version}, and the witness "
+                what += f"{self._place} says {use.version}"
+                raise self._say_older(what)
+            if row is not None and row.version == use.version:
+                self._check_use(row, use)
+
+    def _check_use(self, row: Account, use: WitnessedUse) -> None:
+        if (*map(add, row.settled, row.held),) != use.used:
+            what = f"account {row.id!r} is not what its witness {self._place} says"
+            raise damaged(what, self.place)
+
+    @property
+    def _place(self) -> str:
+        return "" if self.witness is None else self.witness.place
+
+    def _say_older(self, what: str) -> LedgerRolledBack:
+        msg = (
+            f"the ledger {self.place} {what}. A backup was restored, its -wal was "
+            "lost, it is a copy, or a copy of it is in use. Stop that, and bring "
+            "the right ledger back; if none has all entries, `dpflow ledger "
+            "reconcile` shows the missing ones and charges them. No step runs "
+            "until then."
+        )
+        return LedgerRolledBack(msg, ledger=self.place, witness=self._place)
+
+    # After a commit
+
+    def saw(self, decision: Decision) -> None:
+        """Remember the newest entries after a commit."""
+        for dataset in decision.datasets.values():
+            self._note(dataset)
+
+    def _note(self, dataset: Dataset) -> None:
+        """Remember the newest entry of a dataset."""
+        self._seen[dataset.name] = Seen(dataset.epoch, dataset.number, dataset.hash)
+        if len(self._known) > _MOST:
+            self._known.clear()
+        self._known[dataset.name, dataset.number] = dataset.hash
+
+    def record(self, decision: Decision, rows: Rows, key: str | None = None) -> None:
+        """Write committed entries to the witness, durably.
+
+        A decision that charges nothing needs no witness: without one no step runs, and
+        a witness that is begun anew has the decision.
+
+        Raises:
+            LedgerRolledBack: If two copies of the ledger are in use.
+            LedgerUnwitnessed: If there is no witness.
+            LedgerUnavailable: If it cannot be written.
+        """
+        lines = with_keys(lines_of(decision, rows, WITNESSED), key)
+        if self.witness is None or not lines:
+            return
+        try:
+            self.witness.record(lines, self.prove, synced=True)
+        except LedgerUnwitnessed:
+            if not all(line.decides for line in lines):
+                raise
+
+    def record_end(self, decision: Decision, rows: Rows) -> None:
+        """Write the end of a charge to the witness, without a sync.
+
+        Its loss harms nothing: a witness that is out of reach stops the next step.
+        """
+        lines: Sequence[Line] = lines_of(decision, rows, ENDS)
+        if self.witness is None or not lines:
+            return
+        try:
+            self.witness.record(lines, self.prove, synced=False)
+        except (LedgerError, LedgerCorrupt):
+            return
+
+    def prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
+        """Read hashes of the own journal, unless this process saw the entries."""
+        known = {pair: self._known[pair] for pair in pairs if pair in self._known}
+        if len(known) == len(pairs):
+            return known
+        with self.database.snapshot() as transaction:
+            transaction.begin(lock=False)
+            return known | {
+                pair: transaction.hash_of(*pair) for pair in pairs if pair not in known
+            }
+
+    # For people
+
+    def problem(self, _: object = None) -> str | None:
+        """Return the reason that no step would run, for commands that only show."""
+        if self.witness is None:
+            return None
+        try:
+            heads = self.witness.read_all().heads
+            with self.database.snapshot() as transaction:
+                transaction.begin(sorted(heads), lock=False)
+                for name, head in heads.items():
+                    dataset = transaction.datasets.get(name, Dataset(name))
+                    self._check_head(transaction, dataset, head)
+        except LedgerError as error:
+            return error.message
+        return None
+
+    def forgotten(self, rows: Rows, names: Sequence[str]) -> list[str]:
+        """Return accounts of whole terms that lack charges which were witnessed."""
+        if self.witness is None or not self.witness.exists():
+            return []
+        lost = set()
+        for name, use in self.witness.read_all().uses.items():
+            dataset, _, rest = name.partition("#")
+            number = rest.partition("/")[0]
+            row = rows.account_rows.get(name)
+            if (
+                dataset in names
+                and number
+                and (row is None or row.version < use.version)
+            ):
+                lost.add(f"{dataset}#{number}")
+        return sorted(lost)
+
+
+def state_of_ledger(database: Database) -> Witnessed:
+    """Return what a witness that begins now holds of a ledger."""
+    state = Witnessed()
+    with database.snapshot() as transaction:
+        transaction.begin(lock=False)
+        names = [name for (name,) in transaction.ask("read_dataset_names")]
+        datasets = transaction.run([("read_datasets", {"names": names})])[0]
+        accounts = transaction.ask("read_accounts_between", first="", last="~~")
+        people = transaction.ask("read_all_people_stores")
+        decided = transaction.ask("read_newest_decisions")
+        hashes = transaction.ask("read_newest_hashes")
+    newest = {name: (number, digest) for name, number, digest in decided}
+    epochs = {}
+    for columns in datasets:
+        row = Dataset.from_columns(tuple(columns))
+        number, digest = newest.get(row.name, (0, ""))
+        state.heads[row.name] = Head(
+            row.epoch, row.number, row.hash, False, row.term, number, digest
+        )
+        epochs[row.name] = row.epoch, row.number
+    for columns in accounts:
+        account = Account.from_columns(tuple(columns))
+        used = (*map(add, account.settled, account.held),)
+        epoch = epochs[account.id.partition("#")[0]][0]
+        state.uses[account.id] = WitnessedUse(epoch, account.version, used)
+    for name, _, step in people:
+        state.people[name] = epochs[name.partition("#")[0]][1], step
+    for name, number, digest in hashes:
+        state.hashes.setdefault(name, {})[number] = digest
+    return state
+
+
+def _state_folder() -> Path:
+    """Return the folder of witnesses in the user's state folder.
+
+    Raises:
+        ConfigurationError: If there is no home folder.
+    """
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The specification says to ignore relative ones.
+    if not state.is_absolute():
+        try:
+            state = Path.home() / ".local" / "state"
+        except without_interrupts(RuntimeError) as error:
+            msg = "the user has no home folder for the witness; set DPFLOW_WITNESS"
+            raise ConfigurationError(msg) from error
+    return state / "dpflow"

@@ -1,1 +1,0 @@
-"""Audits of the ledger: is it whole, and what is lost."""
