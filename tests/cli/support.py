@@ -28,6 +28,7 @@ from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger.codec import encode
 from dpflow.ledger.requests import Request
 from dpflow.policy import load_policies
 
@@ -98,6 +99,7 @@ class Shop:
             flow=flow,
             flow_run=uuid.uuid4().hex,
             key_text=key,
+            release_key=ledger.digests.of(key) if key else None,
             partitions=partitions,
         )
         try:
@@ -117,7 +119,9 @@ class Shop:
         reservation = self.reserve(cost, **step)
         ledger = self.ledger()
         body = {"error_type": "ValueError"} if outcome == "failed" else {}
-        ledger.settle(reservation, outcome=outcome, body={"noise": noise} | body)
+        value = encode(1.5) if step.get("key") else None
+        body |= {"noise": noise}
+        ledger.settle(reservation, outcome=outcome, body=body, value=value)
         ledger.close()
 
     def refuse(self, cost: Cost, **step: Any) -> BudgetRefused:

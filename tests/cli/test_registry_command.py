@@ -94,7 +94,7 @@ def test_an_entry_has_the_fields_of_the_list(sold: Shop) -> None:
     assert fields["publication_date"] == day
     assert f"term 1 on {day}" in fields["release_type_details"]
     head = run_json("ledger", "verify")
-    place = f"entry 3, hash {head['head'][1]} of ledger {head['ledger']}."
+    place = f"entry 3, hash {head['heads']['cdnow'][1]} of ledger {head['ledger']}."
     assert place in fields["notes"]
 
 

@@ -101,8 +101,7 @@ def test_an_edited_value_is_not_shown_and_not_replayed(report, tmp_path):
     """Its digest differs from the one that was settled."""
     edit(
         tmp_path / ".dpflow" / "ledger.db",
-        "UPDATE kept SET value = '1' WHERE key IN (SELECT body ->> '$.key' FROM entry "
-        "WHERE kind = 'reserve' AND body ->> '$.release_key' = 'revenue/w1')",
+        "UPDATE release SET value = '1' WHERE key_text = 'revenue/w1'",
     )
     result = run("releases", "show", "revenue/w1")
     assert result.exit_code == 1

@@ -23,7 +23,7 @@ def test_a_bad_ledger_is_an_exit_code_and_a_page(shop):
     forget_projects()
     edit(
         shop.root / ".dpflow" / "ledger.db",
-        "UPDATE entry SET body = replace(body, 'weekly_revenue', 'other')",
+        "UPDATE journal SET step = 'other' WHERE step = 'weekly_revenue'",
     )
     result = run("report", "--verify")
     assert result.exit_code == 1
@@ -73,13 +73,15 @@ READERS = [
     ("freeze", "cdnow", "--reason", "it looks wrong"),
 ]
 DAMAGES = [
-    "UPDATE entry SET rows = replace(rows, '[', '[ ')",
-    "UPDATE entry SET rows = 'junk'",
-    "UPDATE entry SET body = '[]'",
-    "UPDATE entry SET kind = 'junk', charge = NULL",
-    "DELETE FROM entry WHERE number = 2",
-    "UPDATE tag SET number = 999999 WHERE key LIKE 'term/%'",
-    "DELETE FROM tag WHERE key LIKE 'account/%'",
+    "UPDATE journal SET postings = replace(postings, '[', '[ ')",
+    "UPDATE journal SET postings = 'junk', body = '[]'",
+    "UPDATE journal SET kind = 'junk', charge = NULL",
+    "DELETE FROM journal WHERE number = 2",
+    "UPDATE account SET held = 'junk'",
+    "DELETE FROM account",
+    "UPDATE term SET body = '{}'",
+    "UPDATE dataset SET term = 999999",
+    "UPDATE charge SET request = '[]', amounts = 'junk'",
 ]
 
 

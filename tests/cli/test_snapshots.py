@@ -17,7 +17,6 @@ from dpflow import guarded
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.guard.project import forget_projects
-from dpflow.ledger import entry
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine
 from tests.projects import ROOT, act_as
 from tests.snapshots import commands, differences, settled
@@ -53,10 +52,10 @@ class Clock(datetime):
 def _ann(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the same person act at the same times."""
     act_as(monkeypatch, "ann")
-    monkeypatch.setattr("dpflow.ledger.ledger.provenance", lambda: {"who": "bob"})
-    monkeypatch.setattr("dpflow.ledger.ledger.writer", lambda: "bob@worker")
+    monkeypatch.setattr("dpflow.ledger.shell.provenance", lambda: {"who": "bob"})
+    monkeypatch.setattr("dpflow.ledger.shell.writer", lambda: "bob@worker")
     monkeypatch.setattr(Clock, "minutes", itertools.count())
-    for module in ("ledger.ledger", "show.page.facts"):
+    for module in ("ledger.shell", "show.page.facts"):
         monkeypatch.setattr(f"dpflow.{module}.datetime", Clock)
 
 
@@ -107,7 +106,6 @@ def said(shop: Shop, name: str) -> str:
     lines = []
     for line in commands(name):
         # A command is a process of its own, which reads what others wrote.
-        entry._proved.clear()
         result = run(*shlex.split(line))
         assert result.exception is None or isinstance(result.exception, SystemExit)
         code = f"[{result.exit_code}]\n" if result.exit_code else ""

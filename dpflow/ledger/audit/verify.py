@@ -15,8 +15,8 @@ from operator import add
 from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import DpflowError
-from dpflow.interrupts import without_interrupts
+from dpflow.exceptions import DpflowError, LedgerError
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.terms import check_terms
 from dpflow.ledger.canonical import canonical, digest
@@ -225,9 +225,14 @@ def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
                 progress(result.entries - before, total)
         except without_interrupts(*UNREADABLE, DpflowError) as error:
             result.add(f"it cannot be read: {error!s:.200}", name)
-    if ledger.watch.witness is not None:
+    witness = ledger.watch.witness
+    if witness is not None:
         problem = ledger.watch.problem()
-        result.witness = "agrees" if problem is None else "disagrees"
+        result.witness = "agrees" if problem is None else "contradicts"
+        with suppress(LedgerError):
+            if not witness.exists():
+                # `dpflow ledger trust` begins one, after a verification.
+                result.witness, problem = "missing", None
         if problem is not None:
             result.add(problem)
     return result

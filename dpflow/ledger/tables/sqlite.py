@@ -11,6 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,12 @@ class SqliteDatabase(SqliteConnection):
             if log_size > self._log_limit:
                 self._shorten_log(connection)
 
+    def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
+        """Return the connection of a reader, which changes no file that it may not."""
+        if self._connection is None and is_only_read(self.path):
+            return opened_for_reading(self.path)
+        return self._unlocked(until)
+
     def remove(self) -> None:
         """Remove the files of an unfinished copy."""
         self.close()
@@ -165,9 +172,7 @@ class SqliteDatabase(SqliteConnection):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        open_here = self._connection is not None or not is_only_read(self.path)
-        opened = self._unlocked(until) if open_here else opened_for_reading(self.path)
-        with self._alone(), opened as connection:
+        with self._alone(), self._opened(until) as connection:
             try:
                 connection.execute("BEGIN")
                 yield SqliteTransaction(connection, self)

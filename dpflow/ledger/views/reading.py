@@ -14,16 +14,17 @@ from heapq import merge
 from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt
-from dpflow.interrupts import contextmanager
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.gates import Gate, gate_at
 from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.suggestions import with_rests
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.errors import damaged
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.loading import load_terms, read_accounts
-from dpflow.ledger.tables.rows import Charge, Dataset, Entry, Posting, Term
+from dpflow.ledger.tables.rows import Charge, DamagedRow, Dataset, Entry, Posting, Term
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.policy.population import population_of
 
@@ -244,12 +245,21 @@ Source = Ledger | Reading
 
 @contextmanager
 def open_reading(source: Source) -> Iterator[Reading]:
-    """Open a reading of a ledger; a reading that is open is used as it is."""
+    """Open a reading of a ledger; a reading that is open is used as it is.
+
+    An error of dpflow itself passes: it says nothing about the ledger.
+
+    Raises:
+        LedgerCorrupt: If a row is damaged.
+    """
     if isinstance(source, Reading):
         yield source
         return
-    with source.reading() as transaction:
-        yield Reading(source, transaction)
+    try:
+        with source.database.snapshot() as transaction:
+            yield Reading(source, transaction)
+    except without_interrupts(DamagedRow) as error:
+        raise damaged(str(error), source.place) from error
 
 
 # Entries as people read them

@@ -17,7 +17,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.views import accounts, refusals, usage
 from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import account_title, percent_text
-from dpflow.ledger.views.spending import Usage
+from dpflow.ledger.views.spending import Usage, find_newest_entries
 from dpflow.show.figures import style
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class BurnDown:
         """Read a dataset's newest term; None before the first step."""
         views = [v for v in accounts(ledger, dataset) if v.used_fraction is not None]
         # Of a divided dataset, the parts that were charged last say most.
-        views.sort(key=lambda v: v.gate.row.entry if v.gate.row else 0, reverse=True)
+        newest = find_newest_entries(ledger, dataset)
+        views.sort(key=lambda view: newest.get(view.id, 0), reverse=True)
         views.sort(key=lambda view: _ORDER.index(view.kind))
         names = [view.id for view in views[:_MOST_LINES]]
         points = usage(ledger, dataset, names, most=_MOST_POINTS)

@@ -40,14 +40,16 @@ def test_an_export_is_verified_up_to_the_newest_entry_of_the_ledger(shop: Shop) 
     """`verify FILE` prints the entry that `ledger info` names; an edit is found."""
     shop.charge()
     run_fine("ledger", "export", "--out", "journal.jsonl")
-    newest = run_json("ledger", "info")["newest_entry"]
+    (number, digest) = run_json("ledger", "info")["newest_entries"]["cdnow"]
     data = run_json("ledger", "verify", "journal.jsonl")
-    assert (data["fine"], data["entries"]) == (True, newest["number"])
-    said = f"Newest entry: {newest['number']}, hash {newest['hash']}."
+    assert (data["fine"], data["entries"]) == (True, number)
+    assert data["heads"] == {"cdnow": [number, digest]}
+    said = f"cdnow: {number}, hash {digest}"
     assert said in run_fine("ledger", "verify", "journal.jsonl")
+    assert said in run_fine("ledger", "info")
     place = shop.root / "journal.jsonl"
     text = place.read_text("utf-8")
-    place.write_text(text.replace('"kind":"settle"', '"kind":"void"', 1), "utf-8")
+    place.write_text(text.replace('"kind": "settle"', '"kind": "void"', 1), "utf-8")
     assert run_json("ledger", "verify", "journal.jsonl", exit_code=1)["bad"]
 
 
@@ -77,7 +79,7 @@ def test_a_bad_ledger_is_not_trusted(shop):
     shop.charge()
     witness_of(shop).unlink()
     place = shop.root / ".dpflow" / "ledger.db"
-    edit(place, "UPDATE entry SET at = '' WHERE number = 2")
+    edit(place, "UPDATE journal SET at = '' WHERE number = 2")
     assert run("ledger", "trust", "--yes").exit_code == 1
     assert not witness_of(shop).exists()
 
@@ -102,8 +104,8 @@ def test_what_a_ledger_forgot_is_charged_again(shop: Shop) -> None:
     data = run_json("ledger", "reconcile", "--reason", "the disk died")
     assert (data["repaired"], data["agrees"]) == (True, False)
     loss = data["losses"][0]
-    assert loss["missing"][0]["charge"]
-    assert loss["present"] != loss["repaired"]
+    assert loss["loss"]["number"] > loss["loss"]["common"]
+    assert [posted["account"] for posted in loss["posted"]][0] == "cdnow#1"
     shop.charge()
     assert "holds all" in run_fine("ledger", "reconcile")
     kinds = [each["kind"] for each in run_json("history", "cdnow")["entries"]]
@@ -118,10 +120,12 @@ def test_a_forgotten_freeze_is_repaired_by_a_freeze(shop: Shop) -> None:
     run_fine("freeze", "cdnow", "--reason", "wrong sigma")
     put_back(shop)
     data = run_json("ledger", "reconcile", exit_code=1)
-    assert data["lost"] == [{"dataset": "cdnow", "gates": True, "terms": []}]
+    assert [(loss["dataset"], loss["decided"]) for loss in data["losses"]] == [
+        ("cdnow", False)
+    ]
     text = run_fine("ledger", "reconcile", *BECAUSE)
     assert "dpflow unfreeze cdnow --reason TEXT" in text
-    with pytest.raises(BudgetRefused, match=r"is frozen by .*a freeze was lost"):
+    with pytest.raises(BudgetRefused, match=r"is frozen by .*a decision was lost"):
         shop.charge()
     run_fine("unfreeze", "cdnow", "--reason", "it was right")
     shop.charge()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 import stat
 from typing import Any
 
 import pytest
-from dpflow.ledger.entry import Columns
 
 from dpflow import guarded
-from dpflow.cli.ledger import operations
+from dpflow.cli.ledger import copies
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
 from tests.cli.support import Shop, run, run_fine, run_json, without_colour
@@ -38,14 +36,15 @@ def test_a_restore_charges_again_what_the_backup_lacks(shop: Shop) -> None:
     before = dataset_account()["spent"]
     shutil.rmtree(shop.root / ".dpflow")
     text = run_fine("ledger", "restore", "kept.db", *WHY)
-    assert "Account cdnow#1 lacks 1 witnessed entry" in text
-    assert "steps run again" in text
+    assert "Dataset 'cdnow' lacks 2 witnessed entries" in text
+    assert "charged cdnow#1" in text
     assert before == dataset_account()["spent"]
     shop.charge()
     data = run_json("ledger", "restore", "kept.db", *WHY)
-    assert not data["all_lost_told"] or data["charged_again"]["losses"]
-    assert data["aside"].endswith("ledger.db.before-restore-1")
-    assert {loss["account"] for loss in data["charged_again"]["losses"]} >= {"cdnow#1"}
+    assert data["aside"].endswith("ledger.db.replaced-1")
+    (loss,) = data["losses"]
+    assert "cdnow#1" in [posted["account"] for posted in loss["posted"]]
+    shop.charge()
 
 
 def kept(number: int) -> list[str]:
@@ -62,53 +61,35 @@ def kept(number: int) -> list[str]:
     return [each["digest"] for each in sorted(releases, key=lambda each: each["key"])]
 
 
-@pytest.mark.parametrize("witness", ["witness", "none"])
-def test_a_restore_names_the_lost_releases(shop, monkeypatch, witness):
-    """Their keys and digests; the replaced file still shows them as before."""
-    monkeypatch.setenv(WITNESS_VARIABLE, witness)
-    if witness != "none":
-        assert run("ledger", "trust", "--yes").exit_code == 0
+def test_a_restore_names_the_lost_releases(shop, monkeypatch):
+    """Their keys; the replaced file still shows them as before."""
     kept(2)
     run_fine("ledger", "backup", "kept.db")
-    digests = kept(4)
-    data = run_json("ledger", "restore", "kept.db", *WHY)
-    lost = {each["key"]: each["digest"] for each in data["lost"]}
-    assert lost == {"count/2": digests[2], "count/3": digests[3]}
-    assert {each["dataset"] for each in data["lost"]} == {"adult"}
-    assert {each["step"] for each in data["lost"]} == {"count"}
-    assert data["all_lost_told"]
-    assert len(run_json("releases", "list")["releases"]) == 2
-    shutil.move(data["aside"], shop.root / ".dpflow" / "ledger.db")
+    kept(4)
     text = without_colour(run_fine("ledger", "restore", "kept.db", *WHY))
-    assert "2 releases are lost. A run that asks for one again draws" in text
-    assert f"adult: count/3 of step count, digest {digests[3]}" in " ".join(
-        text.split()
-    )
+    assert "These releases are lost; a run under such a key draws again" in text
+    assert "count/2" in text
+    assert "count/3" in text
+    assert len(run_json("releases", "list")["releases"]) == 2
     (line,) = (line for line in text.splitlines() if "dpflow releases show" in line)
     monkeypatch.setenv(LEDGER_VARIABLE, line.split()[0].partition("=")[2])
     shown = run("releases", "show", "count/3")
     assert (shown.exit_code, shown.stdout) == (0, "week 3\n")
 
 
-def test_a_repair_names_the_charges_of_lost_releases(shop: Shop) -> None:
-    """The witness knows the charges and not what was kept; before and after."""
+def test_a_repair_names_the_lost_releases_as_the_witness_has_them(shop: Shop) -> None:
+    """Their keys and charges; afterwards nothing is lacking."""
     kept(2)
     run_fine("ledger", "backup", "kept.db")
     kept(4)
     entries = run_json("history", "adult")["entries"]
     newest = {each["reservation"] for each in entries[:4]}
     shutil.copy(shop.root / "kept.db", shop.root / ".dpflow" / "ledger.db")
-    text = " ".join(run("ledger", "reconcile").stdout.split())
-    assert "is lost, if there was one. A run that asks for one again draws" in text
-    assert all(f"dataset adult: reservation {each}" in text for each in newest)
-    for how in ((), WHY):
-        code = 0 if how else 1
-        data = run_json("ledger", "reconcile", *how, exit_code=code)
-        lost = data["releases"]
-        assert {each["reservation"] for each in lost} == newest
-        assert [each["dataset"] for each in lost] == ["adult"] * 2
-        assert [each["digest"] for each in lost] == [None] * 2
-    assert run_json("ledger", "reconcile")["releases"] == []
+    assert run_json("ledger", "reconcile", exit_code=1)["losses"]
+    (loss,) = run_json("ledger", "reconcile", *WHY)["losses"]
+    assert {charge for charge, _ in loss["keys"]} == newest
+    assert [key for _, key in loss["keys"]] == ["count/2", "count/3"]
+    assert run_json("ledger", "reconcile")["losses"] == []
 
 
 def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
@@ -147,17 +128,12 @@ def dataset_account() -> Any:
 def test_no_cell_of_an_export_is_a_formula(sign: str) -> None:
     """A spreadsheet reads each cell as the text that it is."""
     texts = [f'{sign}cmd|"/C calc"!A0', f"a{sign}1", ""]
-    names = dict(zip(Columns._fields, [7, *texts, *texts, *texts], strict=False))
+    rows = [["number", "body"], *([copies._cell(text), 7] for text in texts)]
     file = io.StringIO(newline="")
-    rows = [names, {**names, "number": -8}]
-    assert operations._write(file, operations.Format.CSV, [{}, *rows]) == 2
+    assert copies._write(file, copies.Format.CSV, rows) == 3
     header, *cells = csv.reader(io.StringIO(file.getvalue(), newline=""))
-    assert header == [*Columns._fields]
-    quoted = [f"'{texts[0]}", *texts[1:]]
-    assert cells == [[n, *[*quoted * 3][:7]] for n in ("7", "-8")]
-    file = io.StringIO()
-    operations._write(file, operations.Format.JSONL, rows)
-    assert [json.loads(line) for line in file.getvalue().splitlines()] == rows
+    assert header == ["number", "body"]
+    assert cells == [[f"'{texts[0]}", "7"], [texts[1], "7"], ["", "7"]]
 
 
 @pytest.mark.usefixtures("empty")
