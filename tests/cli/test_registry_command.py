@@ -165,7 +165,7 @@ def test_an_entry_of_another_place_is_refused(sold: Shop) -> None:
         ("of ledger", "of", "names no entry of a journal"),
         ("entry 3", "entry 1", "no release from dataset 'cdnow' up to entry 1"),
         ("cdnow", "nothing", "no release from dataset 'nothing'"),
-        ("cdnow", "adult", "no release from dataset 'adult' up to entry 3"),
+        ("cdnow", "adult", "the applied policy of dataset 'adult' lacks texts"),
         ("Dataset", "Data", "names no entry of a journal"),
     ):
         text = changed(entry, *place, to=notes.replace(old, new))
@@ -181,7 +181,7 @@ def test_an_entry_of_a_bad_ledger_is_not_confirmed(sold: Shop) -> None:
     assert run(*VERIFY, "none.yaml").exit_code == 2
     error = failure(*VERIFY, "entry.yaml", "journal.jsonl", code=2)
     assert "leave FILE out" in error
-    later = "UPDATE entry SET at = '' WHERE number = 2"
+    later = "UPDATE journal SET at = '' WHERE number = 2"
     edit(sold.root / ".dpflow" / "ledger.db", later)
     result = run(*VERIFY, "entry.yaml")
     assert (result.exit_code, "registry entry" in result.stdout) == (1, False)

@@ -111,7 +111,11 @@ def test_a_replaced_ledger_is_refused_for_good(shop):
     assert rows(shop)["journal"] == []
     bring_ledger_back(shop)
     assert ran == [1]
-    assert [entry[4] for entry in rows(shop)["journal"]] == ["open", "reserve", "settle"]
+    assert [entry[4] for entry in rows(shop)["journal"]] == [
+        "open",
+        "reserve",
+        "settle",
+    ]
 
 
 def noted(monkeypatch, method):

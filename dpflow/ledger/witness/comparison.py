@@ -26,7 +26,7 @@ from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY, damaged, driver_needed, is_postgres
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Account, Dataset
+from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileWitness
@@ -301,6 +301,8 @@ class Watch:
                     self._check_head(transaction, dataset, head)
         except LedgerError as error:
             return error.message
+        except without_interrupts(DamagedRow) as error:
+            return damaged(str(error), self.database.place).message
         return None
 
     def forgotten(self, rows: Rows, names: Sequence[str]) -> list[str]:
