@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
+    BudgetRefused,
     DpflowError,
     LedgerError,
     LedgerUnavailable,
@@ -31,6 +33,7 @@ from dpflow.ledger.decisions.charges_by_hand import (
 )
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import decide_freeze
+from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.decisions.payments import Payer, Payment, decide_payment, find_payer
 from dpflow.ledger.decisions.policy_changes import (
     Application,
@@ -48,6 +51,7 @@ from dpflow.ledger.decisions.settlement import (
     decide_settle,
     decide_void,
 )
+from dpflow.ledger.decisions.whole_runs import decide_refusal_of_run
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
 from dpflow.ledger.shell import Guarded, Shell, raised
 from dpflow.ledger.tables.loaded import Rows
@@ -58,6 +62,7 @@ from dpflow.ledger.tables.loading import (
     load_payment_rows,
     load_prior_rows,
     load_reserve_rows,
+    load_run_rows,
     load_sent,
     load_withdrawal_rows,
     name_datasets,
@@ -229,6 +234,41 @@ class Ledger(Shell):
             return error
         answer: Answer | DpflowError = decision.answer
         return answer
+
+    def refuse_run(self, request: Request, gate: Gate, amount: Tally) -> BudgetRefused:
+        """Refuse the first step of a flow run of which no whole run fits.
+
+        Args:
+            request: The step.
+            gate: The gate that does not admit the rest of a whole run.
+            amount: Amount of the rest of a whole run.
+
+        Returns:
+            The refusal, which the journal holds.
+        """
+        self._check_writable()
+        author = self.author()
+
+        def load(transaction: Transaction, *, again: bool) -> Rows:
+            rows = load_run_rows(transaction, request, gate.dataset, self.terms)
+            if again:
+                rows.sent = load_sent(transaction, [gate.dataset], request.reservation)
+            return rows
+
+        decision, _ = self._transact(
+            load,
+            lambda rows: decide_refusal_of_run(rows, request, gate, amount, author),
+            guarded=None,
+        )
+        refusal: BudgetRefused = decision.answer
+        return refusal
+
+    def complete_run(self, run: str) -> None:
+        """Note that the function of a flow run returned, if the run was charged."""
+        self._check_writable()
+        with self.readable(), self.database.transaction() as transaction:
+            transaction.begin(lock=False)
+            transaction.send([("complete_run", {"id": run})])
 
     # Operators
 

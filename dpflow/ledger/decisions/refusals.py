@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.requests import Request
 from dpflow.rounding import (
@@ -31,8 +31,8 @@ class Refusal(NamedTuple):
         gate: The gate.
         amount: The step's request to its account.
         cause: "frozen"; "closed" if the policy gives the flow no access; "halted" if
-            this account has halted the flow run; "overdrawn"; else "full": the amount
-            does not fit.
+            this account has halted the flow run; "overdrawn"; "run" if the rest of a
+            whole run does not fit; else "full": the amount does not fit.
     """
 
     gate: Gate
@@ -86,6 +86,8 @@ def refusal_error(
         )
     elif refusal.cause == "overdrawn":
         reason, fits = "the account is overdrawn.", "No step fits an overdrawn account."
+    elif refusal.cause == "run":
+        return _refuse_run(request, gate, (asked, left), reason)
     elif refusal.cause == "halted":
         reason = "it has halted this flow run already."
     elif not halted:
@@ -97,11 +99,32 @@ def refusal_error(
         f"Step {request.step!r}{flow} was refused{by}. "
         f"{reason[0].upper()}{reason[1:]} {fits} Nothing was charged for it."
     )
-    facts = (gate.kind, gate.rule.theorem, asked, left, fits)
+    return kind(message, **_details(request, gate, (asked, left), fits))
+
+
+def _details(
+    request: Request, gate: Gate, amounts: tuple[Named, Named | None], fits: str
+) -> dict[str, Any]:
+    facts = (gate.kind, gate.rule.theorem, *amounts, fits)
     names = ("flow", "flow_run", "step")
     details = {name: getattr(request, name) for name in names}
     details |= {"dataset": gate.dataset, "cost": request.cost.describe()}
-    return kind(message, **details, **dict(zip(_JOURNALED, facts, strict=True)))
+    return details | dict(zip(_JOURNALED, facts, strict=True))
+
+
+def _refuse_run(
+    request: Request, gate: Gate, amounts: tuple[Named, Named | None], reason: str
+) -> BudgetExhausted:
+    """Build the error of a flow run that cannot end."""
+    fits = (
+        "dp_flow(partial=True) runs the steps that fit; a new term begins with `dpflow "
+        f"policy apply {gate.dataset} --new-term`."
+    )
+    message = (
+        f"The run of flow {request.flow!r} was not begun: no whole run fits "
+        f"{_gate(gate)}: {reason} {fits} Nothing was charged."
+    )
+    return BudgetExhausted(message, **_details(request, gate, amounts, fits))
 
 
 def frozen_text(freeze: Mapping[str, Any]) -> str:

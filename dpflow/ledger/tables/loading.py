@@ -376,3 +376,15 @@ def load_sent(
     """Read the entries that an earlier sending of a command wrote."""
     rows = transaction.ask("find_command", datasets=[*datasets], command=command)
     return [Entry(*row) for row in rows]
+
+
+def load_run_rows(
+    transaction: Transaction, request: Request, dataset: str, remembered: Terms
+) -> Rows:
+    """Lock a dataset, and read the rows of the runs around a step there."""
+    runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
+    question = ("read_runs", {"ids": runs, "datasets": [dataset]})
+    (found,) = transaction.begin([dataset], [question], lock=True)
+    rows = Rows(datasets=transaction.datasets, known_terms=remembered)
+    rows.runs = {(run.id, run.dataset): run for run in map(Run.from_columns, found)}
+    return rows

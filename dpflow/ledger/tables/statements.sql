@@ -184,6 +184,14 @@ VALUES (:id, :dataset, :flow, :refusals, :halted, :completed)
 ON CONFLICT (id, dataset) DO UPDATE SET refusals = excluded.refusals,
     halted = excluded.halted, completed = excluded.completed;
 
+-- A flow run whose function returned, in each dataset that it charged.
+-- name: complete_run
+INSERT INTO run (id, dataset, flow, refusals, halted, completed)
+SELECT DISTINCT charge.run, part.dataset, charge.flow, 0, NULL, 1
+FROM charge JOIN charge_dataset AS part ON part.charge = charge.id
+WHERE charge.run = :id
+ON CONFLICT (id, dataset) DO UPDATE SET completed = 1;
+
 -- name: insert_evidence
 INSERT INTO evidence (dataset, term, digest, number)
 VALUES (:dataset, :term, :digest, :number);

@@ -250,3 +250,31 @@ FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
 JOIN release ON release.key = charge.release_key AND release.charge = charge.id
 WHERE part.dataset = :dataset AND release.state <> 'free';
+
+-- Newest completed runs of a flow that met no refusal.
+-- name: read_completed_runs
+SELECT newest.run
+FROM (
+    SELECT charge.run, part.reserve_number
+    FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
+    WHERE part.dataset = :dataset AND part.flow = :flow
+    ORDER BY part.reserve_number DESC
+    LIMIT :charges
+) AS newest
+JOIN run ON run.id = newest.run AND run.dataset = :dataset
+WHERE run.completed = 1 AND run.refusals = 0
+GROUP BY newest.run
+ORDER BY max(newest.reserve_number) DESC
+LIMIT :runs;
+
+-- Charges of flow runs, in the order in which they were made.
+-- name: read_charges_of_runs
+SELECT charge.id, charge.state, charge.owner, charge.login, charge.step, charge.flow,
+    charge.run, charge.release_key, charge.request, charge.amounts, charge.realised,
+    charge.mark
+FROM charge
+JOIN charge_dataset AS part ON part.charge = charge.id
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+WHERE charge.run IN (SELECT value FROM json_each(:runs))
+ORDER BY made.at, part.dataset, part.reserve_number;
