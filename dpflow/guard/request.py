@@ -93,12 +93,14 @@ class Place:
         named: The flow that the step names itself (`flow=`), if it does.
         facts: Further facts for the journal, such as the task run's id.
         listener: Hears the outcome of a step; it decides nothing.
+        before_charge: Refuses a flow run that cannot end, by raising.
     """
 
     flows: tuple[EnclosingFlow, ...] = ()
     named: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     listener: Callable[[Notice], None] | None = None
+    before_charge: Callable[[Project, Request], None] | None = None
 
     def tell(self, kind: str, request: Request, **details: Any) -> None:
         """Tell the listener; its failure is logged and changes nothing."""

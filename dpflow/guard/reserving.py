@@ -96,6 +96,8 @@ def reserve(
         DpflowError: If the request cannot be decided; the step may not run.
     """
     with _reserving(project, request, place) as check_patience:
+        if place.before_charge is not None:
+            place.before_charge(project, request)
         _prepare(project, request, noise)
         while isinstance(answer := _answer(project, request), Busy):
             if not project.unsettled.settle(answer.reservation):
@@ -118,6 +120,8 @@ async def areserve(
         "step did not run. Call it in an event loop of asyncio, or make it sync.",
     )
     with _reserving(project, request, place) as check_patience:
+        if place.before_charge is not None:
+            await asyncio.to_thread(place.before_charge, project, request)
         await asyncio.to_thread(_prepare, project, request, noise)
         while isinstance(answer := await _answer_in_thread(project, request), Busy):
             late = project.unsettled.settle

@@ -326,7 +326,18 @@ def define_step(
     """
     check_body(function)
     title = name_of(function) if name is None else name
-    return Step(body=function, name=title, **declared)
+    step = Step(body=function, name=title, **declared)
+    _costs[step.name] = step.cost
+    return step
+
+
+#: The cost of each step that this process defined, by name; the newest counts.
+_costs: dict[str, Any] = {}
+
+
+def declared_costs() -> dict[str, Cost]:
+    """Return the costs of the steps of this process that declare a fixed one."""
+    return {name: cost for name, cost in _costs.items() if isinstance(cost, Cost)}
 
 
 def _names(names: object) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
 from dpflow.prefect.run_context import current_run
 from dpflow.prefect.states import refused_state
+from dpflow.prefect.whole_runs import keep_whole, note_completion
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +56,7 @@ def dp_flow(function: Callable[P, R], /) -> Flow[P, R]: ...
 def dp_flow(
     *,
     on_exhausted: OnExhausted | None = None,
+    partial: bool = False,
     **flow_options: Any,
 ) -> Callable[[Callable[P, R]], Flow[P, R]]: ...
 
@@ -64,12 +66,17 @@ def dp_flow(
     /,
     *,
     on_exhausted: OnExhausted | None = None,
+    partial: bool = False,
     **flow_options: Any,
 ) -> Flow[P, R] | Callable[[Callable[P, R]], Flow[P, R]]:
     """Make a Prefect flow that ends as `BudgetExhausted` when a DP step is refused.
 
     The flow asks the ledger, not a flag in memory, so a refusal in another process
     counts too. It waits for its submitted DP steps, and publishes a budget artifact.
+
+    A run begins only if a whole run fits, as one of the last five completed runs shows:
+    else its first charge is refused as `BudgetExhausted`, and nothing is charged for a
+    report that would not be finished.
 
     A policy may say `on_exhausted: {flow: skip}`: then a submitted step that is refused
     takes only its own downstream along, and the flow ends with its value.
@@ -78,6 +85,7 @@ def dp_flow(
         function: What it decorates, where it is written without parentheses.
         on_exhausted: Called with the refusal when a run has met one, after the ledger
             has committed it; whatever it raises is logged. It may be async.
+        partial: Begin a run although a whole run may not fit, and run what fits.
         **flow_options: Every option of `prefect.flow`.
 
     Returns:
@@ -108,7 +116,8 @@ def dp_flow(
             value = None
             with _project_kept():
                 run = _execution()
-                with flushed(), noted_steps(run.id):
+                whole = keep_whole(run.id, partial=partial)
+                with flushed(), noted_steps(run.id), whole:
                     try:
                         value = _finished(function(*args, **kwargs))
                     # A suspension is no Exception, and passes.
@@ -125,7 +134,7 @@ def dp_flow(
             with _project_kept():
                 run = await asyncio.to_thread(_execution)
                 try:
-                    with noted_steps(run.id):
+                    with noted_steps(run.id), keep_whole(run.id, partial=partial):
                         try:
                             called = cast("Any", function(*args, **kwargs))
                             value = _finished(await called)
@@ -235,6 +244,7 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
     project = current_project()
     publish_budget(project, result)
     if result is None:
+        note_completion(project, run.id)
         return value
     _call_back(on_exhausted, result)
     # A population's file has no `on_exhausted`; those of its datasets hold.

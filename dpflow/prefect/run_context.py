@@ -18,6 +18,7 @@ from dpflow.prefect.delivery import send
 from dpflow.prefect.events import describe_assets
 from dpflow.prefect.keyless_steps import announce_retries, warn_if_unnamed
 from dpflow.prefect.telemetry import describe_span, show_gauges
+from dpflow.prefect.whole_runs import ask_whole_run, count_replay
 
 logger = logging.getLogger("dpflow")
 
@@ -42,6 +43,7 @@ def _listen(notice: Notice) -> None:
     if notice.kind == "progress":
         publish_progress(notice)
     else:
+        count_replay(notice)
         send(notice)
         warn_if_unnamed(notice)
         announce_retries()
@@ -84,7 +86,13 @@ def current_place(
     if deployments:
         # A subflow's run is of no deployment: the flow around it is.
         facts["deployment"] = deployments[0]
-    return Place(flows=flows, named=named, facts=facts, listener=listener)
+    return Place(
+        flows=flows,
+        named=named,
+        facts=facts,
+        listener=listener,
+        before_charge=ask_whole_run,
+    )
 
 
 def _enclosing(name: str, run: FlowRun) -> EnclosingFlow:

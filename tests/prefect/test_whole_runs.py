@@ -1,0 +1,127 @@
+"""No flow run begins to pay for a report that it cannot finish, on a real server."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
+from dpflow.guard.project import current_project
+from dpflow.ledger.views import refusals
+from tests.projects import spent
+
+RAN: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    RAN.clear()
+
+
+def make_step(name: str, epsilon: str = "0.3", key: str | None = None):
+    """Make a step that stands for a mechanism of its own."""
+
+    def body(week: int) -> int:
+        RAN.append((name, week))
+        return week
+
+    return dp_task(
+        dataset="shop",
+        cost=PureDP(epsilon=epsilon),
+        name=name,
+        release_key=key and f"{name}/{key}",
+        ignore=("name",) if key else (),
+    )(body)
+
+
+def make_report(*steps, **options):
+    """Make a flow that calls steps for a week, and fails where a step is an error."""
+
+    @dp_flow(name="report", **options)
+    def report(week: int) -> str:
+        for step in steps:
+            if isinstance(step, Exception):
+                raise step
+            step(week)
+        return "whole"
+
+    return report
+
+
+def test_a_report_that_cannot_be_finished_is_not_begun(project):
+    """Its first step is refused, in the journal too, and nothing is charged or run."""
+    steps = [make_step(name, "0.2") for name in ("sales", "visits", "returns")]
+    report = make_report(*steps)
+    assert report(1) == "whole"
+    state = report(2, return_state=True)
+    assert state.name == "BudgetExhausted"
+    assert "no whole run fits" in state.message
+    assert "partial=True" in state.message
+    assert Decimal(spent()) == Decimal("0.6")
+    assert [week for _, week in RAN] == [1, 1, 1]
+    (refusal,) = refusals(current_project().ledger)
+    assert refusal.body["whole_run"]["epsilon"] == "0.6"
+    assert refusal.body["left"]["epsilon"] == "0.4"
+    assert (refusal.body["step"], refusal.is_exhausted) == ("sales", True)
+    # It costs as much as before: the next run is asked again, and a part runs.
+    with pytest.raises(BudgetExhausted):
+        report(3)
+    assert make_report(make_step("small", "0.1"), partial=True)(4) == "whole"
+
+
+@pytest.mark.parametrize("options", [{"partial": True}, {}])
+def test_a_part_runs_where_it_is_wanted(make_project, options):
+    """By `partial=True`, or where the policy skips refused steps."""
+    policy = "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
+    skip = "" if options else "on_exhausted: {flow: skip}\n"
+    make_project(f'{policy}budget: {{epsilon: "1"}}\ndata_version: "1"\n{skip}')
+    report = make_report(make_step("a"), make_step("b"), **options)
+    assert report(1) == "whole"
+    report(2, return_state=True)
+    assert [name for name, week in RAN if week == 2] == ["a"]
+
+
+def test_a_run_that_was_cut_can_be_repaired(make_project):
+    """Its replays count: only the rest of a whole run must fit."""
+    policy = "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
+    make_project(f'{policy}budget: {{epsilon: "1.8"}}\ndata_version: "1"\n')
+    a, b, c = (make_step(name, key="{week}") for name in "abc")
+    whole = make_report(a, b, c)
+    assert whole(1) == "whole"
+    with pytest.raises(OSError, match="a bug"):
+        make_report(a, b, OSError("a bug"))(2)
+    assert Decimal(spent()) == Decimal("1.5")
+    assert whole(2) == "whole"
+    assert Decimal(spent()) == Decimal("1.8")
+    assert whole(3, return_state=True).name == "BudgetExhausted"
+    assert RAN.count(("a", 2)) == 1
+
+
+def test_changed_noise_is_not_held_to_old_runs(project):
+    """A step that declares another cost now makes no example of an old run."""
+    assert make_report(make_step("a", "0.6"), make_step("b", "0.2"))(1) == "whole"
+    report = make_report(make_step("a", "0.1"), make_step("b", "0.1"))
+    assert report(2) == "whole"
+    assert Decimal(spent()) == Decimal("1.0")
+
+
+def test_an_ordinary_week_is_not_held_to_the_months(make_project):
+    """Any of the last completed runs that fits is enough."""
+    policy = "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
+    make_project(f'{policy}budget: {{epsilon: "2"}}\ndata_version: "1"\n')
+    week, month = make_step("week", "0.3"), make_step("month", "0.8")
+    assert make_report(week)(1) == "whole"
+    assert make_report(week, month)(2) == "whole"
+    assert make_report(week)(3) == "whole"
+    assert Decimal(spent()) == Decimal("1.7")
+    assert make_report(week)(4) == "whole"
+    assert make_report(week)(5, return_state=True).name == "BudgetExhausted"
+
+
+def test_the_first_run_and_a_run_that_did_not_end_are_no_examples(project):
+    """Nothing was granted before, or nobody knows what a whole run is."""
+    dear = make_report(make_step("a", "0.5"), make_step("b", "0.9"))
+    assert dear(1, return_state=True).name == "BudgetRefused"
+    assert Decimal(spent()) == Decimal("0.5")
+    assert make_report(make_step("a", "0.5"))(2) == "whole"
