@@ -103,7 +103,12 @@ JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.num
 -- Charges of a dataset, without what they cost; every run is found by them.
 -- name: read_run_charges
 SELECT part.reserve_number, part.charge, part.flow, charge.run, release.key_text,
-    ended.kind, ended.at, CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END
+    ended.kind,
+    coalesce(ended.at, (
+        SELECT made.at FROM journal AS made
+        WHERE made.dataset = part.dataset AND made.number = part.reserve_number
+    )),
+    CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
 LEFT JOIN journal AS ended
