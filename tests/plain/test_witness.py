@@ -156,7 +156,7 @@ def test_the_witness_is_what_the_ledger_holds(tmp_path: Path, place: str) -> Non
     assert witness is not None
     assert summary(witness.read_all()) == summary(now)
     if isinstance(witness, FileWitness):
-        witness._rewrite(None, anew=False)
+        witness._rewrite(None)
         assert summary(witness.read_all()) == summary(now)
 
 

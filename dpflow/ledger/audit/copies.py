@@ -51,8 +51,8 @@ def copy_ledger(ledger: Ledger, target: Any) -> Identity:
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        for name in TABLES:
-            table, batch = tables()[name], list[Mapping[str, Any]]()
+        for table in list_tables(source):
+            batch = list[Mapping[str, Any]]()
             for row in read_rows(source, table):
                 batch.append(row)
                 if len(batch) == PAGE:
@@ -60,6 +60,32 @@ def copy_ledger(ledger: Ledger, target: Any) -> Identity:
                     batch = []
             write_rows(target, table, batch)
         return source.identity
+
+
+def list_tables(transaction: Transaction) -> list[Table]:
+    """Return the tables of a ledger, which may be of an older version."""
+    columns = {tuple(row) for row in transaction.ask("read_columns")}
+    found = [
+        table._replace(
+            columns=tuple(c for c in table.columns if (table.name, c) in columns)
+        )
+        for table in map(tables().__getitem__, TABLES)
+    ]
+    return [table for table in found if table.columns]
+
+
+def drop_newer(target: SqliteDatabase, older: list[Table], version: int) -> None:
+    """Remove from empty tables what a version lacks that is older than this one."""
+    columns = {table.name: table.columns for table in older}
+    with target.transaction() as transaction:
+        for table in map(tables().__getitem__, TABLES):
+            if table.name not in columns:
+                transaction.send_text(f"DROP TABLE {table.name}", {})
+                continue
+            for column in {*table.columns} - {*columns[table.name]}:
+                text = f"ALTER TABLE {table.name} DROP COLUMN {column}"
+                transaction.send_text(text, {})
+        transaction.send([("set_version", {"version": version})])
 
 
 def write_rows(target: Any, table: Table, rows: list[Mapping[str, Any]]) -> None:
@@ -86,11 +112,15 @@ def backup(ledger: Ledger, path: Path) -> Verification:
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
         identity, secret = transaction.identity, transaction.secret()
+        older, version = list_tables(transaction), transaction.version
     target = SqliteDatabase.create(fresh, identity, secret, complete=0)
     try:
+        drop_newer(target, older, version)
         copy_ledger(ledger, target)
         target.complete()
-        result = verify(Ledger(target, Liveness()))
+        # An upgrade verifies what an older version has.
+        is_older = version != VERSION
+        result = Verification() if is_older else verify(Ledger(target, Liveness()))
         target.close()
         if not result.fine:
             msg = (

@@ -107,7 +107,7 @@ def is_whole(ledger: Ledger, target: Any) -> bool:
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        names = [name for (name,) in source.ask("read_dataset_names")]
+        names = name_all(source)
         rows = source.run([("read_datasets", {"names": names})])[0]
     heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
     with suppress(LedgerMissing), target.snapshot() as there:
@@ -140,39 +140,36 @@ def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
 def write_upgrades(there: Ledger, body: dict[str, str]) -> None:
     """Write an entry into each journal, so that no older copy decides again."""
     author, command = there.author(), uuid.uuid4().hex
-    for name in name_all(there):
-        with there.readable(), there.database.transaction() as transaction:
+    with there.readable(), there.database.transaction() as transaction:
+        transaction.begin(lock=False)
+        for name in name_all(transaction):
             write_upgrade(transaction, name, author, command, body)
 
 
 def witness_heads(there: Ledger) -> None:
     """Witness the newest entry of each journal; again does no harm."""
-    for name in name_all(there):
-        with there.reading() as transaction:
-            transaction.begin([name], lock=False)
-            rows = Rows(datasets=dict(transaction.datasets))
-        newest = rows.book(name)
-        decision = Decision(earlier=((name, newest.number, newest.hash),))
-        there.watch.record(decision, rows)
-
-
-def name_all(ledger: Ledger) -> list[str]:
-    """Return the names of the datasets that a ledger has."""
-    with ledger.reading() as transaction:
+    with there.reading() as transaction:
         transaction.begin(lock=False)
-        return [name for (name,) in transaction.ask("read_dataset_names")]
+        transaction.begin(name_all(transaction), lock=False)
+        rows = Rows(datasets=dict(transaction.datasets))
+    heads = [(d.name, d.number, d.hash) for d in rows.datasets.values() if d.number]
+    there.watch.record(Decision(earlier=tuple(heads)), rows)
+
+
+def name_all(transaction: Any) -> list[str]:
+    """Return the names of the datasets that a ledger has."""
+    return [name for (name,) in transaction.ask("read_dataset_names")]
 
 
 def write_upgrade(
     transaction: Any, name: str, author: Author, command: str, body: dict[str, str]
-) -> Decision:
+) -> None:
     """Write the entry of an upgrade or a move into a journal."""
     transaction.begin([name], lock=True)
     decision = Decision()
     dataset = transaction.datasets[name]
     decision.append(dataset, "upgrade", author, command, body=body)
     transaction.write(decision)
-    return decision
 
 
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:

@@ -257,7 +257,8 @@ def read_own(
 def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
     """Begin a witness with what the ledger holds now.
 
-    Every charge of before ends in full: what was lost before, nothing knows.
+    Every charge of before ends in full: what was lost before, nothing knows. The
+    witness is marked, so that a restore of an older backup asks first.
 
     Raises:
         ConfigurationError: If there is a witness, without `anew`, or it was waived.
@@ -269,7 +270,8 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
     if witness.exists() and not anew:
         raise witness.refuse_second()
     names = end_in_full(ledger, reason)
-    witness.begin(state_of_ledger(ledger.database), anew=anew)
+    state = state_of_ledger(ledger.database, is_trusted=True)
+    witness.begin(state, anew=anew)
     return names
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from hashlib import sha256
+from math import inf
 from operator import add
 from typing import Any, NamedTuple
 
@@ -115,6 +118,8 @@ class Journal:
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
         sources: Sources of its terms, each with the newest population.
+        rewritten: Number of the newest upgrade that rewrote requests, and the digest
+            over those of before.
     """
 
     row: Dataset
@@ -128,6 +133,7 @@ class Journal:
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     sources: dict[str, str | None] = field(default_factory=dict)
+    rewritten: tuple[int, str] = (0, "")
 
     def add(self, entry: Entry, result: Verification) -> None:
         """Add the next entry, whose hash was checked."""
@@ -150,13 +156,21 @@ class Journal:
         elif entry.kind == "pay":
             first, _ = self.people.get(body["people"], (str(entry.charge), ""))
             self.people[body["people"]] = first, str(entry.charge)
+        self.row = row
+        self._note(entry, body, postings)
+
+    def _note(
+        self, entry: Entry, body: Mapping[str, Any], postings: Mapping[str, Any]
+    ) -> None:
+        """Note evidence, lost stores of people and rewritten requests."""
+        if "requests" in body:
+            self.rewritten = entry.number, body["requests"]
         if body.get("evidence"):
             for name in postings:
                 self.evidence[f"{split(name)[1]} {body['evidence']}"] = entry.number
         for name, newest in body.get("people_lost", {}).items():
             first, _ = self.people.get(name, (UNKNOWN, ""))
             self.people[name] = first, newest
-        self.row = row
 
     def _post(
         self,
@@ -203,15 +217,22 @@ class Journal:
         return row._replace(term=number, revision=revision)
 
 
-def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
+def verify(
+    ledger: Ledger,
+    within: Transaction | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Verification:
     """Compute everything again, and compare it with the rows and the witness.
 
     Args:
         ledger: The ledger.
+        within: A transaction that reads it, if there is one; else each dataset has a
+            snapshot of its own.
         progress: Called with the entries that were read since, and with all.
     """
     result = Verification()
-    with ledger.reading() as transaction:
+    with open_snapshot(ledger, within) as transaction:
         transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_named_datasets")]
         rows = transaction.ask("read_datasets", names=names)
@@ -220,14 +241,15 @@ def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
     for name in names:
         try:
             before = result.entries
-            verify_dataset(ledger, name, result)
+            with open_snapshot(ledger, within) as transaction:
+                verify_dataset(transaction, ledger, name, result)
             if progress is not None:
                 progress(result.entries - before, total)
         except without_interrupts(*UNREADABLE, DpflowError) as error:
             result.add(f"it cannot be read: {error!s:.200}", name)
     witness = ledger.watch.witness
     if witness is not None:
-        problem = ledger.watch.problem()
+        problem = ledger.watch.problem(within)
         result.witness = "agrees" if problem is None else "contradicts"
         with suppress(LedgerError):
             if not witness.exists():
@@ -238,29 +260,37 @@ def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
     return result
 
 
-def verify_dataset(ledger: Ledger, name: str, result: Verification) -> None:
+def open_snapshot(
+    ledger: Ledger, within: Transaction | None
+) -> AbstractContextManager[Transaction]:
+    """Return a snapshot of a ledger, or the transaction that reads it already."""
+    return ledger.reading() if within is None else nullcontext(within)
+
+
+def verify_dataset(
+    transaction: Transaction, ledger: Ledger, name: str, result: Verification
+) -> None:
     """Verify one dataset in one snapshot."""
-    with ledger.database.snapshot() as transaction:
-        try:
-            transaction.begin([name], lock=False)
-        except DamagedRow as error:
-            result.add(str(error), name)
-            transaction.datasets = {}
-        journal = read_journal(transaction, ledger.id, name, result)
-        row = transaction.datasets.get(name)
-        if row is None:
-            result.add("its row was removed", name)
-        elif row != journal.row:
-            result.add("its row is not what its journal comes to", name)
-        held = check_charges(transaction, name, result)
-        rows = check_accounts(transaction, journal, held, result)
-        check_tables(transaction, journal, result)
-        check_releases(transaction, name, result)
-        if result.values:
-            check_values(transaction, ledger, name, result)
-        check_gates(rows, journal, result)
-        check_terms(rows, journal.opening, lambda what: result.add(what, name))
-        result.heads[name] = journal.row.number, journal.row.hash
+    try:
+        transaction.begin([name], lock=False)
+    except DamagedRow as error:
+        result.add(str(error), name)
+        transaction.datasets = {}
+    journal = read_journal(transaction, ledger.id, name, result)
+    row = transaction.datasets.get(name)
+    if row is None:
+        result.add("its row was removed", name)
+    elif row != journal.row:
+        result.add("its row is not what its journal comes to", name)
+    held = check_charges(transaction, journal, result)
+    rows = check_accounts(transaction, journal, held, result)
+    check_tables(transaction, journal, result)
+    check_releases(transaction, name, result)
+    if result.values:
+        check_values(transaction, ledger, name, result)
+    check_gates(rows, journal, result)
+    check_terms(rows, journal.opening, lambda what: result.add(what, name))
+    result.heads[name] = journal.row.number, journal.row.hash
 
 
 def pages(
@@ -307,10 +337,10 @@ def read_journal(
 
 
 def check_charges(
-    transaction: Transaction, name: str, result: Verification
+    transaction: Transaction, journal: Journal, result: Verification
 ) -> dict[str, list[int]]:
     """Compare charges with their entries; return what open ones hold, by account."""
-    held = dict[str, list[int]]()
+    held, name = dict[str, list[int]](), journal.row.name
     for row in pages(transaction, "read_charge_page", name, 0, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
         end, end_kind, charge_ended, *columns = row[8:]
@@ -320,9 +350,11 @@ def check_charges(
         except without_interrupts(*UNREADABLE) as error:
             result.add(f"the charge that it made: {error}", name, number)
             continue
+        is_rewritten = number < journal.rewritten[0]
+        hashed = None if body is None or is_rewritten else json.loads(body)["request"]
         if (kind, charge_made) != ("reserve", charge.id):
             problem = f"no reserve of charge {charge.id}"
-        elif json.loads(body)["request"] != digest(columns[8]):
+        elif hashed not in (None, digest(columns[8])):
             problem = f"the request of charge {charge.id} is not what was hashed"
         elif columns[4:7] != where or charge.login not in (None, writer):
             problem = f"charge {charge.id} names another step, flow, run or login"
@@ -337,6 +369,21 @@ def check_charges(
     for number, kind in transaction.ask("read_loose_entries", dataset=name):
         result.add(f"no charge has this {kind}", name, number)
     return held
+
+
+def hash_requests(transaction: Transaction, dataset: str, before: float = inf) -> str:
+    """Return the digest over the charges of a dataset and their requests.
+
+    Args:
+        transaction: A transaction.
+        dataset: Name of the dataset.
+        before: Only charges that an earlier entry of the journal made.
+    """
+    hashed = sha256()
+    for row in pages(transaction, "read_charge_page", dataset, 0, 0):
+        if row[0] < before:
+            hashed.update(f"{row[11]} {digest(row[19])}\n".encode())
+    return hashed.hexdigest()
 
 
 def find_wrong_end(
@@ -400,7 +447,10 @@ def check_tables(
     transaction: Transaction, journal: Journal, result: Verification
 ) -> None:
     """Compare terms, stores of people and evidence with their entries."""
-    name = journal.row.name
+    name, (upgraded_at, requests) = journal.row.name, journal.rewritten
+    if upgraded_at and hash_requests(transaction, name, upgraded_at) != requests:
+        what = "the requests of before are not those that it wrote"
+        result.add(what, name, upgraded_at)
     terms = map(read_term, transaction.ask("read_terms", datasets=[name]))
     found = {term.number: term for term in terms}
     if canonical(found) != canonical(journal.terms):
