@@ -10,10 +10,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.interrupts import suppress
 from dpflow.ledger.audit.copies import copy_ledger
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
@@ -51,9 +51,7 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     watch = Watch(target, ledger.watch.witness)
     there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
     if not is_finished:
-        if problems := [bad for bad in verify(there).bad if bad.dataset]:
-            msg = f"the copy at {place} is not whole: {problems[0]}. The ledger stays."
-            raise LedgerCorrupt(msg, ledger=place)
+        check_whole(there, "It is a copy, and the ledger stays where it is.")
         write_upgrades(there, {"from": ledger.place, "to": place})
     finish_move(ledger, None if is_finished else target, place)
     # Until here the source may be used again, and has what the witness shows.

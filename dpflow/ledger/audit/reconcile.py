@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.audit.verify import pages, verify
+from dpflow.ledger.audit.journals import pages
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.decisions.repairs import (
@@ -81,19 +82,13 @@ def reconcile(
         ConfigurationError: If the witness was waived.
     """
     witnessed = read_witness(ledger) if witnessed is None else witnessed
-    repaired = []
-    problems = [bad for bad in verify(ledger).bad if bad.dataset]
-    if problems:
-        msg = (
-            f"the ledger {ledger.place} is damaged: {problems[0]}. Nothing was "
-            "written. Restore a backup that `dpflow ledger verify` finds whole."
-        )
-        raise LedgerCorrupt(msg, ledger=ledger.place)
-    for name in sorted(witnessed.heads):
-        done = repair_dataset(ledger, name, witnessed, reason)
-        if done is not None:
-            repaired.append(done)
-    return repaired
+    advice = "Nothing was written. Restore a backup that `dpflow ledger verify` finds"
+    check_whole(ledger, f"{advice} whole.")
+    repairs = [
+        repair_dataset(ledger, name, witnessed, reason)
+        for name in sorted(witnessed.heads)
+    ]
+    return [repaired for repaired in repairs if repaired is not None]
 
 
 def repair_dataset(

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.durable import sync_path
-from dpflow.exceptions import ConfigurationError, DpflowError, LedgerCorrupt
+from dpflow.exceptions import ConfigurationError, DpflowError
 from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
-from dpflow.ledger.audit.copies import copy_ledger
+from dpflow.ledger.audit.copies import filled_copy
 from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from dpflow.ledger.witness.comparison import Watch, state_of_ledger, witness_at
+from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
 from dpflow.ledger.witness.lines import Witnessed
 
 _ENDS = ("", "-wal", "-shm")
@@ -80,9 +80,7 @@ def restore(
     if isinstance(place, Path):
         replaced = read_replaced(place, source.id)
         state = replaced if state is None else state
-    if problems := verify(source).bad:
-        msg = f"the backup {backup} is damaged: {problems[0]}. Nothing was restored."
-        raise LedgerCorrupt(msg, ledger=str(backup))
+    check_whole(source, "It is the backup. Nothing was restored.")
     unknown = find_unknown(source, state)
     if unknown and not accept_loss:
         msg = (
@@ -91,30 +89,18 @@ def restore(
             "--accept-loss: what was charged since is forgotten."
         )
         raise ConfigurationError(msg)
-    with source.reading() as transaction:
-        transaction.begin(lock=False)
-        secret = transaction.secret()
     where: Any = place
     if isinstance(place, Path):
         where = place.with_name(f"{place.name}.{os.getpid()}.new")
-    target = kind.create(where, source.database.identity, secret, complete=0)
-    try:
-        target.is_copy = True
-        copy_ledger(source, target)
-        there = Ledger(target, Liveness(), Watch(target, kept))
-        repaired = []
+    repaired = []
+    with filled_copy(source, kind, where, kept) as there:
         if state is not None:
             repaired = reconcile(there, reason=reason, witnessed=state)
         else:
             end_in_full(there, reason)
         if kept is not None and (unknown or not is_known):
-            begun = state_of_ledger(target, is_trusted=bool(unknown))
+            begun = state_of_ledger(there.database, is_trusted=bool(unknown))
             kept.begin(begun, anew=is_known)
-        target.complete()
-    except BaseException:
-        target.remove()
-        raise
-    target.close()
     aside = replace_file(where, place) if isinstance(place, Path) else None
     return Restored(repaired=tuple(repaired), aside=aside)
 

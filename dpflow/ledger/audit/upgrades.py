@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnavailable
 from dpflow.ledger.audit.copies import backup, read_rows
 from dpflow.ledger.audit.moves import name_all, witness_heads, write_upgrade
-from dpflow.ledger.audit.verify import hash_requests, verify
+from dpflow.ledger.audit.verify import check_whole, hash_requests
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database, watch_ledger
 from dpflow.ledger.tables.columns import tables
@@ -55,7 +55,8 @@ def upgrade(
     Raises:
         LedgerUnavailable: If it is of a newer version, or of one that no migration
             begins with; or if steps ran on for a minute, or there is no space.
-        LedgerCorrupt: If it is damaged; then nothing was changed.
+        LedgerCorrupt: If it is damaged, or no step would run for its witness; then
+            nothing was changed.
         ConfigurationError: If something is at the place of the backup, or the ledger
             is on a server and no place is named.
     """
@@ -71,7 +72,10 @@ def upgrade(
         )
         raise LedgerUnavailable(msg, ledger=database.place)
     ledger = watch_ledger(database, witness_at(witness, url))
+    problem = ledger.watch.problem()
     if before < version:
+        if problem is not None:
+            raise LedgerRolledBack(problem, ledger=ledger.place)
         saved = saved or default_backup(database, before)
         check_space(ledger, saved)
         backup(ledger, saved)
@@ -81,7 +85,7 @@ def upgrade(
         migrate_stopped(ledger, texts, forms, version)
         database.version = version
     # An upgrade that ended before its lines were witnessed comes here again.
-    if ledger.watch.problem() is None:
+    if problem is None:
         witness_heads(ledger)
     ledger.close()
     return before
@@ -170,9 +174,7 @@ def migrate(
     transaction.send([("set_version", {"version": version})])
     transaction.version = version
     # The tables are those that this version reads; no migration drops anything.
-    if bad := verify(ledger, transaction).bad:
-        msg = f"the ledger {ledger.place} is damaged: {bad[0]}. Nothing was changed."
-        raise LedgerCorrupt(msg, ledger=ledger.place)
+    check_whole(ledger, "Nothing was changed.", transaction)
     for form in forms:
         rewrite_requests(transaction, form)
     command, author = uuid.uuid4().hex, ledger.author()
