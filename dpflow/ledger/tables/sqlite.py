@@ -152,18 +152,16 @@ class SqliteDatabase(SqliteConnection):
             if log_size > self._log_limit:
                 self._shorten_log(connection)
 
-<<<<<<< HEAD
     def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
         """Return the connection of a reader, which changes no file that it may not."""
         if self._connection is None and is_only_read(self.path):
             return opened_for_reading(self.path)
         return self._unlocked(until)
-=======
+
     def _translated(self, error: Exception, waited: float) -> LedgerError:
         if str(error).startswith("no such column: id"):
             return refuse_version_4(self.place)
         return super()._translated(error, waited)
->>>>>>> 862e6273 (Upgrades are complete; a witness that trust began is marked; a program carries ledgers of version 4)
 
     def remove(self) -> None:
         """Remove the files of an unfinished copy."""
