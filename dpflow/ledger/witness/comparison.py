@@ -37,7 +37,6 @@ from dpflow.ledger.witness.lines import (
     Witnessed,
     WitnessedUse,
     lines_of,
-    with_keys,
 )
 
 
@@ -190,13 +189,10 @@ class Watch:
                 what = f"has account {name!r} at version {version}, and the witness "
                 what += f"{self._place} says {use.version}"
                 raise self._say_older(what)
-            if row is not None and row.version == use.version:
-                self._check_use(row, use)
-
-    def _check_use(self, row: Account, use: WitnessedUse) -> None:
-        if (*map(add, row.settled, row.held),) != use.used:
-            what = f"account {row.id!r} is not what its witness {self._place} says"
-            raise damaged(what, self.place)
+            is_same = row is not None and row.version == use.version
+            if row and is_same and (*map(add, row.settled, row.held),) != use.used:
+                what = f"account {name!r} is not what its witness {self._place} says"
+                raise damaged(what, self.place)
 
     @property
     def _place(self) -> str:
@@ -237,14 +233,11 @@ class Watch:
             LedgerUnwitnessed: If there is no witness.
             LedgerUnavailable: If it cannot be written.
         """
-        lines = with_keys(lines_of(decision, rows, WITNESSED), key)
-        if self.witness is None or not lines:
-            return
-        try:
-            self.witness.record(lines, self.prove, synced=True)
-        except LedgerUnwitnessed:
-            if not all(line.decides for line in lines):
-                raise
+        lines = lines_of(decision, rows, WITNESSED, key)
+        if self.witness is not None and lines:
+            is_free = all(line.decides for line in lines)
+            with suppress(*[LedgerUnwitnessed] * is_free):
+                self.witness.record(lines, self.prove, synced=True)
 
     def record_end(self, decision: Decision, rows: Rows) -> None:
         """Write the end of a charge to the witness, without a sync.
@@ -258,14 +251,11 @@ class Watch:
 
     def prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
         """Read hashes of the own journal, unless this process saw the entries."""
-        known = {pair: self._known[pair] for pair in pairs if pair in self._known}
-        if len(known) == len(pairs):
-            return known
+        if self._known.keys() >= {*pairs}:
+            return self._known
         with self.database.snapshot() as transaction:
             transaction.begin(lock=False)
-            return known | {
-                pair: transaction.hash_of(*pair) for pair in pairs if pair not in known
-            }
+            return {pair: transaction.hash_of(*pair) for pair in pairs}
 
     # For people
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
@@ -225,13 +225,16 @@ def unseal(ledger: str, text: str) -> Line | Row:
     return Line._make([*fields[:6], uses, *fields[7:]])
 
 
-def lines_of(decision: Decision, rows: Rows, kinds: Iterable[str]) -> list[Line]:
+def lines_of(
+    decision: Decision, rows: Rows, kinds: Iterable[str], key: str | None = None
+) -> list[Line]:
     """Return the lines of a decision's entries of some kinds, one for each dataset.
 
     Args:
         decision: The decision, with entries that are committed.
         rows: Rows as they were read, for a command that was sent before.
         kinds: Kinds that have a line.
+        key: Release key of the charge.
     """
     lines: dict[str, Line] = {}
     for entry, dataset, _ in decision.entries:
@@ -242,9 +245,8 @@ def lines_of(decision: Decision, rows: Rows, kinds: Iterable[str]) -> list[Line]
         if entry.kind == "pay":
             people[json.loads(entry.body)["people"]] = str(entry.charge)
         place = entry.dataset, dataset.epoch, entry.number, entry.hash, entry.kind
-        lines[entry.dataset] = Line(
-            *place, dataset.term, accounts, people, entry.charge
-        )
+        about = entry.charge, key or None
+        lines[entry.dataset] = Line(*place, dataset.term, accounts, people, *about)
     for name, number, digest in decision.earlier:
         dataset, accounts = rows.book(name), uses_of(rows.account_rows, name)
         place = name, dataset.epoch, number, digest, "reserve"
@@ -267,8 +269,3 @@ def uses_of(accounts: Mapping[str, Account], dataset: str) -> dict[str, Use]:
         for name, row in accounts.items()
         if split(name)[0] == dataset
     }
-
-
-def with_keys(lines: Sequence[Line], key: str | None) -> list[Line]:
-    """Return the lines of a charge with its release key."""
-    return [line._replace(key=key) for line in lines] if key else list(lines)
