@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import Amounts, split
@@ -14,11 +13,7 @@ from dpflow.ledger.audit.journals import pages
 from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.decision import Decision
-from dpflow.ledger.decisions.repairs import (
-    Loss,
-    decide_repair,
-    names_same_loss,
-)
+from dpflow.ledger.decisions.repairs import Loss, decide_repair
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
@@ -103,28 +98,18 @@ def repair_dataset(
         loss = find_loss(transaction, rows, name, witnessed)
         if loss is None:
             return None
-        newest = read_newest_repair(transaction, name)
         # A repair whose line was lost is not made twice.
-        if newest is None or not names_same_loss(newest, loss):
+        if not is_repaired(transaction, name, (loss.epoch, loss.number)):
             decision = decide_repair(rows, loss, reason, author)
             transaction.write(decision)
     after = decision.datasets.get(name, rows.book(name))
     accounts = {**rows.account_rows, **decision.accounts}
     people = {k: store.newest for k, store in rows.people.items()} | dict(loss.people)
-    line = Line(
-        name,
-        after.epoch,
-        after.number,
-        after.hash,
-        "repair",
-        after.term,
-        uses_of(accounts, name),
-        people,
-    )
-    lines = [line]
+    place = name, after.epoch, after.number, after.hash, "repair", after.term
+    lines = [Line(*place, uses_of(accounts, name), people)]
     frozen = any(entry.kind == "freeze" for entry, *_ in decision.entries)
     if frozen:
-        lines.append(line._replace(kind="freeze"))
+        lines.append(lines[0]._replace(kind="freeze"))
     witness = ledger.watch.witness
     # A new witness begins with what the ledger holds after its repair.
     if witness is not None and witness.exists():
@@ -203,7 +188,9 @@ def is_behind(
 ) -> bool:
     """Return True if a dataset lacks something of its witness, or was forked."""
     if head.epoch < dataset.epoch:
-        return head.forked or is_unfinished(transaction, dataset, head)
+        # The line of a repair may not have reached the witness.
+        place = head.epoch, head.number
+        return head.forked or is_repaired(transaction, dataset.name, place)
     if head.epoch > dataset.epoch or head.forked:
         return True
     if head.number > 0 and transaction.hash_of(dataset.name, head.number) != head.hash:
@@ -216,16 +203,10 @@ def is_behind(
     return False
 
 
-def is_unfinished(transaction: Transaction, dataset: Dataset, head: Head) -> bool:
-    """Return True if the newest repair's line never reached the witness."""
-    body = read_newest_repair(transaction, dataset.name)
-    return body is not None and body["witness"] == [head.epoch, head.number]
-
-
-def read_newest_repair(transaction: Transaction, name: str) -> dict[str, Any] | None:
-    """Return the body of the newest repair of a dataset."""
+def is_repaired(transaction: Transaction, name: str, place: tuple[int, int]) -> bool:
+    """Return True if the newest repair of a dataset names this state of the witness."""
     rows = transaction.ask("read_newest_repair", dataset=name)
-    return json.loads(rows[0][0]) if rows else None
+    return bool(rows) and json.loads(rows[0][0])["witness"] == [*place]
 
 
 def read_own(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnavailable
 from dpflow.ledger.audit.copies import backup, read_rows
-from dpflow.ledger.audit.moves import name_all, witness_heads, write_upgrade
-from dpflow.ledger.audit.verify import check_whole, hash_requests
+from dpflow.ledger.audit.moves import witness_heads, write_upgrades
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database, watch_ledger
 from dpflow.ledger.tables.columns import tables
@@ -177,11 +176,7 @@ def migrate(
     check_whole(ledger, "Nothing was changed.", transaction)
     for form in forms:
         rewrite_requests(transaction, form)
-    command, author = uuid.uuid4().hex, ledger.author()
-    for name in name_all(transaction):
-        if forms:
-            body["requests"] = hash_requests(transaction, name)
-        write_upgrade(transaction, name, author, command, body)
+    write_upgrades(ledger, transaction, body, rewrites=len(forms))
 
 
 def rewrite_requests(transaction: Any, form: Rewrite) -> None:
