@@ -205,7 +205,11 @@ class Witnessed:
 
 def seal(ledger: str, content: object) -> str:
     """Return a line or a row as JSON with its checksum."""
-    text = canonical(content)
+    return add_checksum(ledger, canonical(content))
+
+
+def add_checksum(ledger: str, text: str) -> str:
+    """Return a text with its checksum, which is bound to the ledger."""
     return f"{text} {zlib.crc32(f'{FORMAT} {ledger} {text}'.encode()):08x}"
 
 
@@ -215,10 +219,11 @@ def unseal(ledger: str, text: str) -> Line | Row:
     Raises:
         ValueError: If it does not fit its checksum.
     """
-    fields = json.loads(text.rpartition(" ")[0] or "0")
-    if text != seal(ledger, fields):
+    content = text.rpartition(" ")[0]
+    if text != add_checksum(ledger, content):
         what = f"a line does not fit the ledger and its checksum: {text[:60]!r}"
         raise ValueError(what)
+    fields = json.loads(content)
     if len(fields) != len(Line._fields):
         return tuple(fields)
     uses = {name: (version, tuple(used)) for name, (version, used) in fields[6].items()}
