@@ -19,6 +19,7 @@ from dpflow.ledger.requests import Conditions
 from dpflow.ledger.tables.errors import MEMORY, driver_needed, is_postgres
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity
+from dpflow.ledger.witness.base import WitnessAt
 from dpflow.ledger.witness.comparison import Watch, witness_at
 from dpflow.ledger.witness.lines import Witnessed
 
@@ -60,10 +61,10 @@ def create_ledger(
         witness_of(identity.ledger).exists()
     kind, place = find_database(url)
     database = kind.create(place, identity, secrets.token_bytes(32))
-    kept = None if witness_of is None else witness_of(identity.ledger)
-    if kept is not None:
-        kept.begin(Witnessed())
-    return Ledger(database, database.owners(), Watch(database, kept))
+    ledger = watch_ledger(database, witness_of)
+    if ledger.watch.witness is not None:
+        ledger.watch.witness.begin(Witnessed())
+    return ledger
 
 
 def open_ledger(
@@ -104,9 +105,7 @@ def open_ledger(
     kind, place = find_database(url)
     database = kind(place, read_only=read_only)
     database.is_copy = in_move
-    kept = None if witness_of is None else witness_of(database.identity.ledger)
-    watch = Watch(database, kept)
-    ledger = Ledger(database, database.owners(), watch, conditions=conditions)
+    ledger = watch_ledger(database, witness_of, conditions=conditions)
     serves = ledger.environment
     if serves is not None and serves != environment:
         this = "says none" if environment is None else f"says {environment!r}"
@@ -119,6 +118,18 @@ def open_ledger(
     if policies is not None:
         check_pin(ledger, policies)
     return ledger
+
+
+def watch_ledger(
+    database: Any,
+    witness_of: WitnessAt | None,
+    *,
+    conditions: Conditions | None = None,
+) -> Ledger:
+    """Return the ledger of a database with its witness, which is not read yet."""
+    witness = None if witness_of is None else witness_of(database.identity.ledger)
+    watch = Watch(database, witness)
+    return Ledger(database, database.owners(), watch, conditions=conditions)
 
 
 def check_pin(ledger: Ledger, policies: Path) -> None:

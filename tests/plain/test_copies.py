@@ -57,7 +57,8 @@ def test_a_backup_is_made_while_steps_run(tmp_path: Path) -> None:
     ledger.reserve(released)
     ledger.settle(released.reservation, value="1")
     open_charge = granted(ledger)
-    path = backup(ledger, tmp_path / "backup.db")
+    path = tmp_path / "backup.db"
+    backup(ledger, path)
     ledger.settle(open_charge)
     copy = reopen(path)
     assert isinstance(copy.reserve(request(copy, key="k")), Replayed)

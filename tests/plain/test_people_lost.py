@@ -11,8 +11,8 @@ import pytest
 from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decisions.repairs import UNKNOWN
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from tests.plain.support import copied, granted, make, reopen
@@ -81,7 +81,7 @@ def test_the_newest_step_of_a_store(
     if right not in (UNKNOWN, None):
         right = pay(repaired)
     if isinstance(witness, FileWitness):
-        witness._rewrite(None, anew=False)
+        witness._rewrite(None)
     assert witness.read_all().people.get(STORE, (0, None))[1] == right
     kept, now = witness.read_all(), state_of_ledger(repaired.database)
     assert kept.heads["a"][:5] == now.heads["a"][:5]

@@ -22,10 +22,21 @@ from dpflow.exceptions import (
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
 from tests.ledger.support import make_policy
-from tests.plain.support import charged, copied, granted, make, reopen, request
+from tests.plain.support import (
+    charged,
+    copied,
+    granted,
+    make,
+    reopen,
+    request,
+    url,
+)
+from tests.postgres import server
 from tests.sizes import scaled
 
 NAMES = ("a", "b", "c")
@@ -92,38 +103,57 @@ def used(ledger: Ledger) -> dict[str, Fraction]:
     return {n: Fraction(use.used[0] if use else 0, UNITS) for n, use in found.items()}
 
 
+def copy_of(at: str, tmp_path: Path) -> str:
+    """Copy a ledger that nobody uses, and return the place of the copy."""
+    if at.startswith("sqlite"):
+        path = Path(at.removeprefix("sqlite:///"))
+        return url(copied(path, tmp_path / "older.db"))
+    name = at.partition("@/")[2].partition("?")[0]
+    server().run(f"CREATE DATABASE {name}_older TEMPLATE {name} STRATEGY file_copy")
+    return at.replace(name, f"{name}_older")
+
+
+CASES = [("sqlite", seed) for seed in range(RESTORES)]
+CASES += [("postgres", seed) for seed in range(max(4, scaled(1)))]
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
-@pytest.mark.parametrize("seed", range(RESTORES))
-def test_a_repair_never_undercounts(tmp_path: Path, seed: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("kind", "seed"), CASES)
+def test_a_repair_never_undercounts(
+    tmp_path: Path, kind: str, seed: int, goes_on: bool
+) -> None:
     """After a restore at a random place, over one to three datasets."""
-    steps = Steps(seed)
-    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, place)
+    steps, owners = Steps(seed), Liveness()
+    is_file = kind == "sqlite"
+    at = url(tmp_path / "ledger.db") if is_file else server().new_database()
+    place = str(tmp_path / "witness") if is_file else server().new_database()
+
+    def opened(at: str, witness: str) -> Ledger:
+        ledger = open_ledger(at, witness=witness)
+        ledger.owners = owners
+        return ledger
+
+    create_ledger(at, witness=place).close()
+    ledger = opened(at, place)
     for policy in POLICIES.values():
         ledger.apply(policy)
     steps.go_on(ledger, steps.random.randint(1, 12))
-    ledger.close()
-    older = copied(path, tmp_path / "older.db")
+    ledger.database.close()
+    older = copy_of(at, tmp_path)
     before = [*steps.open]
-    ledger = reopen(path, place)
+    ledger = opened(at, place)
     steps.go_on(ledger, steps.random.randint(1, 12))
-    owner = ledger.owners
     lost = [charge for charge in steps.open if charge not in before]
-    ledger.close()
-    shutil.copy(older, path)
-    for end in ("-wal", "-shm"):
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
-    copy = reopen(path, "none") if goes_on else reopen(path, place)
-    copy.owners = owner
+    ledger.database.close()
     if goes_on:
+        copy = opened(older, "none")
         steps.go_on(copy, steps.random.randint(1, 6))
-        copy.close()
-    restored = reopen(path, place)
+        copy.database.close()
+    restored = opened(older, place)
     if compare(restored):
         reconcile(restored, reason="x")
         assert compare(restored) == []
         assert reconcile(restored, reason="x") == []
-    restored.owners = owner
     for charge in (*before, *steps.open):
         steps.settle(restored, charge)
     after, costs = used(restored), steps.totals()
@@ -134,6 +164,10 @@ def test_a_repair_never_undercounts(tmp_path: Path, seed: int, goes_on: bool) ->
         assert after[name] >= costs[name], name
     assert verify(restored).bad == []
     granted(restored, "0.1", policy=POLICIES["a"])
+    restored.close()
+    if not is_file:
+        for database in (at, older, place):
+            server().drop(database)
 
 
 def test_two_copies_are_joined(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +21,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.rows import Account
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
-from dpflow.ledger.witness.lines import Witnessed
+from dpflow.ledger.witness.lines import Line, Witnessed
+from dpflow.ledger.witness.postgres import PostgresWitness
 from tests.plain.support import charged, copied, granted, make, reopen
 from tests.postgres import server
 
@@ -156,10 +160,36 @@ def test_the_witness_is_what_the_ledger_holds(tmp_path: Path, place: str) -> Non
     assert witness is not None
     assert summary(witness.read_all()) == summary(now)
     if isinstance(witness, FileWitness):
-        witness._rewrite(None, anew=False)
+        witness._rewrite(None)
         assert summary(witness.read_all()) == summary(now)
 
 
 def summary(state: Witnessed) -> object:
     """Return what has to agree."""
     return state.heads, state.uses, state.people
+
+
+def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> None:
+    """Two processes write them at the same time: the newest number stays."""
+    place = server().new_database()
+    ledger = make(tmp_path / "ledger.db", place)
+    one, other = (PostgresWitness(place, None, ledger.id) for _ in range(2))
+    first, second = Line("a", 0, 2, "h2", "reserve"), Line("a", 0, 3, "h3", "reserve")
+    proofs = {("a", 2): "h2", ("a", 3): "h3"}
+    load = one._read_rows
+    threads: list[threading.Thread] = []
+
+    def load_and_wait(*values: Any) -> Witnessed:
+        state = load(*values)
+        write = partial(other.record, [second], lambda _: proofs, synced=True)
+        threads.append(threading.Thread(target=write))
+        threads[0].start()
+        # Without a lock the other has written now.
+        threads[0].join(0.3)
+        return state
+
+    one._read_rows = load_and_wait  # type: ignore[method-assign, assignment]
+    one.record([first], lambda _: proofs, synced=True)
+    threads[0].join(10)
+    assert one.read_all().heads["a"].number == 3
+    server().drop(place)

@@ -19,7 +19,7 @@ from dpflow.notebook import data_of
 
 if TYPE_CHECKING:
     from dpflow.ledger import Ledger
-    from dpflow.ledger.audit.verify import Verification
+    from dpflow.ledger.audit.journals import Verification
 
 _AGREES = "The registry entry agrees. Its free texts are those of the policy, unproven."
 

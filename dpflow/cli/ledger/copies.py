@@ -87,8 +87,8 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
 def upgrade(*, backup: Path | None = None) -> Answer:
     """Upgrade the ledger's tables to the version of this dpflow, in one transaction.
 
-    Steps wait, or are refused, until it ends. A ledger in a file is copied first, to
-    --backup; the default lies next to the ledger.
+    Steps wait, or are refused, until it ends. The ledger is copied first, to --backup;
+    the default of a ledger in a file lies next to it.
 
     Example: `dpflow ledger upgrade`
     """

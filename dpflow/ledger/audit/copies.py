@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.ledger.audit.verify import Verification, verify
+from dpflow.interrupts import contextmanager
+from dpflow.ledger.audit.journals import Verification
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.columns import SECRETS, TABLES, Table, tables
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from dpflow.ledger.tables.transaction import VERSION, Identity, Transaction
+from dpflow.ledger.tables.sqlite_files import real_path
+from dpflow.ledger.tables.transaction import VERSION, Transaction
+from dpflow.ledger.witness.base import Witness
+from dpflow.ledger.witness.comparison import Watch
 
 #: Rows that are read and written together.
 PAGE = 500
@@ -38,31 +44,80 @@ def read_rows(transaction: Transaction, table: Table) -> Iterator[dict[str, Any]
         values = {"limit": PAGE, **{name: rows[-1][name] for name in table.key}}
 
 
-def copy_ledger(ledger: Ledger, target: Any) -> Identity:
-    """Copy all tables into a database that has empty tables without triggers.
+def copy_ledger(ledger: Ledger, target: Any) -> None:
+    """Copy all tables, in one snapshot.
 
     Args:
-        ledger: The ledger that is read, in one snapshot.
-        target: The database that is written.
-
-    Returns:
-        Which ledger it is.
+        ledger: The ledger that is read.
+        target: A database that has empty tables without triggers.
     """
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        for name in TABLES:
-            table, batch = tables()[name], list[Mapping[str, Any]]()
-            for row in read_rows(source, table):
-                batch.append(row)
-                if len(batch) == PAGE:
-                    write_rows(target, table, batch)
-                    batch = []
-            write_rows(target, table, batch)
-        return source.identity
+        for table in list_tables(source):
+            rows = read_rows(source, table)
+            while batch := [*islice(rows, PAGE)]:
+                write_rows(target, table, batch)
 
 
-def write_rows(target: Any, table: Table, rows: list[Mapping[str, Any]]) -> None:
+@contextmanager
+def filled_copy(
+    ledger: Ledger, kind: Any, place: Path | str, witness: Witness | None = None
+) -> Iterator[Ledger]:
+    """Give a copy of a ledger to a block; it is complete afterwards, or removed.
+
+    Args:
+        ledger: The ledger.
+        kind: The class of the copy's database.
+        place: Place of the copy.
+        witness: Witness of the copy.
+    """
+    with ledger.reading() as source:
+        source.begin(lock=False)
+        identity, secret = source.identity, source.secret()
+        older = list_tables(source)
+    target = kind.create(place, identity, secret, complete=0)
+    try:
+        target.is_copy = True
+        target.version = ledger.database.version
+        if target.version != VERSION:
+            drop_newer(target, older)
+        copy_ledger(ledger, target)
+        yield Ledger(target, Liveness(), Watch(target, witness))
+        target.complete()
+    except BaseException:
+        target.remove()
+        raise
+    target.close()
+
+
+def list_tables(transaction: Transaction) -> list[Table]:
+    """Return the tables of a ledger, which may be of an older version."""
+    columns = {tuple(row) for row in transaction.ask("read_columns")}
+    found = [
+        table._replace(
+            columns=tuple(c for c in table.columns if (table.name, c) in columns)
+        )
+        for table in map(tables().__getitem__, TABLES)
+    ]
+    return [table for table in found if table.columns]
+
+
+def drop_newer(target: SqliteDatabase, older: list[Table]) -> None:
+    """Remove from empty tables what the version of a copy lacks."""
+    columns = {table.name: table.columns for table in older}
+    with target.transaction() as transaction:
+        for table in map(tables().__getitem__, TABLES):
+            if table.name not in columns:
+                transaction.send_text(f"DROP TABLE {table.name}", {})
+                continue
+            for column in {*table.columns} - {*columns[table.name]}:
+                text = f"ALTER TABLE {table.name} DROP COLUMN {column}"
+                transaction.send_text(text, {})
+        transaction.send([("set_version", {"version": target.version})])
+
+
+def write_rows(target: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows in one transaction of the target."""
     if not rows:
         return
@@ -83,25 +138,19 @@ def backup(ledger: Ledger, path: Path) -> Verification:
         msg = f"{path} is there already, and a backup never replaces a file."
         raise ConfigurationError(msg)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with ledger.reading() as transaction:
-        transaction.begin(lock=False)
-        identity, secret = transaction.identity, transaction.secret()
-    target = SqliteDatabase.create(fresh, identity, secret, complete=0)
-    try:
-        copy_ledger(ledger, target)
-        target.complete()
-        result = verify(Ledger(target, Liveness()))
-        target.close()
+    result = Verification()
+    with filled_copy(ledger, SqliteDatabase, fresh) as copy:
+        # An upgrade verifies what an older version has.
+        if ledger.database.version == VERSION:
+            result = verify(copy)
         if not result.fine:
             msg = (
                 f"the ledger {ledger.place} is damaged: {result.bad[0]}. No backup was "
                 "made. `dpflow ledger verify` shows all of it."
             )
             raise LedgerCorrupt(msg, ledger=ledger.place)
-        fresh.replace(path)
-    finally:
-        for end in ("", "-wal", "-shm", ".lock"):
-            fresh.with_name(f"{fresh.name}{end}").unlink(missing_ok=True)
+    fresh.replace(path)
+    real_path(fresh, ".lock").unlink(missing_ok=True)
     return result
 
 

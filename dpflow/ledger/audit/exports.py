@@ -12,7 +12,8 @@ from typing import Any
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.audit.copies import PAGE, write_rows
-from dpflow.ledger.audit.verify import Verification, verify
+from dpflow.ledger.audit.journals import Verification
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.columns import SECRETS, TABLES, tables
 from dpflow.ledger.tables.owners import Liveness

@@ -7,18 +7,20 @@ in full. The source is marked as moved only after the target was verified.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
-from dpflow.interrupts import suppress
+from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.audit.copies import copy_ledger
-from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.audit.verify import check_whole, hash_requests
+from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Charge
+from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.comparison import Watch
 
 
@@ -51,10 +53,10 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     watch = Watch(target, ledger.watch.witness)
     there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
     if not is_finished:
-        if problems := [bad for bad in verify(there).bad if bad.dataset]:
-            msg = f"the copy at {place} is not whole: {problems[0]}. The ledger stays."
-            raise LedgerCorrupt(msg, ledger=place)
-        write_upgrades(there, {"from": ledger.place, "to": place})
+        check_whole(there, "It is a copy, and the ledger stays where it is.")
+        with there.readable(), target.transaction() as transaction:
+            transaction.begin(lock=False)
+            write_upgrades(there, transaction, {"from": ledger.place, "to": place})
     finish_move(ledger, None if is_finished else target, place)
     # Until here the source may be used again, and has what the witness shows.
     witness_heads(there)
@@ -63,11 +65,12 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
 
 def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
     """Mark a ledger as being moved, and return its secret."""
-    with ledger.readable(), ledger.database.transaction() as transaction:
-        transaction.is_of_copy = True
-        lock_all(transaction)
-        transaction.begin(lock=False)
-        check_target(transaction, place)
+    with locked(ledger) as transaction:
+        elsewhere = transaction.moving_to not in (None, place)
+        if transaction.moved_to or elsewhere:
+            where = transaction.moved_to or transaction.moving_to
+            msg = f"the ledger {transaction.place} moves to {where} already."
+            raise ConfigurationError(msg)
         secret = transaction.secret()
         rows = transaction.ask("read_open_charges")
         charges = [Charge.from_columns(tuple(row)) for row in rows]
@@ -83,19 +86,15 @@ def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
     return secret
 
 
-def check_target(transaction: Any, place: str) -> None:
-    """Refuse a ledger that moved, or is being moved elsewhere."""
-    elsewhere = transaction.moving_to not in (None, place)
-    if transaction.moved_to or elsewhere:
-        where = transaction.moved_to or transaction.moving_to
-        msg = f"the ledger {transaction.place} moves to {where} already."
-        raise ConfigurationError(msg)
-
-
-def lock_all(transaction: Any) -> None:
-    """Wait for all steps, and keep others away until the transaction ends."""
-    if transaction.has_trips:
-        transaction.send([("lock_all", {})])
+@contextmanager
+def locked(ledger: Ledger) -> Iterator[Transaction]:
+    """Run a block in a transaction that waits for all steps and keeps others away."""
+    with ledger.readable(), ledger.database.transaction() as transaction:
+        transaction.is_of_copy = True
+        if transaction.has_trips:
+            transaction.send([("lock_all", {})])
+        transaction.begin(lock=False)
+        yield transaction
 
 
 def is_whole(ledger: Ledger, target: Any) -> bool:
@@ -107,7 +106,7 @@ def is_whole(ledger: Ledger, target: Any) -> bool:
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        names = [name for (name,) in source.ask("read_dataset_names")]
+        names = name_all(source)
         rows = source.run([("read_datasets", {"names": names})])[0]
     heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
     with suppress(LedgerMissing), target.snapshot() as there:
@@ -137,50 +136,45 @@ def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
         database.remove()
 
 
-def write_upgrades(there: Ledger, body: dict[str, str]) -> None:
-    """Write an entry into each journal, so that no older copy decides again."""
+def write_upgrades(
+    there: Ledger, transaction: Transaction, body: dict[str, str], *, rewrites: int = 0
+) -> None:
+    """Write an entry into each journal, so that no older copy decides again.
+
+    Args:
+        there: The ledger.
+        transaction: A transaction of it.
+        body: From where to where it moved, or the versions.
+        rewrites: Number of changes of the requests of charges, which are hashed then.
+    """
     author, command = there.author(), uuid.uuid4().hex
-    for name in name_all(there):
-        with there.readable(), there.database.transaction() as transaction:
-            write_upgrade(transaction, name, author, command, body)
+    for name in name_all(transaction):
+        if rewrites:
+            body["requests"] = hash_requests(transaction, name)
+        transaction.begin([name], lock=True)
+        decision, dataset = Decision(), transaction.datasets[name]
+        decision.append(dataset, "upgrade", author, command, body=body)
+        transaction.write(decision)
 
 
 def witness_heads(there: Ledger) -> None:
     """Witness the newest entry of each journal; again does no harm."""
-    for name in name_all(there):
-        with there.reading() as transaction:
-            transaction.begin([name], lock=False)
-            rows = Rows(datasets=dict(transaction.datasets))
-        newest = rows.book(name)
-        decision = Decision(earlier=((name, newest.number, newest.hash),))
-        there.watch.record(decision, rows)
-
-
-def name_all(ledger: Ledger) -> list[str]:
-    """Return the names of the datasets that a ledger has."""
-    with ledger.reading() as transaction:
+    with there.reading() as transaction:
         transaction.begin(lock=False)
-        return [name for (name,) in transaction.ask("read_dataset_names")]
+        transaction.begin(name_all(transaction), lock=False)
+        rows = Rows(datasets=dict(transaction.datasets))
+    heads = [(d.name, d.number, d.hash) for d in rows.datasets.values() if d.number]
+    there.watch.record(Decision(earlier=tuple(heads)), rows)
 
 
-def write_upgrade(
-    transaction: Any, name: str, author: Author, command: str, body: dict[str, str]
-) -> Decision:
-    """Write the entry of an upgrade or a move into a journal."""
-    transaction.begin([name], lock=True)
-    decision = Decision()
-    dataset = transaction.datasets[name]
-    decision.append(dataset, "upgrade", author, command, body=body)
-    transaction.write(decision)
-    return decision
+def name_all(transaction: Any) -> list[str]:
+    """Return the names of the datasets that a ledger has."""
+    return [name for (name,) in transaction.ask("read_dataset_names")]
 
 
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:
     """Complete the target, then mark the source as moved, under its lock."""
-    with ledger.readable(), ledger.database.transaction() as transaction:
-        transaction.is_of_copy = True
-        lock_all(transaction)
-        transaction.begin(lock=False)
+    with locked(ledger) as transaction:
         if transaction.moving_to != place:
             msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
             raise ConfigurationError(msg)
@@ -197,10 +191,7 @@ def move_back(ledger: Ledger, url: str) -> None:
         LedgerError: If it is out of reach.
     """
     kind, where = find_database(url)
-    with ledger.readable(), ledger.database.transaction() as transaction:
-        transaction.is_of_copy = True
-        lock_all(transaction)
-        transaction.begin(lock=False)
+    with locked(ledger) as transaction:
         if transaction.moved_to:
             msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
             raise ConfigurationError(msg)

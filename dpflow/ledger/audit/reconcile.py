@@ -6,18 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.audit.verify import pages, verify
+from dpflow.ledger.audit.journals import pages
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.decision import Decision
-from dpflow.ledger.decisions.repairs import (
-    Loss,
-    decide_repair,
-    names_same_loss,
-)
+from dpflow.ledger.decisions.repairs import Loss, decide_repair
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
@@ -81,19 +77,13 @@ def reconcile(
         ConfigurationError: If the witness was waived.
     """
     witnessed = read_witness(ledger) if witnessed is None else witnessed
-    repaired = []
-    problems = [bad for bad in verify(ledger).bad if bad.dataset]
-    if problems:
-        msg = (
-            f"the ledger {ledger.place} is damaged: {problems[0]}. Nothing was "
-            "written. Restore a backup that `dpflow ledger verify` finds whole."
-        )
-        raise LedgerCorrupt(msg, ledger=ledger.place)
-    for name in sorted(witnessed.heads):
-        done = repair_dataset(ledger, name, witnessed, reason)
-        if done is not None:
-            repaired.append(done)
-    return repaired
+    advice = "Nothing was written. Restore a backup that `dpflow ledger verify` finds"
+    check_whole(ledger, f"{advice} whole.")
+    repairs = [
+        repair_dataset(ledger, name, witnessed, reason)
+        for name in sorted(witnessed.heads)
+    ]
+    return [repaired for repaired in repairs if repaired is not None]
 
 
 def repair_dataset(
@@ -108,28 +98,18 @@ def repair_dataset(
         loss = find_loss(transaction, rows, name, witnessed)
         if loss is None:
             return None
-        newest = read_newest_repair(transaction, name)
         # A repair whose line was lost is not made twice.
-        if newest is None or not names_same_loss(newest, loss):
+        if not is_repaired(transaction, name, (loss.epoch, loss.number)):
             decision = decide_repair(rows, loss, reason, author)
             transaction.write(decision)
     after = decision.datasets.get(name, rows.book(name))
     accounts = {**rows.account_rows, **decision.accounts}
     people = {k: store.newest for k, store in rows.people.items()} | dict(loss.people)
-    line = Line(
-        name,
-        after.epoch,
-        after.number,
-        after.hash,
-        "repair",
-        after.term,
-        uses_of(accounts, name),
-        people,
-    )
-    lines = [line]
+    place = name, after.epoch, after.number, after.hash, "repair", after.term
+    lines = [Line(*place, uses_of(accounts, name), people)]
     frozen = any(entry.kind == "freeze" for entry, *_ in decision.entries)
     if frozen:
-        lines.append(line._replace(kind="freeze"))
+        lines.append(lines[0]._replace(kind="freeze"))
     witness = ledger.watch.witness
     # A new witness begins with what the ledger holds after its repair.
     if witness is not None and witness.exists():
@@ -208,7 +188,9 @@ def is_behind(
 ) -> bool:
     """Return True if a dataset lacks something of its witness, or was forked."""
     if head.epoch < dataset.epoch:
-        return head.forked or is_unfinished(transaction, dataset, head)
+        # The line of a repair may not have reached the witness.
+        place = head.epoch, head.number
+        return head.forked or is_repaired(transaction, dataset.name, place)
     if head.epoch > dataset.epoch or head.forked:
         return True
     if head.number > 0 and transaction.hash_of(dataset.name, head.number) != head.hash:
@@ -221,16 +203,10 @@ def is_behind(
     return False
 
 
-def is_unfinished(transaction: Transaction, dataset: Dataset, head: Head) -> bool:
-    """Return True if the newest repair's line never reached the witness."""
-    body = read_newest_repair(transaction, dataset.name)
-    return body is not None and body["witness"] == [head.epoch, head.number]
-
-
-def read_newest_repair(transaction: Transaction, name: str) -> dict[str, Any] | None:
-    """Return the body of the newest repair of a dataset."""
+def is_repaired(transaction: Transaction, name: str, place: tuple[int, int]) -> bool:
+    """Return True if the newest repair of a dataset names this state of the witness."""
     rows = transaction.ask("read_newest_repair", dataset=name)
-    return json.loads(rows[0][0]) if rows else None
+    return bool(rows) and json.loads(rows[0][0])["witness"] == [*place]
 
 
 def read_own(
@@ -257,7 +233,8 @@ def read_own(
 def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
     """Begin a witness with what the ledger holds now.
 
-    Every charge of before ends in full: what was lost before, nothing knows.
+    Every charge of before ends in full: what was lost before, nothing knows. The
+    witness is marked, so that a restore of an older backup asks first.
 
     Raises:
         ConfigurationError: If there is a witness, without `anew`, or it was waived.
@@ -269,7 +246,8 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
     if witness.exists() and not anew:
         raise witness.refuse_second()
     names = end_in_full(ledger, reason)
-    witness.begin(state_of_ledger(ledger.database), anew=anew)
+    state = state_of_ledger(ledger.database, is_trusted=True)
+    witness.begin(state, anew=anew)
     return names
 
 

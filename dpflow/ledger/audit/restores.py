@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.durable import sync_path
-from dpflow.exceptions import ConfigurationError, DpflowError, LedgerCorrupt
+from dpflow.exceptions import ConfigurationError, DpflowError
 from dpflow.interrupts import suppress
-from dpflow.ledger.audit.copies import copy_ledger
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.audit.copies import filled_copy
 from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from dpflow.ledger.witness.comparison import Watch, state_of_ledger, witness_at
+from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
 from dpflow.ledger.witness.lines import Witnessed
 
 _ENDS = ("", "-wal", "-shm")
@@ -75,43 +76,57 @@ def restore(
         raise ConfigurationError(msg)
     kept = None if witness_of is None else witness_of(source.id)
     is_known = kept is not None and kept.exists()
-    replaced = read_replaced(place, source.id) if isinstance(place, Path) else None
-    if not is_known and replaced is None and not accept_loss:
+    state = kept.read_all() if kept is not None and is_known else None
+    if isinstance(place, Path):
+        replaced = read_replaced(place, source.id)
+        state = replaced if state is None else state
+    check_whole(source, "It is the backup. Nothing was restored.")
+    unknown = find_unknown(source, state)
+    if unknown and not accept_loss:
         msg = (
-            f"neither a witness nor the replaced ledger says what was charged since "
-            f"{backup} was made. Nothing was restored. Set DPFLOW_WITNESS to the "
-            "witness, or write --accept-loss: what was charged since is forgotten."
+            f"{unknown} what was charged since {backup} was made. Nothing was "
+            "restored. Set DPFLOW_WITNESS to the witness of that time, or write "
+            "--accept-loss: what was charged since is forgotten."
         )
         raise ConfigurationError(msg)
-    if problems := verify(source).bad:
-        msg = f"the backup {backup} is damaged: {problems[0]}. Nothing was restored."
-        raise LedgerCorrupt(msg, ledger=str(backup))
-    with source.reading() as transaction:
-        transaction.begin(lock=False)
-        secret = transaction.secret()
     where: Any = place
     if isinstance(place, Path):
         where = place.with_name(f"{place.name}.{os.getpid()}.new")
-    target = kind.create(where, source.database.identity, secret, complete=0)
-    try:
-        target.is_copy = True
-        copy_ledger(source, target)
-        there = Ledger(target, Liveness(), Watch(target, kept))
-        if is_known or replaced is not None:
-            state = None if is_known else replaced
+    repaired = []
+    with filled_copy(source, kind, where, kept) as there:
+        if state is not None:
             repaired = reconcile(there, reason=reason, witnessed=state)
         else:
             end_in_full(there, reason)
-            repaired = []
-        if kept is not None and not is_known:
-            kept.begin(state_of_ledger(target))
-        target.complete()
-    except BaseException:
-        target.remove()
-        raise
-    target.close()
+        if kept is not None and (unknown or not is_known):
+            begun = state_of_ledger(there.database, is_trusted=bool(unknown))
+            kept.begin(begun, anew=is_known)
     aside = replace_file(where, place) if isinstance(place, Path) else None
     return Restored(repaired=tuple(repaired), aside=aside)
+
+
+def find_unknown(source: Ledger, state: Witnessed | None) -> str:
+    """Return what does not say what a backup lacks; "" if the state says it.
+
+    Args:
+        source: The backup.
+        state: What the witness, or the replaced ledger, holds.
+    """
+    if state is None:
+        return "neither a witness nor the replaced ledger says"
+    for account in state_of_ledger(source.database).uses:
+        if (name := split(account)[0]) not in state.heads:
+            return f"nothing of dataset {name!r} was witnessed, so nothing says"
+    with source.reading() as transaction:
+        transaction.begin(lock=False)
+        for name, head in state.heads.items():
+            found = transaction.hash_of(name, head.trusted_number)
+            if head.trusted_number and found != head.trusted_hash:
+                return (
+                    f"`ledger trust` began the witness of dataset {name!r} after a "
+                    "loss, so it does not say"
+                )
+    return ""
 
 
 def read_replaced(place: Path, ledger: str) -> Witnessed | None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
+import os
+import shutil
 import time
-import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
-from dpflow.ledger.audit.moves import write_upgrade
-from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decisions.decision import Decision
+from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnavailable
+from dpflow.ledger.audit.copies import backup, read_rows
+from dpflow.ledger.audit.moves import witness_heads, write_upgrades
+from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import find_database
-from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.migrations import MIGRATIONS
+from dpflow.ledger.opening import find_database, watch_ledger
+from dpflow.ledger.tables.columns import tables
+from dpflow.ledger.tables.migrations import MIGRATIONS, REWRITES, Rewrite
+from dpflow.ledger.tables.rows import Charge
 from dpflow.ledger.tables.transaction import VERSION
-from dpflow.ledger.witness.comparison import Watch, witness_at
+from dpflow.ledger.witness.comparison import witness_at
 
 Migrations = Mapping[int, Mapping[str, Sequence[str]]]
 
@@ -30,35 +31,37 @@ _SECONDS = 60.0
 def upgrade(
     url: str,
     *,
-    saved: Path | None,
+    saved: Path | None = None,
     witness: str | None = None,
     version: int = VERSION,
     migrations: Migrations = MIGRATIONS,
+    rewrites: Mapping[int, Rewrite] = REWRITES,
 ) -> int:
     """Upgrade a ledger to this version, in one transaction.
 
     Args:
         url: The ledger.
-        saved: Where a ledger file is saved before; None on PostgreSQL, whose own
-            tools save it.
+        saved: File of the backup that is made before; None for one next to the file of
+            the ledger.
         witness: As for `open_ledger`.
         version: The version to reach.
         migrations: The migrations.
+        rewrites: What the migrations do to the requests of charges.
 
     Returns:
         The version before.
 
     Raises:
         LedgerUnavailable: If it is of a newer version, or of one that no migration
-            begins with; or if steps ran on for a minute.
-        LedgerCorrupt: If it is damaged; then nothing was changed.
-        ConfigurationError: If something is at the place of the saved file.
+            begins with; or if steps ran on for a minute, or there is no space.
+        LedgerCorrupt: If it is damaged, or no step would run for its witness; then
+            nothing was changed.
+        ConfigurationError: If something is at the place of the backup, or the ledger
+            is on a server and no place is named.
     """
     kind, place = find_database(url)
     database = kind(place)
     database.version = before = read_version(database)
-    if before == version:
-        return before
     steps = [migrations.get(n, {}) for n in range(before + 1, version + 1)]
     if before > version or not all(steps):
         how = "a newer dpflow" if before > version else "the dpflow that made it"
@@ -67,21 +70,22 @@ def upgrade(
             f"upgrades to version {version} only. Nothing was changed. Use {how}."
         )
         raise LedgerUnavailable(msg, ledger=database.place)
-    if saved is not None and saved.exists():
-        msg = f"{saved} is there already, and a backup never replaces a file."
-        raise ConfigurationError(msg)
-    witness_of = witness_at(witness, url)
-    kept = None if witness_of is None else witness_of(database.identity.ledger)
-    ledger = Ledger(database, database.owners(), Watch(database, kept))
-    if bad := verify(ledger).bad:
-        msg = f"the ledger {ledger.place} is damaged: {bad[0]}. Nothing was changed."
-        raise LedgerCorrupt(msg, ledger=ledger.place)
-    statements = [text for step in steps for text in step[dialect_of(database)]]
-    decisions = migrate_stopped(ledger, saved, statements, (before, version))
-    database.version = version
-    for decision in decisions:
-        ledger.watch.saw(decision)
-        ledger.watch.record(decision, Rows())
+    ledger = watch_ledger(database, witness_at(witness, url))
+    problem = ledger.watch.problem()
+    if before < version:
+        if problem is not None:
+            raise LedgerRolledBack(problem, ledger=ledger.place)
+        saved = saved or default_backup(database, before)
+        check_space(ledger, saved)
+        backup(ledger, saved)
+        dialect = "postgres" if database.has_server else "sqlite"
+        texts = [text for step in steps for text in step[dialect]]
+        forms = [rewrites[n] for n in sorted(rewrites) if before < n <= version]
+        migrate_stopped(ledger, texts, forms, version)
+        database.version = version
+    # An upgrade that ended before its lines were witnessed comes here again.
+    if problem is None:
+        witness_heads(ledger)
     ledger.close()
     return before
 
@@ -93,23 +97,61 @@ def read_version(database: Any) -> int:
     return int(version)
 
 
-def dialect_of(database: Any) -> str:
-    """Return the name of a database's kind."""
-    return "postgres" if hasattr(database, "server") else "sqlite"
+def default_backup(database: Any, version: int) -> Path:
+    """Return the place of a backup next to the file of a ledger.
+
+    Raises:
+        ConfigurationError: If a server keeps the ledger.
+    """
+    if database.has_server:
+        msg = (
+            f"an upgrade of the ledger {database.place} makes a backup first, and a "
+            "server has no place for it. Nothing was changed. Name a file with "
+            "--backup."
+        )
+        raise ConfigurationError(msg)
+    path: Path = database.path
+    return path.with_name(f"{path.name}.version-{version}")
+
+
+def check_space(ledger: Ledger, saved: Path) -> None:
+    """Check that a backup fits, and so does a ledger file that is written anew.
+
+    Raises:
+        LedgerUnavailable: If one of them does not. The disk of a server is not seen.
+    """
+    with ledger.reading() as transaction:
+        transaction.begin(lock=False)
+        ((size,),) = transaction.ask("read_size")
+    database: Any = ledger.database
+    folders = [saved.absolute().parent]
+    if not database.has_server:
+        folders.append(database.path.parent)
+    needed = Counter[int]()
+    for folder in folders:
+        device = os.stat(folder).st_dev  # noqa: PTH116 (an answer of one call)
+        needed[device] += size
+        free = shutil.disk_usage(folder).free
+        if free < needed[device]:
+            msg = (
+                f"an upgrade of the ledger {ledger.place} needs {needed[device]:,} "
+                f"bytes in {folder}, and {free:,} are free. Nothing was changed. Make "
+                "space, or name another place for the backup."
+            )
+            raise LedgerUnavailable(msg, ledger=ledger.place)
 
 
 def migrate_stopped(
-    ledger: Ledger,
-    saved: Path | None,
-    statements: Sequence[str],
-    versions: tuple[int, int],
-) -> list[Decision]:
-    """Migrate as soon as no step runs, for a minute; return what was written."""
+    ledger: Ledger, texts: Sequence[str], forms: Sequence[Rewrite], version: int
+) -> None:
+    """Migrate as soon as no step runs, for a minute."""
     until = time.monotonic() + _SECONDS
+    # The secret is read before the tables are locked.
+    ledger.digests.is_readable()
     while True:
         try:
             with ledger.readable(), ledger.database.transaction() as transaction:
-                return migrate(ledger, transaction, saved, statements, versions)
+                return migrate(ledger, transaction, texts, forms, version)
         except LedgerUnavailable as error:
             if "waited" not in error.details or time.monotonic() > until:
                 raise
@@ -118,27 +160,28 @@ def migrate_stopped(
 def migrate(
     ledger: Ledger,
     transaction: Any,
-    saved: Path | None,
-    statements: Sequence[str],
-    versions: tuple[int, int],
-) -> list[Decision]:
-    """Save, migrate, and write an entry into each journal, in one transaction."""
-    before, version = versions
+    texts: Sequence[str],
+    forms: Sequence[Rewrite],
+    version: int,
+) -> None:
+    """Migrate, verify, and write an entry into each journal, in one transaction."""
     transaction.send([("wait_shortly", {}), ("stop_steps", {})])
     transaction.begin(lock=False)
-    if saved is not None:
-        # A connection that writes cannot be copied from; none else writes now.
-        source = f"{ledger.database.path.absolute().as_uri()}?mode=ro"  # type: ignore[attr-defined]
-        with (
-            closing(sqlite3.connect(source, uri=True)) as reader,
-            closing(sqlite3.connect(saved)) as file,
-        ):
-            reader.backup(file)
-    names = [name for (name,) in transaction.ask("read_dataset_names")]
-    for text in statements:
+    body = {"from": str(transaction.version), "to": str(version)}
+    for text in texts:
         transaction.send_text(text, {})
     transaction.send([("set_version", {"version": version})])
     transaction.version = version
-    body = {"from": str(before), "to": str(version)}
-    command, author = uuid.uuid4().hex, ledger.author()
-    return [write_upgrade(transaction, n, author, command, body) for n in names]
+    # The tables are those that this version reads; no migration drops anything.
+    check_whole(ledger, "Nothing was changed.", transaction)
+    for form in forms:
+        rewrite_requests(transaction, form)
+    write_upgrades(ledger, transaction, body, rewrites=len(forms))
+
+
+def rewrite_requests(transaction: Any, form: Rewrite) -> None:
+    """Write the request of each charge in a newer form."""
+    for row in read_rows(transaction, tables()["charge"]):
+        charge = Charge.from_columns(tuple(row.values()))
+        after = charge._replace(request=form(dict(charge.request)))
+        transaction.send([("rewrite_request", after.parameters())])

@@ -9,209 +9,55 @@ not decided again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from hashlib import sha256
+from math import inf
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import DpflowError, LedgerError
+from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
+from dpflow.ledger.audit.journals import Journal, Verification, pages, read_journal
 from dpflow.ledger.audit.terms import check_terms
 from dpflow.ledger.canonical import canonical, digest
 from dpflow.ledger.decisions.gates import is_admitted
 from dpflow.ledger.decisions.windows import window_total
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import (
     Account,
     Charge,
     DamagedRow,
-    Dataset,
-    Entry,
-    Term,
-    first_hash,
     read_term,
 )
 from dpflow.ledger.tables.transaction import Transaction
 
 Progress = Callable[[int, int], None]
-#: Rows that are read together.
-PAGE = 500
 #: State of a charge that a kind of entry ends.
 ENDED = ("settled", "void", "forfeited")
 _STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited", None: "open"}
 
 
-class Finding(NamedTuple):
-    """A disagreement, with the bad entry where there is one."""
-
-    problem: str
-    dataset: str = ""
-    entry: int | None = None
-
-    def __str__(self) -> str:
-        """Return the place and the problem."""
-        place = f"dataset {self.dataset!r}" if self.dataset else ""
-        place += "" if self.entry is None else f", entry {self.entry}"
-        return f"{place}: {self.problem}" if place else self.problem
-
-
-@dataclass(slots=True, kw_only=True)
-class Verification:
-    """Counts and findings of a verification.
-
-    Attributes:
-        values: Whether the values of releases were compared with their digests.
-        witness: What the comparison with the witness says.
-        heads: Number and hash of the newest entry of each journal.
-    """
-
-    accounts: int = 0
-    entries: int = 0
-    postings: int = 0
-    reservations: int = 0
-    releases: int = 0
-    values: bool = False
-    witness: str = "waived"
-    bad: list[Finding] = field(default_factory=list)
-    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
-
-    @property
-    def fine(self) -> bool:
-        """Whether nothing is bad."""
-        return not self.bad
-
-    def add(self, problem: str, dataset: str = "", entry: int | None = None) -> None:
-        """Add a finding, once."""
-        finding = Finding(problem, dataset, entry)
-        if finding not in self.bad:
-            self.bad.append(finding)
-
-
-@dataclass(slots=True)
-class Sum:
-    """What the entries of a journal come to on an account."""
-
-    settled: list[int]
-    held: list[int]
-    version: int = 0
-
-
-@dataclass(slots=True)
-class Journal:
-    """What the entries of a dataset's journal come to.
-
-    Attributes:
-        row: The dataset's row as the entries have it.
-        sums: Sums by account.
-        terms: Newest body of each term, and the body that opened it.
-        overdrawn: Accounts that a charge by hand or a repair raised above their gates.
-        by_hand: Accounts that a charge by hand or a repair raised.
-        alerted: Newest alert by account.
-        people: First and newest charge of each store.
-        evidence: Digest and term of each evidence, with its entry.
-        sources: Sources of its terms, each with the newest population.
-    """
-
-    row: Dataset
-    sums: dict[str, Sum] = field(default_factory=dict)
-    terms: dict[int, Term] = field(default_factory=dict)
-    opened: dict[int, Term] = field(default_factory=dict)
-    overdrawn: set[str] = field(default_factory=set)
-    by_hand: set[str] = field(default_factory=set)
-    alerted: dict[str, str] = field(default_factory=dict)
-    people: dict[str, tuple[str, str]] = field(default_factory=dict)
-    evidence: dict[str, int] = field(default_factory=dict)
-    opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    sources: dict[str, str | None] = field(default_factory=dict)
-
-    def add(self, entry: Entry, result: Verification) -> None:
-        """Add the next entry, whose hash was checked."""
-        body = json.loads(entry.body)
-        postings = json.loads(entry.postings)
-        for name, (settled, held) in postings.items():
-            self._post(entry, name, settled, held, result)
-        result.postings += len(postings)
-        self.overdrawn |= {*body.get("overdrawn", ())}
-        self.alerted |= body.get("alerts", {})
-        if entry.kind in ("adjust", "repair"):
-            self.by_hand |= postings.keys()
-        row = self.row._replace(number=entry.number, hash=entry.hash)
-        if entry.kind in ("open", "tighten", "access"):
-            row = self._pin(entry, body, row)
-        elif entry.kind in ("freeze", "unfreeze"):
-            row = row._replace(frozen=body["frozen"])
-        elif entry.kind == "repair":
-            row = row._replace(repaired_at=entry.number, epoch=body["epoch"])
-        elif entry.kind == "pay":
-            first, _ = self.people.get(body["people"], (str(entry.charge), ""))
-            self.people[body["people"]] = first, str(entry.charge)
-        if body.get("evidence"):
-            for name in postings:
-                self.evidence[f"{split(name)[1]} {body['evidence']}"] = entry.number
-        for name, newest in body.get("people_lost", {}).items():
-            first, _ = self.people.get(name, (UNKNOWN, ""))
-            self.people[name] = first, newest
-        self.row = row
-
-    def _post(
-        self,
-        entry: Entry,
-        name: str,
-        settled: list[int],
-        held: list[int],
-        result: Verification,
-    ) -> None:
-        """Add a posting, and check a grant against a gate that was lowered."""
-        if split(name)[0] != entry.dataset:
-            result.add(f"it posts to {name!r}", entry.dataset, entry.number)
-        total = self.sums.get(name)
-        if total is None:
-            zero = [0] * len(settled)
-            total = self.sums[name] = Sum(zero, list(zero))
-        total.settled = [*map(add, total.settled, settled)]
-        total.held = [*map(add, total.held, held)]
-        total.version += 1
-        if min(*total.settled, *total.held) < 0:
-            what = f"account {name!r} would hold less than nothing"
-            result.add(what, entry.dataset, entry.number)
-        term = self.terms.get(split(name)[1])
-        tightened = term is not None and term.entry > 1
-        if entry.kind == "reserve" and tightened and name not in self.by_hand:
-            used = (*map(add, total.settled, total.held),)
-            if not is_admitted(term, name, used):
-                what = f"a step was granted on account {name!r} above its gate"
-                result.add(what, entry.dataset, entry.number)
-
-    def _pin(self, entry: Entry, body: Mapping[str, Any], row: Dataset) -> Dataset:
-        """Note a term."""
-        facts = body["term"]
-        number = facts["number"]
-        revision = 1 if entry.kind == "open" else self.terms[number].entry + 1
-        term = Term(entry.dataset, number, revision, facts)
-        self.terms[number] = term
-        pinned = facts["pinned"]
-        if pinned.get("source") is not None:
-            self.sources[pinned["source"]] = pinned.get("population")
-        if entry.kind == "open":
-            self.opened[number] = term
-            self.opening[number] = body
-        return row._replace(term=number, revision=revision)
-
-
-def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
+def verify(
+    ledger: Ledger,
+    within: Transaction | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Verification:
     """Compute everything again, and compare it with the rows and the witness.
 
     Args:
         ledger: The ledger.
+        within: A transaction that reads it, if there is one; else each dataset has a
+            snapshot of its own.
         progress: Called with the entries that were read since, and with all.
     """
     result = Verification()
-    with ledger.reading() as transaction:
+    with open_snapshot(ledger, within) as transaction:
         transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_named_datasets")]
         rows = transaction.ask("read_datasets", names=names)
@@ -220,14 +66,15 @@ def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
     for name in names:
         try:
             before = result.entries
-            verify_dataset(ledger, name, result)
+            with open_snapshot(ledger, within) as transaction:
+                verify_dataset(transaction, ledger, name, result)
             if progress is not None:
                 progress(result.entries - before, total)
         except without_interrupts(*UNREADABLE, DpflowError) as error:
             result.add(f"it cannot be read: {error!s:.200}", name)
     witness = ledger.watch.witness
     if witness is not None:
-        problem = ledger.watch.problem()
+        problem = ledger.watch.problem(within)
         result.witness = "agrees" if problem is None else "contradicts"
         with suppress(LedgerError):
             if not witness.exists():
@@ -238,79 +85,61 @@ def verify(ledger: Ledger, *, progress: Progress | None = None) -> Verification:
     return result
 
 
-def verify_dataset(ledger: Ledger, name: str, result: Verification) -> None:
-    """Verify one dataset in one snapshot."""
-    with ledger.database.snapshot() as transaction:
-        try:
-            transaction.begin([name], lock=False)
-        except DamagedRow as error:
-            result.add(str(error), name)
-            transaction.datasets = {}
-        journal = read_journal(transaction, ledger.id, name, result)
-        row = transaction.datasets.get(name)
-        if row is None:
-            result.add("its row was removed", name)
-        elif row != journal.row:
-            result.add("its row is not what its journal comes to", name)
-        held = check_charges(transaction, name, result)
-        rows = check_accounts(transaction, journal, held, result)
-        check_tables(transaction, journal, result)
-        check_releases(transaction, name, result)
-        if result.values:
-            check_values(transaction, ledger, name, result)
-        check_gates(rows, journal, result)
-        check_terms(rows, journal.opening, lambda what: result.add(what, name))
-        result.heads[name] = journal.row.number, journal.row.hash
-
-
-def pages(
-    transaction: Transaction, statement: str, dataset: str, first: Any, key: int
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a statement, page by page.
+def check_whole(ledger: Ledger, advice: str, within: Transaction | None = None) -> None:
+    """Refuse a ledger that is damaged; the comparison with the witness is apart.
 
     Args:
-        transaction: The snapshot.
-        statement: Name of the statement.
-        dataset: Name of the dataset.
-        first: Before the first key.
-        key: Position of the key among the columns.
+        ledger: The ledger.
+        advice: What was not done, and what to do.
+        within: As for `verify`.
+
+    Raises:
+        LedgerCorrupt: If something is not what its journals come to.
     """
-    after = first
-    while True:
-        page = transaction.ask(statement, dataset=dataset, after=after, limit=PAGE)
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1][key]
+    for bad in verify(ledger, within).bad:
+        if bad.dataset:
+            msg = f"the ledger {ledger.place} is damaged: {bad}. {advice}"
+            raise LedgerCorrupt(msg, ledger=ledger.place)
 
 
-def read_journal(
-    transaction: Transaction, ledger: str, name: str, result: Verification
-) -> Journal:
-    """Read a journal, with its chain of hashes; go on after a finding."""
-    journal = Journal(Dataset(name, hash=first_hash(ledger, name)))
-    for columns in pages(transaction, "read_journal_page", name, 0, 1):
-        entry = Entry(*columns)
-        if entry.number != journal.row.number + 1:
-            result.add(f"entry {journal.row.number + 1} is missing", name)
-        if entry.chained(journal.row.hash).hash != entry.hash:
-            what = "its content, or an entry before it, is not what was hashed"
-            result.add(what, name, entry.number)
-        try:
-            journal.add(entry, result)
-        except without_interrupts(*UNREADABLE) as error:
-            what = f"it is no entry of its kind ({type(error).__name__})"
-            result.add(what, name, entry.number)
-            journal.row = journal.row._replace(number=entry.number, hash=entry.hash)
-        result.entries += 1
-    return journal
+def open_snapshot(
+    ledger: Ledger, within: Transaction | None
+) -> AbstractContextManager[Transaction]:
+    """Return a snapshot of a ledger, or the transaction that reads it already."""
+    return ledger.reading() if within is None else nullcontext(within)
+
+
+def verify_dataset(
+    transaction: Transaction, ledger: Ledger, name: str, result: Verification
+) -> None:
+    """Verify one dataset in one snapshot."""
+    try:
+        transaction.begin([name], lock=False)
+    except DamagedRow as error:
+        result.add(str(error), name)
+        transaction.datasets = {}
+    journal = read_journal(transaction, ledger.id, name, result)
+    row = transaction.datasets.get(name)
+    if row is None:
+        result.add("its row was removed", name)
+    elif row != journal.row:
+        result.add("its row is not what its journal comes to", name)
+    held = check_charges(transaction, journal, result)
+    rows = check_accounts(transaction, journal, held, result)
+    check_tables(transaction, journal, result)
+    check_releases(transaction, name, result)
+    if result.values:
+        check_values(transaction, ledger, name, result)
+    check_gates(rows, journal, result)
+    check_terms(rows, journal.opening, lambda what: result.add(what, name))
+    result.heads[name] = journal.row.number, journal.row.hash
 
 
 def check_charges(
-    transaction: Transaction, name: str, result: Verification
+    transaction: Transaction, journal: Journal, result: Verification
 ) -> dict[str, list[int]]:
     """Compare charges with their entries; return what open ones hold, by account."""
-    held = dict[str, list[int]]()
+    held, name = dict[str, list[int]](), journal.row.name
     for row in pages(transaction, "read_charge_page", name, 0, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
         end, end_kind, charge_ended, *columns = row[8:]
@@ -320,9 +149,11 @@ def check_charges(
         except without_interrupts(*UNREADABLE) as error:
             result.add(f"the charge that it made: {error}", name, number)
             continue
+        is_rewritten = number < journal.rewritten[0]
+        hashed = None if body is None or is_rewritten else json.loads(body)["request"]
         if (kind, charge_made) != ("reserve", charge.id):
             problem = f"no reserve of charge {charge.id}"
-        elif json.loads(body)["request"] != digest(columns[8]):
+        elif hashed not in (None, digest(columns[8])):
             problem = f"the request of charge {charge.id} is not what was hashed"
         elif columns[4:7] != where or charge.login not in (None, writer):
             problem = f"charge {charge.id} names another step, flow, run or login"
@@ -337,6 +168,21 @@ def check_charges(
     for number, kind in transaction.ask("read_loose_entries", dataset=name):
         result.add(f"no charge has this {kind}", name, number)
     return held
+
+
+def hash_requests(transaction: Transaction, dataset: str, before: float = inf) -> str:
+    """Return the digest over the charges of a dataset and their requests.
+
+    Args:
+        transaction: A transaction.
+        dataset: Name of the dataset.
+        before: Only charges that an earlier entry of the journal made.
+    """
+    hashed = sha256()
+    for row in pages(transaction, "read_charge_page", dataset, 0, 0):
+        if row[0] < before:
+            hashed.update(f"{row[11]} {digest(row[19])}\n".encode())
+    return hashed.hexdigest()
 
 
 def find_wrong_end(
@@ -400,7 +246,10 @@ def check_tables(
     transaction: Transaction, journal: Journal, result: Verification
 ) -> None:
     """Compare terms, stores of people and evidence with their entries."""
-    name = journal.row.name
+    name, (upgraded_at, requests) = journal.row.name, journal.rewritten
+    if upgraded_at and hash_requests(transaction, name, upgraded_at) != requests:
+        what = "the requests of before are not those that it wrote"
+        result.add(what, name, upgraded_at)
     terms = map(read_term, transaction.ask("read_terms", datasets=[name]))
     found = {term.number: term for term in terms}
     if canonical(found) != canonical(journal.terms):

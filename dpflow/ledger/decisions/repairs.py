@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import name_lost_term
@@ -123,7 +123,9 @@ def find_raises(rows: Rows, loss: Loss) -> list[tuple[str, Amounts, Gate | None]
     for name, witnessed in loss.used.items():
         row = rows.account(name)
         target = sum_amounts(witnessed, loss.added.get(name))
-        used = target_of(row, len(target))
+        used = (0,) * len(target)
+        if row is not None:
+            used = sum_amounts(row.settled, row.held)
         more = tuple(max(a - b, 0) for a, b in zip(target, used, strict=True))
         gate = gate_at(state, name)
         if row is not None and not any(more):
@@ -146,20 +148,3 @@ def with_windows(
     ]
     gates = {gate.id: gate for gate, _ in in_windows(pairs)}
     return [(name, amount, gates.get(name)) for name, amount, _ in raises]
-
-
-def target_of(row: Account | None, size: int) -> Amounts:
-    """Return what an account uses; nothing if it is absent."""
-    if row is None:
-        return (0,) * size
-    return sum_amounts(row.settled, row.held)
-
-
-def names_same_loss(body: Mapping[str, Any], loss: Loss) -> bool:
-    """Return True if a repair's entry names the same state of the witness."""
-    return bool(body.get("witness") == [loss.epoch, loss.number])
-
-
-def is_of_dataset(account: str, dataset: str) -> bool:
-    """Return True if an account is one of a dataset."""
-    return split(account)[0] == dataset

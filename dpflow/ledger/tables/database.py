@@ -26,6 +26,8 @@ class Database(ABC):
 
     #: True if it is opened to fill or to check a copy.
     is_copy = False
+    #: True if a server keeps it.
+    has_server = False
     #: The version that its transactions need.
     version = VERSION
     #: How long to wait for other writers.

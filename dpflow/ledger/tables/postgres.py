@@ -25,6 +25,7 @@ from dpflow.ledger.tables.transaction import (
     Identity,
     Questions,
     Transaction,
+    refuse_version_4,
 )
 
 #: Number of triggers that are enabled in a whole ledger.
@@ -64,6 +65,9 @@ class PostgresTransaction(Transaction):
     def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Send statements, whose errors come with the next trip."""
         for name, parameters in questions:
+            if self.is_of_copy and name == "freeze_dataset":
+                # The functions come last.
+                name = "update_dataset"  # noqa: PLW2901
             self.connection.execute(self._sql[name], parameters)
 
     def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
@@ -120,6 +124,7 @@ class PostgresDatabase(Database):
     """
 
     _errors = (psycopg.Error,)
+    has_server = True
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.server = Server(url)
@@ -229,6 +234,8 @@ class PostgresDatabase(Database):
             self.server.drop()
 
     def _translated(self, error: Any, waited: float) -> Exception:  # noqa: ARG002
+        if error.sqlstate == "42703" and self.opened is None:
+            return refuse_version_4(self.place)
         if error.sqlstate in _MIGRATED and self.opened is not None:
             return self._say_version(error)
         return self.server.translated(error)

@@ -191,3 +191,11 @@ FROM journal
 WHERE dataset = ANY(:datasets) AND command = :command
     AND kind NOT IN ('reserve', 'settle', 'void', 'forfeit')
 ORDER BY dataset, number;
+
+-- name: read_columns
+SELECT table_name, column_name FROM information_schema.columns
+WHERE table_schema = 'dpflow';
+
+-- name: read_size
+SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+WHERE relnamespace = 'dpflow'::regnamespace AND relkind = 'r';

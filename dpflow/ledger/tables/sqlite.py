@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.durable import make_private_folder
-from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerError, LedgerMissing
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY, damaged
@@ -29,7 +29,13 @@ from dpflow.ledger.tables.sqlite_files import (
     real_path,
 )
 from dpflow.ledger.tables.statements import statements
-from dpflow.ledger.tables.transaction import VERSION, Identity, Questions, Transaction
+from dpflow.ledger.tables.transaction import (
+    VERSION,
+    Identity,
+    Questions,
+    Transaction,
+    refuse_version_4,
+)
 from dpflow.locks import TurnQueue
 
 
@@ -151,6 +157,11 @@ class SqliteDatabase(SqliteConnection):
         if self._connection is None and is_only_read(self.path):
             return opened_for_reading(self.path)
         return self._unlocked(until)
+
+    def _translated(self, error: Exception, waited: float) -> LedgerError:
+        if str(error).startswith("no such column: id"):
+            return refuse_version_4(self.place)
+        return super()._translated(error, waited)
 
     def remove(self) -> None:
         """Remove the files of an unfinished copy."""

@@ -81,3 +81,10 @@ FROM journal
 WHERE dataset IN (SELECT value FROM json_each(:datasets)) AND command = :command
     AND kind NOT IN ('reserve', 'settle', 'void', 'forfeit')
 ORDER BY dataset, number;
+
+-- name: read_columns
+SELECT one.name, each.name FROM sqlite_master AS one, pragma_table_info(one.name) AS each
+WHERE one.type = 'table';
+
+-- name: read_size
+SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();

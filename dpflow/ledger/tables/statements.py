@@ -21,7 +21,13 @@ _TYPES = (
 
 def read_statements(name: str) -> dict[str, str]:
     """Return the statements of a file by their names."""
-    text = files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
+    return split_statements(
+        files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
+    )
+
+
+def split_statements(text: str) -> dict[str, str]:
+    """Return the statements of a text by their names."""
     statements = {}
     for part in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")

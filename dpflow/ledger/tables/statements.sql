@@ -154,6 +154,11 @@ INSERT INTO charge (
     :realised, :mark
 );
 
+-- name: rewrite_request
+UPDATE charge
+SET request = :request, mark = :mark
+WHERE id = :id;
+
 -- name: update_charge
 UPDATE charge
 SET state = :state, amounts = :amounts, realised = :realised, mark = :mark

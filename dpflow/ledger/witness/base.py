@@ -9,7 +9,7 @@ start, and the dataset is marked.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,17 +21,20 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.ledger.witness.lines import Head, Line, Witnessed
+from dpflow.ledger.witness.lines import ENDS, Line, Witnessed
 from dpflow.locks import TurnQueue, reason_of
 
 T = TypeVar("T")
 
-#: An entry: dataset, number and hash.
-Proof = tuple[str, int, str]
 #: Returns the hashes of entries in the own journal; absent ones are omitted.
 Prove = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], str]]
+#: Returns the lines that are written, from the state, the own lines, and the lines of
+#: others that were not proved yet.
+ProveAll = Callable[[Witnessed, Sequence[Line], Sequence[Line]], Sequence[Line]]
 #: Names accounts, where a place does not hold all of them in memory.
 Accounts = Callable[[], Sequence[str]]
+#: Makes the witness of a ledger with this id.
+WitnessAt = Callable[[str], "Witness"]
 #: How long a thread waits for the others of its process.
 _THREAD_SECONDS = 60.0
 
@@ -54,8 +57,6 @@ class Witness(ABC):
         self.ledger = ledger
         self._alone = TurnQueue()
 
-    # What others call
-
     def read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         """Return what the witness holds of datasets and accounts, at least.
 
@@ -64,11 +65,11 @@ class Witness(ABC):
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
-        return self._asked(self._read, datasets, accounts)
+        return self._asked(self._load, datasets, accounts)
 
     def read_all(self) -> Witnessed:
         """Return everything; raises as `read`."""
-        return self._asked(self._read_all)
+        return self._asked(self._load_all)
 
     def exists(self) -> bool:
         """Return True if it was begun.
@@ -77,7 +78,7 @@ class Witness(ABC):
             LedgerUnavailable: If the place does not answer.
         """
         with suppress(LedgerUnwitnessed):
-            self._asked(self._read, (), list)
+            self.read((), list)
             return True
         return False
 
@@ -95,7 +96,23 @@ class Witness(ABC):
             LedgerUnwitnessed: If it was never begun, or is lost.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        self._asked(partial(self._record, lines, prove, synced=synced))
+        written: Sequence[Line] = ()
+
+        def prove_all(
+            state: Witnessed, lines: Sequence[Line], since: Sequence[Line]
+        ) -> Sequence[Line]:
+            nonlocal written
+            lines = self._select(state, lines)
+            forked = find_forked(state, lines, since, prove)
+            written = [
+                Line(name, state.heads[name].epoch, 0, "", "forked") for name in forked
+            ] or lines
+            return written
+
+        self._asked(partial(self._raise, lines, prove_all, synced=synced))
+        for line in written:
+            if line.kind == "forked":
+                raise self.say_forked(line.dataset)
 
     def begin(self, state: Witnessed, *, anew: bool = False) -> None:
         """Begin the witness with what the ledger holds now.
@@ -108,68 +125,42 @@ class Witness(ABC):
             LedgerUnavailable: If it cannot be written.
             ConfigurationError: If there is one, without `anew`.
         """
+        state.thin()
         self._asked(partial(self._begin, state, anew=anew))
 
-    # What a place implements
-
     @abstractmethod
-    def _read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+    def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         """Return what the witness holds of datasets and accounts, at least."""
 
     @abstractmethod
-    def _read_all(self) -> Witnessed:
+    def _load_all(self) -> Witnessed:
         """Return everything."""
 
     @abstractmethod
-    def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
-        """Write lines, each with its proof."""
+    def _raise(
+        self, lines: Sequence[Line], prove_all: ProveAll, *, synced: bool
+    ) -> None:
+        """Write the lines that the proof returns, while no other process writes."""
 
     @abstractmethod
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
         """Replace everything, durably, all or nothing."""
 
-    # Shared
-
-    def find_fork(
-        self, proofs: Iterable[Proof], lines: Sequence[Line], prove: Prove
-    ) -> str | None:
-        """Return a dataset whose witnessed entry is not in the own journal.
-
-        Args:
-            proofs: Entries that the witness shows.
-            lines: Own lines, which need no proof.
-            prove: Reads hashes of the own journal.
-        """
-        own = {(line.dataset, line.number): line.hash for line in lines}
-        unknown = []
-        for dataset, number, digest in proofs:
-            known = own.get((dataset, number))
-            if known is None:
-                unknown.append((dataset, number, digest))
-            elif known != digest:
-                return dataset
-        if not unknown:
-            return None
-        found = prove([proof[:2] for proof in unknown])
-        for dataset, number, digest in unknown:
-            if number > 0 and found.get((dataset, number)) != digest:
-                return dataset
-        return None
-
-    def check_epochs(self, heads: Mapping[str, Head], lines: Sequence[Line]) -> None:
-        """Refuse lines of an older epoch than the witness's.
+    def _select(self, state: Witnessed, lines: Sequence[Line]) -> list[Line]:
+        """Return the lines that may be written; ends of an older epoch are omitted.
 
         Raises:
-            LedgerRolledBack: If there are any.
+            LedgerRolledBack: If another line is of an older epoch, or its dataset is
+                marked.
         """
+        selected = []
         for line in lines:
-            head = heads.get(line.dataset)
-            if head is None:
-                continue
-            # A repair begins an epoch, in which one copy is left.
-            is_marked = head.forked and line.epoch <= head.epoch
-            if line.epoch < head.epoch or is_marked:
+            head = state.heads.get(line.dataset)
+            if head is None or not head.refuses(line):
+                selected.append(line)
+            elif line.kind not in ENDS:
                 raise self.say_forked(line.dataset)
+        return selected
 
     def say_forked(self, dataset: str) -> LedgerRolledBack:
         """Return the error for a dataset of which two copies are in use."""
@@ -217,18 +208,32 @@ class Witness(ABC):
             raise LedgerUnavailable(msg, witness=self.place) from error
 
 
-def list_proofs(heads: Mapping[str, Head], lines: Sequence[Line]) -> list[Proof]:
-    """Return the entries that the witness shows of the datasets of lines.
+def find_forked(
+    state: Witnessed, lines: Sequence[Line], since: Sequence[Line], prove: Prove
+) -> list[str]:
+    """Return the datasets of lines whose witnessed entries the own journal lacks.
 
-    A repair's line begins an epoch: what the witness shows before it is lost.
+    A repair's line begins an epoch: what the witness shows of before is lost.
+
+    Args:
+        state: What the witness holds.
+        lines: Own lines, which need no proof.
+        since: Lines that no writer proved yet.
+        prove: Reads hashes of the own journal.
     """
-    epochs = {line.dataset: line.epoch for line in lines}
-    return [
-        (name, heads[name].number, heads[name].hash)
-        for name, epoch in epochs.items()
-        if name in heads and epoch == heads[name].epoch
+    own = {(line.dataset, line.number): line.hash for line in lines}
+    heads = {}
+    for line in lines:
+        head = state.heads.get(line.dataset)
+        if head is not None and head.epoch == line.epoch:
+            heads[line.dataset] = head
+    proofs = [(name, head.number, head.hash) for name, head in heads.items()]
+    proofs += [
+        (line.dataset, line.number, line.hash)
+        for line in since
+        if line.dataset in heads and line.epoch == heads[line.dataset].epoch
     ]
-
-
-#: Makes the witness of a ledger with this id.
-WitnessAt = Callable[[str], Witness]
+    unknown = [p for p in proofs if p[1] > 0 and own.get(p[:2]) != p[2]]
+    found = prove([proof[:2] for proof in unknown]) if unknown else {}
+    lacking = (proof[0] for proof in unknown if found.get(proof[:2]) != proof[2])
+    return list(dict.fromkeys(lacking))

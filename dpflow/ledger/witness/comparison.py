@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from operator import add
 from pathlib import Path
-from typing import NamedTuple
 
 from dpflow.config import NO_WITNESS, WITNESS_VARIABLE
 from dpflow.exceptions import (
     ConfigurationError,
-    LedgerCorrupt,
     LedgerError,
     LedgerRolledBack,
     LedgerUnwitnessed,
 )
-from dpflow.interrupts import without_interrupts
+from dpflow.interrupts import suppress, without_interrupts
+from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY, damaged, driver_needed, is_postgres
@@ -34,11 +34,9 @@ from dpflow.ledger.witness.lines import (
     ENDS,
     WITNESSED,
     Head,
-    Line,
     Witnessed,
     WitnessedUse,
     lines_of,
-    with_keys,
 )
 
 
@@ -85,14 +83,6 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
 _MOST = 4096
 
 
-class Seen(NamedTuple):
-    """The newest entry of a dataset that this process saw."""
-
-    epoch: int
-    number: int
-    hash: str
-
-
 class Watch:
     """Keeps a ledger from deciding anything after it forgot a charge.
 
@@ -104,7 +94,8 @@ class Watch:
     def __init__(self, database: Database, witness: Witness | None = None) -> None:
         self.database, self.place = database, database.place
         self.witness = witness
-        self._seen: dict[str, Seen] = {}
+        #: The newest entries that this process saw.
+        self._seen: dict[str, Head] = {}
         #: Heads of the witness that are compared in this transaction.
         self._heads: Mapping[str, Head] = {}
         #: Hashes of entries that this process saw in the journal.
@@ -149,12 +140,11 @@ class Watch:
             LedgerCorrupt: If an account is not as it was witnessed.
         """
         for name, dataset in transaction.datasets.items():
-            seen = self._seen.get(name)
-            if seen is not None and seen.epoch == dataset.epoch:
-                self._check_hash(transaction, dataset, seen.number, seen.hash, "")
-            head = self._heads.get(name) if witnessed is not None else None
-            if head is not None:
-                self._check_head(transaction, dataset, head)
+            if name in self._seen:
+                whose = ", which this process saw"
+                self._check_hash(transaction, dataset, self._seen[name], whose)
+            if witnessed is not None and name in self._heads:
+                self._check_head(transaction, dataset, self._heads[name])
             self._note(dataset)
         if witnessed is not None:
             self._check_accounts(transaction, rows, witnessed)
@@ -168,28 +158,21 @@ class Watch:
         if dataset.epoch < head.epoch:
             what = f"lacks repair {head.epoch} of dataset {dataset.name!r}"
             raise self._say_older(what)
-        # A repair that the witness lacks was made after what it shows.
-        if dataset.epoch == head.epoch:
-            place = f" of its witness {self.witness.place}"
-            self._check_hash(transaction, dataset, head.number, head.hash, place)
+        place = f" of its witness {self.witness.place}"
+        self._check_hash(transaction, dataset, head, place)
 
     def _check_hash(
-        self,
-        transaction: Transaction,
-        dataset: Dataset,
-        number: int,
-        digest: str,
-        whose: str,
+        self, transaction: Transaction, dataset: Dataset, head: Head, whose: str
     ) -> None:
-        """Refuse a journal that lacks an entry."""
-        if number <= 0 or (dataset.number, dataset.hash) == (number, digest):
+        """Refuse a journal that lacks an entry of its epoch."""
+        # A repair that the head lacks was made after what it shows.
+        if dataset.epoch != head.epoch or head.number <= 0:
             return
-        found = ""
-        if number < dataset.number:
-            found = transaction.hash_of(dataset.name, number)
-        if found != digest:
-            what = f"lacks entry {number} of dataset {dataset.name!r}"
-            what += whose or ", which this process saw"
+        found = dataset.hash
+        if head.number != dataset.number:
+            found = transaction.hash_of(dataset.name, head.number)
+        if found != head.hash:
+            what = f"lacks entry {head.number} of dataset {dataset.name!r}{whose}"
             raise self._say_older(what)
 
     def _check_accounts(
@@ -206,13 +189,10 @@ class Watch:
                 what = f"has account {name!r} at version {version}, and the witness "
                 what += f"{self._place} says {use.version}"
                 raise self._say_older(what)
-            if row is not None and row.version == use.version:
-                self._check_use(row, use)
-
-    def _check_use(self, row: Account, use: WitnessedUse) -> None:
-        if (*map(add, row.settled, row.held),) != use.used:
-            what = f"account {row.id!r} is not what its witness {self._place} says"
-            raise damaged(what, self.place)
+            is_same = row is not None and row.version == use.version
+            if row and is_same and (*map(add, row.settled, row.held),) != use.used:
+                what = f"account {name!r} is not what its witness {self._place} says"
+                raise damaged(what, self.place)
 
     @property
     def _place(self) -> str:
@@ -237,7 +217,7 @@ class Watch:
 
     def _note(self, dataset: Dataset) -> None:
         """Remember the newest entry of a dataset."""
-        self._seen[dataset.name] = Seen(dataset.epoch, dataset.number, dataset.hash)
+        self._seen[dataset.name] = Head(dataset.epoch, dataset.number, dataset.hash)
         if len(self._known) > _MOST:
             self._known.clear()
         self._known[dataset.name, dataset.number] = dataset.hash
@@ -253,48 +233,44 @@ class Watch:
             LedgerUnwitnessed: If there is no witness.
             LedgerUnavailable: If it cannot be written.
         """
-        lines = with_keys(lines_of(decision, rows, WITNESSED), key)
-        if self.witness is None or not lines:
-            return
-        try:
-            self.witness.record(lines, self.prove, synced=True)
-        except LedgerUnwitnessed:
-            if not all(line.decides for line in lines):
-                raise
+        lines = lines_of(decision, rows, WITNESSED, key)
+        if self.witness is not None and lines:
+            is_free = all(line.decides for line in lines)
+            with suppress(*[LedgerUnwitnessed] * is_free):
+                self.witness.record(lines, self.prove, synced=True)
 
     def record_end(self, decision: Decision, rows: Rows) -> None:
         """Write the end of a charge to the witness, without a sync.
 
         Its loss harms nothing: a witness that is out of reach stops the next step.
         """
-        lines: Sequence[Line] = lines_of(decision, rows, ENDS)
-        if self.witness is None or not lines:
-            return
-        try:
-            self.witness.record(lines, self.prove, synced=False)
-        except (LedgerError, LedgerCorrupt):
-            return
+        lines = lines_of(decision, rows, ENDS)
+        if self.witness is not None and lines:
+            with suppress(LedgerError):
+                self.witness.record(lines, self.prove, synced=False)
 
     def prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
         """Read hashes of the own journal, unless this process saw the entries."""
-        known = {pair: self._known[pair] for pair in pairs if pair in self._known}
-        if len(known) == len(pairs):
-            return known
+        if self._known.keys() >= {*pairs}:
+            return self._known
         with self.database.snapshot() as transaction:
             transaction.begin(lock=False)
-            return known | {
-                pair: transaction.hash_of(*pair) for pair in pairs if pair not in known
-            }
+            return {pair: transaction.hash_of(*pair) for pair in pairs}
 
     # For people
 
-    def problem(self, _: object = None) -> str | None:
-        """Return the reason that no step would run, for commands that only show."""
+    def problem(self, within: Transaction | None = None) -> str | None:
+        """Return the reason that no step would run, for commands that only show.
+
+        Args:
+            within: A transaction that reads the ledger, if there is one.
+        """
         if self.witness is None:
             return None
         try:
             heads = self.witness.read_all().heads
-            with self.database.snapshot() as transaction:
+            own = self.database.snapshot() if within is None else nullcontext(within)
+            with own as transaction:
                 transaction.begin(sorted(heads), lock=False)
                 for name, head in heads.items():
                     dataset = transaction.datasets.get(name, Dataset(name))
@@ -311,20 +287,21 @@ class Watch:
             return []
         lost = set()
         for name, use in self.witness.read_all().uses.items():
-            dataset, _, rest = name.partition("#")
-            number = rest.partition("/")[0]
+            dataset, number = split(name)[:2]
             row = rows.account_rows.get(name)
-            if (
-                dataset in names
-                and number
-                and (row is None or row.version < use.version)
-            ):
+            version = 0 if row is None else row.version
+            if dataset in names and number and version < use.version:
                 lost.add(f"{dataset}#{number}")
         return sorted(lost)
 
 
-def state_of_ledger(database: Database) -> Witnessed:
-    """Return what a witness that begins now holds of a ledger."""
+def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnessed:
+    """Return what a witness that begins now holds of a ledger.
+
+    Args:
+        database: The database of the ledger.
+        is_trusted: Mark it: nothing is known of what the ledger lost before.
+    """
     state = Witnessed()
     with database.snapshot() as transaction:
         transaction.begin(lock=False)
@@ -335,21 +312,19 @@ def state_of_ledger(database: Database) -> Witnessed:
         decided = transaction.ask("read_newest_decisions")
         hashes = transaction.ask("read_newest_hashes")
     newest = {name: (number, digest) for name, number, digest in decided}
-    epochs = {}
     for columns in datasets:
         row = Dataset.from_columns(tuple(columns))
-        number, digest = newest.get(row.name, (0, ""))
-        state.heads[row.name] = Head(
-            row.epoch, row.number, row.hash, False, row.term, number, digest
-        )
-        epochs[row.name] = row.epoch, row.number
+        place = row.epoch, row.number, row.hash, False, row.term
+        trusted = (row.number, row.hash) if is_trusted else ()
+        decision = newest.get(row.name, (0, ""))
+        state.heads[row.name] = Head(*place, *decision, *trusted)
     for columns in accounts:
         account = Account.from_columns(tuple(columns))
         used = (*map(add, account.settled, account.held),)
-        epoch = epochs[account.id.partition("#")[0]][0]
+        epoch = state.heads[split(account.id)[0]].epoch
         state.uses[account.id] = WitnessedUse(epoch, account.version, used)
     for name, _, step in people:
-        state.people[name] = epochs[name.partition("#")[0]][1], step
+        state.people[name] = state.heads[split(name)[0]].number, step
     for name, number, digest in hashes:
         state.hashes.setdefault(name, {})[number] = digest
     return state

@@ -14,12 +14,16 @@ from pathlib import Path
 
 from dpflow.durable import make_private_folder, sync, sync_path, write
 from dpflow.interrupts import suppress
-from dpflow.ledger.witness.base import Accounts, Proof, Prove, Witness, list_proofs
+from dpflow.ledger.witness.base import (
+    Accounts,
+    ProveAll,
+    Witness,
+)
 from dpflow.ledger.witness.lines import Line, Witnessed, seal, unseal
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock, open_private
 
-#: A file of more bytes, and of twice as many lines as it needs, is compacted.
+#: A file of more bytes, and of twice as many as when it was compacted, is compacted.
 _LONG_BYTES = 2**20
 
 
@@ -38,12 +42,12 @@ class FileWitness(Witness):
         #: Header of the file that was read, and up to where.
         self._header, self._end = b"", 0
         self._signature: tuple[int, ...] | None = None
-        #: Lines that were not proved yet, each with its epoch.
-        self._unproved: list[tuple[int, Proof]] = []
+        #: Lines that were not proved yet.
+        self._unproved: list[Line] = []
         #: Bytes of the file when it was begun or compacted.
         self._begun_bytes = 0
 
-    def _read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+    def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         del datasets, accounts
         now = signature(os.stat(self.path))  # noqa: PTH116 (before every charge)
         if now == self._signature:
@@ -54,10 +58,10 @@ class FileWitness(Witness):
                 self._signature = now
         return self._state
 
-    def _read_all(self) -> Witnessed:
+    def _load_all(self) -> Witnessed:
         self._header = b""
         self._signature = None
-        return self._read((), list)
+        return self._load((), list)
 
     def _take(self, descriptor: int) -> None:
         """Read new lines; all of them if it is not the file that was read before."""
@@ -72,95 +76,82 @@ class FileWitness(Witness):
         # Part of a line is a crash before its step could start.
         data = data[: data.rfind(b"\n") + 1]
         for text in data.decode("ascii", "replace").splitlines():
-            line = Line.from_text(text, self.ledger)
+            line = unseal(self.ledger, text)
+            if not isinstance(line, Line):
+                self._state.put(line)
+                continue
             self._state.add(line)
-            if line.kind != "forked" and line.number:
-                proof = line.dataset, line.number, line.hash
-                self._unproved.append((line.epoch, proof))
+            if line.kind != "forked":
+                self._unproved.append(line)
         self._end += len(data)
 
-    def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
-        def add(descriptor: int) -> None:
+    def _raise(
+        self, lines: Sequence[Line], prove_all: ProveAll, *, synced: bool
+    ) -> None:
+        def append(descriptor: int) -> None:
             if signature(os.fstat(descriptor)) != self._signature:
                 cut_torn(descriptor)
                 self._take(descriptor)
-            heads = self._state.heads
-            self.check_epochs(heads, lines)
-            names = {line.dataset for line in lines}
-            found = list_proofs(heads, lines)
             # Of another dataset's lines a later writer of that dataset finds out.
-            epochs = {name: heads[name].epoch for name, *_ in found}
-            since = [
-                proof
-                for epoch, proof in self._unproved
-                if epochs.get(proof[0]) == epoch
-            ]
-            forked = self.find_fork([*found, *since], lines, prove)
-            if forked is not None:
-                mark = Line(forked, heads[forked].epoch, 0, "", "forked")
-                self._append(descriptor, [mark])
-                sync(descriptor)
-                raise self.say_forked(forked)
-            self._append(descriptor, lines)
+            proved = prove_all(self._state, lines, self._unproved)
+            texts = [f"{seal(self.ledger, line)}\n" for line in proved]
+            data = "".join(texts).encode()
+            write(descriptor, data)
+            self._end += len(data)
+            for line in proved:
+                self._state.add(line)
             if synced:
                 sync(descriptor)
             self._signature = signature(os.fstat(descriptor))
-            self._unproved = [p for p in self._unproved if p[1][0] not in names]
+            names = {line.dataset for line in proved}
+            self._unproved = [x for x in self._unproved if x.dataset not in names]
 
-        self._lock().run(add, _LOCK_SECONDS)
+        self._lock().run(append, _LOCK_SECONDS)
         if self._end > max(_LONG_BYTES, 2 * self._begun_bytes):
             # After an error it is as before, and damage is for the next reader.
             with suppress(OSError, ValueError):
-                self._rewrite(None, anew=False)
-
-    def _append(self, descriptor: int, lines: Sequence[Line]) -> None:
-        data = "".join(f"{line.to_text(self.ledger)}\n" for line in lines).encode()
-        write(descriptor, data)
-        self._end += len(data)
-        for line in lines:
-            self._state.add(line)
+                self._rewrite(None)
 
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
         if self.path.exists() and not anew:
             raise self.refuse_second()
-        self._rewrite(state, anew=True)
+        self._rewrite(state)
 
-    def _rewrite(self, state: Witnessed | None, *, anew: bool) -> None:
+    def _rewrite(self, state: Witnessed | None) -> None:
         """Put a new file in the place of the old one, or the old one stays.
 
         Args:
-            state: What it holds; None for what the old one holds.
-            anew: Keep the old one aside.
+            state: What it holds, and the old one stays aside; None for what the old
+                one holds.
         """
         asides = (self.path.with_name(f"{self.path.name}.{n}") for n in count(1))
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
 
         def replace(descriptor: int | None = None) -> None:
-            whole = state
-            if whole is None:
-                assert descriptor is not None
+            after = self._state if state is None else state
+            if state is None and descriptor is not None:
                 self._take(descriptor)
-                whole = self._state
-            elif descriptor is not None and anew:
+                after = self._state
+                after.thin()
+            elif descriptor is not None:
                 os.link(self.path, next(path for path in asides if not path.exists()))
-            whole.thin()
-            texts = [seal(self.ledger, uuid.uuid4().hex)]
-            texts += [line.to_text(self.ledger) for line in whole.lines()]
-            data = "".join(f"{text}\n" for text in texts).encode()
+            texts = [
+                seal(self.ledger, row)
+                for row in (("file", uuid.uuid4().hex, 0, "0"), *after.rows())
+            ]
             opened = open_private(fresh, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
             try:
-                write(opened, data)
+                write(opened, "".join(f"{text}\n" for text in texts).encode())
                 sync(opened)
             finally:
                 os.close(opened)
             fresh.replace(self.path)
             sync_path(self.path.parent)
-            self._header, self._end = texts[0].encode(), len(data)
-            self._state, self._begun_bytes = whole, len(data)
-            self._signature = None
+            # It is read again by the next turn.
+            self._header, self._signature = b"", None
 
         make_private_folder(self.path.parent)
-        if self.path.exists():
+        if state is None or self.path.exists():
             # Two who rewrite it at the same time would lose lines of one another.
             self._lock().run(replace, _LOCK_SECONDS)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
 
 #: What each checksum covers besides its line and the ledger's id.
-FORMAT = "dpflow-witness 7"
+FORMAT = "dpflow-witness 8"
 #: Hashes that are kept of each dataset, besides every `THINNED`-th.
 KEPT, THINNED = 1000, 100
 #: Kinds of entries that a person decides; they move no budget.
@@ -65,39 +65,6 @@ class Line(NamedTuple):
         """Whether a person decided, and no budget moved."""
         return self.kind in DECISIONS
 
-    def to_text(self, ledger: str) -> str:
-        """Write the line, sealed by a checksum."""
-        return seal(ledger, canonical(list(self)))
-
-    @classmethod
-    def from_text(cls, text: str, ledger: str) -> Line:
-        """Read a line.
-
-        Raises:
-            ValueError: If it is damaged, or another ledger's or version's.
-        """
-        fields = json.loads(unseal(ledger, text))
-        uses = {n: (v, tuple(used)) for n, (v, used) in fields[6].items()}
-        return cls._make([*fields[:6], uses, *fields[7:]])
-
-
-def seal(ledger: str, content: str) -> str:
-    """Return the content of a line with its checksum."""
-    return f"{content} {zlib.crc32(f'{FORMAT} {ledger} {content}'.encode()):08x}"
-
-
-def unseal(ledger: str, text: str) -> str:
-    """Return the content of a sealed line.
-
-    Raises:
-        ValueError: If it does not fit its checksum.
-    """
-    content = text.rpartition(" ")[0]
-    if text != seal(ledger, content):
-        what = f"a line does not fit the ledger and its checksum: {text[:60]!r}"
-        raise ValueError(what)
-    return content
-
 
 class Head(NamedTuple):
     """The newest witnessed entry of a dataset.
@@ -107,6 +74,9 @@ class Head(NamedTuple):
         term: Number of the newest term.
         decided_number: Number of the newest entry that a person decided; 0 without one.
         decided_hash: Hash of that entry.
+        trusted_number: Number of the entry with which `ledger trust` began the witness,
+            which holds nothing of before; 0 if it was begun with the ledger.
+        trusted_hash: Hash of that entry.
     """
 
     epoch: int = -1
@@ -116,6 +86,8 @@ class Head(NamedTuple):
     term: int = 0
     decided_number: int = 0
     decided_hash: str = ""
+    trusted_number: int = 0
+    trusted_hash: str = ""
 
     def raised(self, line: Line) -> Head:
         """Return the head after a line."""
@@ -138,6 +110,11 @@ class Head(NamedTuple):
             head = head._replace(number=line.number, hash=line.hash)
         return head._replace(term=max(line.term, head.term))
 
+    def refuses(self, line: Line) -> bool:
+        """Return True if two copies are in use, or a line is of an older epoch."""
+        # A repair begins an epoch, in which one copy is left.
+        return line.epoch < self.epoch or (self.forked and line.epoch <= self.epoch)
+
 
 class WitnessedUse(NamedTuple):
     """The newest witnessed use of an account."""
@@ -145,6 +122,10 @@ class WitnessedUse(NamedTuple):
     epoch: int
     version: int
     used: Amounts
+
+
+#: What a witness holds under a kind, a name and a number, as JSON.
+Row = tuple[str, str, int, str]
 
 
 @dataclass(slots=True)
@@ -171,12 +152,7 @@ class Witnessed:
         head = self.heads[line.dataset] = before.raised(line)
         if line.kind == "forked" or line.epoch < head.epoch:
             return
-        hashes = self.hashes.setdefault(line.dataset, {})
-        if head.epoch > before.epoch:
-            # What a repair's journal lacks never comes back.
-            for number in [n for n in hashes if n > line.number]:
-                del hashes[number]
-        hashes[line.number] = line.hash
+        self.hashes.setdefault(line.dataset, {})[line.number] = line.hash
         for name, (version, used) in line.accounts.items():
             use = WitnessedUse(line.epoch, version, used)
             if name not in self.uses or use[:2] > self.uses[name][:2]:
@@ -199,49 +175,71 @@ class Witnessed:
                 if number in newest or number % THINNED == 0
             }
 
-    def lines(self) -> list[Line]:
-        """Return lines that add up to this."""
-        uses: dict[tuple[str, int], dict[str, Use]] = {}
-        for name, use in self.uses.items():
-            place = split(name)[0], use.epoch
-            uses.setdefault(place, {})[name] = use.version, use.used
-        lines = []
-        for dataset, head in self.heads.items():
-            people = {
-                k: v for k, (_, v) in self.people.items() if split(k)[0] == dataset
-            }
-            base = Line(dataset, head.epoch, 0, "", "", head.term)
-            # Entries that a repair lost cannot be proved: they are of an older epoch.
-            older = base._replace(epoch=head.epoch - 1)
-            hashes = self.hashes.get(dataset, {})
-            lines += [
-                older._replace(number=number, hash=hashes[number])
-                for number in sorted(hashes.keys() - {head.number})
-            ]
-            if head.decided_number:
-                decided = older._replace(
-                    kind="freeze", number=head.decided_number, hash=head.decided_hash
-                )
-                lines.append(decided)
-            for (name, epoch), named in uses.items():
-                if name == dataset and epoch < head.epoch:
-                    lines.append(base._replace(epoch=epoch, accounts=named))
-            named = uses.get((dataset, head.epoch), {})
-            newest = base._replace(number=head.number, hash=head.hash)
-            lines.append(newest._replace(accounts=named, people=people))
-            if head.forked:
-                lines.append(base._replace(kind="forked"))
-        # Older epochs first: they raise nothing after a newer one.
-        return sorted(lines, key=lambda line: (line.epoch, line.kind == "forked"))
+    def rows(self) -> Iterator[Row]:
+        """Yield what the witness stores of this, but for release keys."""
+        for kind, values in (
+            ("head", self.heads),
+            ("use", self.uses),
+            ("people", self.people),
+        ):
+            for name, value in values.items():
+                yield kind, name, 0, canonical(value)
+        for dataset, hashes in self.hashes.items():
+            for number, digest in hashes.items():
+                yield "hash", dataset, number, canonical(digest)
+
+    def put(self, row: Row) -> None:
+        """Add a row that was stored."""
+        kind, name, number, text = row
+        value = json.loads(text)
+        if kind == "head":
+            self.heads[name] = Head(*value)
+        elif kind == "use":
+            epoch, version, used = value
+            self.uses[name] = WitnessedUse(epoch, version, tuple(used))
+        elif kind == "people":
+            self.people[name] = value[0], value[1]
+        elif kind == "hash":
+            self.hashes.setdefault(name, {})[number] = value
 
 
-def lines_of(decision: Decision, rows: Rows, kinds: Iterable[str]) -> list[Line]:
+def seal(ledger: str, content: object) -> str:
+    """Return a line or a row as JSON with its checksum."""
+    return add_checksum(ledger, canonical(content))
+
+
+def add_checksum(ledger: str, text: str) -> str:
+    """Return a text with its checksum, which is bound to the ledger."""
+    return f"{text} {zlib.crc32(f'{FORMAT} {ledger} {text}'.encode()):08x}"
+
+
+def unseal(ledger: str, text: str) -> Line | Row:
+    """Return the line or the row that was sealed.
+
+    Raises:
+        ValueError: If it does not fit its checksum.
+    """
+    content = text.rpartition(" ")[0]
+    if text != add_checksum(ledger, content):
+        what = f"a line does not fit the ledger and its checksum: {text[:60]!r}"
+        raise ValueError(what)
+    fields = json.loads(content)
+    if len(fields) != len(Line._fields):
+        return tuple(fields)
+    uses = {name: (version, tuple(used)) for name, (version, used) in fields[6].items()}
+    return Line._make([*fields[:6], uses, *fields[7:]])
+
+
+def lines_of(
+    decision: Decision, rows: Rows, kinds: Iterable[str], key: str | None = None
+) -> list[Line]:
     """Return the lines of a decision's entries of some kinds, one for each dataset.
 
     Args:
         decision: The decision, with entries that are committed.
         rows: Rows as they were read, for a command that was sent before.
         kinds: Kinds that have a line.
+        key: Release key of the charge.
     """
     lines: dict[str, Line] = {}
     for entry, dataset, _ in decision.entries:
@@ -251,21 +249,13 @@ def lines_of(decision: Decision, rows: Rows, kinds: Iterable[str]) -> list[Line]
         people = {}
         if entry.kind == "pay":
             people[json.loads(entry.body)["people"]] = str(entry.charge)
-        lines[entry.dataset] = Line(
-            entry.dataset,
-            dataset.epoch,
-            entry.number,
-            entry.hash,
-            entry.kind,
-            dataset.term,
-            accounts,
-            people,
-            entry.charge,
-        )
+        place = entry.dataset, dataset.epoch, entry.number, entry.hash, entry.kind
+        about = entry.charge, key or None
+        lines[entry.dataset] = Line(*place, dataset.term, accounts, people, *about)
     for name, number, digest in decision.earlier:
         dataset, accounts = rows.book(name), uses_of(rows.account_rows, name)
-        place = name, dataset.epoch, number, digest, "reserve", dataset.term
-        lines[name] = Line(*place, accounts)
+        place = name, dataset.epoch, number, digest, "reserve"
+        lines[name] = Line(*place, dataset.term, accounts)
     return list(lines.values())
 
 
@@ -284,8 +274,3 @@ def uses_of(accounts: Mapping[str, Account], dataset: str) -> dict[str, Use]:
         for name, row in accounts.items()
         if split(name)[0] == dataset
     }
-
-
-def with_keys(lines: Sequence[Line], key: str | None) -> list[Line]:
-    """Return the lines of a charge with its release key."""
-    return [line._replace(key=key) for line in lines] if key else list(lines)

@@ -1,13 +1,12 @@
 """A witness in a PostgreSQL database, which must not be the ledger's own.
 
-Rows are raised in place, so that the witness does not grow with the charges but for
-the hashes, which are thinned.
+Rows are raised in place, under the locks of their datasets, so that the witness does
+not grow with the charges but for the hashes, which are thinned.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -22,15 +21,9 @@ from dpflow.ledger.tables.postgres_connection import (
     Server,
     session_statements,
 )
-from dpflow.ledger.tables.rows import amounts_text
-from dpflow.ledger.witness.base import Accounts, Prove, Witness, list_proofs
-from dpflow.ledger.witness.lines import Head, Line, Witnessed, WitnessedUse
-
-
-def say_absent() -> FileNotFoundError:
-    """Return the error of a place without a witness."""
-    # An error without a number would pass for an interrupt.
-    return FileNotFoundError(errno.ENOENT, "there is no witness")
+from dpflow.ledger.tables.statements import split_statements
+from dpflow.ledger.witness.base import Accounts, ProveAll, Witness
+from dpflow.ledger.witness.lines import Line, Row, Witnessed
 
 
 class _WitnessServer(Server):
@@ -40,7 +33,7 @@ class _WitnessServer(Server):
     def translated(self, error: psycopg.Error) -> Exception:
         """Return the error of a place that has no witness, or does not answer."""
         if isinstance(error, psycopg.errors.UndefinedTable):
-            return say_absent()
+            return FileNotFoundError(errno.ENOENT, _ABSENT)
         return OSError(errno.EIO, self.clean(error))
 
 
@@ -49,7 +42,7 @@ class PostgresWitness(Witness):
 
     Args:
         url: `postgresql://user:password@host:port/database`.
-        ledger_url: Of the ledger, if it is on PostgreSQL, too.
+        ledger_url: URL of the ledger, if it is on PostgreSQL, too.
         ledger: Id of the ledger.
 
     Raises:
@@ -64,105 +57,57 @@ class PostgresWitness(Witness):
         #: Lines of ends, which are written with the next line.
         self._ends: list[Line] = []
 
-    def _read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
-        names = {"datasets": [*datasets], "accounts": [*accounts()]}
+    def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         with self._connected() as connection, connection.pipeline():
-            there = self._ask(connection, "read_ledger")
-            heads = self._ask(connection, "read_heads", **names)
-            uses = self._ask(connection, "read_uses", **names)
-            if not there.fetchall():
-                raise say_absent()
-            return _witnessed(heads.fetchall(), uses.fetchall())
+            names = [*datasets, *accounts()]
+            return self._read_rows(connection, names)
 
-    def _read_all(self) -> Witnessed:
+    def _load_all(self) -> Witnessed:
         with self._connected() as connection:
-            if not self._ask(connection, "read_ledger").fetchall():
-                raise say_absent()
-            heads, uses, people, hashes = (
-                self._ask(connection, f"read_all_{name}").fetchall()
-                for name in ("heads", "uses", "people", "hashes")
-            )
-        state = _witnessed(heads, uses)
-        state.people = {name: (number, newest) for name, number, newest in people}
-        for dataset, number, digest in hashes:
-            state.hashes.setdefault(dataset, {})[number] = digest
-        return state
+            return _state_of(self._ask(connection, "read_all").fetchall())
 
-    def _record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
-        if not synced:
-            # Only so many: a process that ends charges only writes them, too.
-            self._ends.extend(lines)
-            if len(self._ends) < _MOST_ENDS:
-                return
-            lines = []
+    def _read_rows(self, connection: Connection, names: Sequence[str]) -> Witnessed:
+        """Read all rows with some names but for the hashes."""
+        kinds = ["head", "ledger", "people", "use"]
+        rows = self._ask(connection, "read_rows", kinds=kinds, names=[*names, ""])
+        return _state_of(rows.fetchall())
+
+    def _raise(
+        self, lines: Sequence[Line], prove_all: ProveAll, *, synced: bool
+    ) -> None:
         every = [*self._ends, *lines]
-        names = sorted({line.dataset for line in every})
+        if not synced and len(every) < _MOST_ENDS:
+            # Only so many: a process that ends charges only writes them, too.
+            self._ends = every
+            return
+        datasets = sorted({line.dataset for line in every})
+        names = [name for x in every for name in (*x.accounts, *x.people)]
         with self._turn() as connection:
-            there = self._ask(connection, "read_ledger")
-            found = self._ask(connection, "lock_heads", datasets=names)
-            if not there.fetchall():
-                raise say_absent()
-            state = _witnessed(found.fetchall(), [])
-            self.check_epochs(state.heads, lines)
-            proofs = list_proofs(state.heads, every)
-            forked = self.find_fork(proofs, every, prove)
-            if forked is not None:
-                head = state.heads[forked]._replace(forked=True)
-                self._put_head(connection, forked, head)
-            else:
-                self._put(connection, state, every)
-        if forked is not None:
-            raise self.say_forked(forked)
+            for name in datasets:
+                self._ask(connection, "lock", name=name)
+            state = self._read_rows(connection, [*datasets, *names])
+            before = {*state.rows()}
+            for line in prove_all(state, every, ()):
+                state.add(line)
+            for row in {*state.rows()} - before:
+                self._put(connection, row)
+            for name, hashes in state.hashes.items():
+                self._ask(connection, "thin", name=name, number=max(hashes))
         self._ends = []
 
-    def _put(
-        self, connection: Connection, state: Witnessed, lines: Sequence[Line]
-    ) -> None:
-        """Raise rows by lines."""
-        for line in lines:
-            state.add(line)
-            if line.epoch < state.heads[line.dataset].epoch:
-                continue
-            place = {"dataset": line.dataset, "number": line.number}
-            self._ask(connection, "put_hash", **place, hash=line.hash)
-            self._ask(connection, "thin_hashes", **place)
-            for name, newest in line.people.items():
-                row = {"account": name, "number": line.number, "newest": newest}
-                anew = line.kind == "repair"
-                self._ask(connection, "put_people", **row, anew=anew)
-        for dataset, head in state.heads.items():
-            self._put_head(connection, dataset, head)
-        for name, use in state.uses.items():
-            text = amounts_text(use.used)
-            row = {"account": name, "epoch": use.epoch, "version": use.version}
-            self._ask(connection, "put_use", **row, used=text)
-
-    def _put_head(self, connection: Connection, dataset: str, head: Head) -> None:
-        self._ask(connection, "put_head", dataset=dataset, **head._asdict())
+    def _put(self, connection: Connection, row: Row) -> None:
+        self._ask(connection, "put", **dict(zip(_COLUMNS, row, strict=True)))
 
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
         with self._connected() as connection, connection.transaction():
-            (there,) = connection.execute(_statements()["has_table"]).fetchall()
-            if there != (True,):
+            if connection.execute(_statements()["find_table"]).fetchall() == [(None,)]:
                 connection.execute(_statements()["schema"], prepare=False)
-            self._ask(connection, "lock_ledger")
-            if self._ask(connection, "read_ledger").fetchall() and not anew:
+            self._ask(connection, "lock", name="")
+            if self._ask(connection, "read_all").fetchall() and not anew:
                 raise self.refuse_second()
-            for statement in _statements()["forget_ledger"].split(b";\n"):
-                connection.execute(statement, {"ledger": self.ledger})
-            self._ask(connection, "begin_ledger")
-            state.thin()
-            for dataset, head in state.heads.items():
-                self._put_head(connection, dataset, head)
-                for number, digest in state.hashes.get(dataset, {}).items():
-                    row = {"dataset": dataset, "number": number, "hash": digest}
-                    self._ask(connection, "put_hash", **row)
-            for name, use in state.uses.items():
-                row = {"account": name, "epoch": use.epoch, "version": use.version}
-                self._ask(connection, "put_use", **row, used=amounts_text(use.used))
-            for name, (number, newest) in state.people.items():
-                row = {"account": name, "number": number, "newest": newest}
-                self._ask(connection, "put_people", **row, anew=True)
+            self._ask(connection, "forget")
+            for row in (("ledger", "", 0, "0"), *state.rows()):
+                self._put(connection, row)
 
     def _ask(self, connection: Connection, statement: str, **values: Any) -> Any:
         values["ledger"] = self.ledger
@@ -208,26 +153,24 @@ class PostgresWitness(Witness):
             raise ConfigurationError(msg)
 
 
+_ABSENT = "there is no witness"
+_COLUMNS = ("kind", "name", "number", "value")
 #: Lines of ends that wait for the next line.
 _MOST_ENDS = 100
 
 
-def _witnessed(heads: Sequence[Any], uses: Sequence[Any]) -> Witnessed:
-    return Witnessed(
-        heads={row[0]: Head(*row[1:]) for row in heads},
-        uses={
-            name: WitnessedUse(epoch, version, tuple(json.loads(used)))
-            for name, epoch, version, used in uses
-        },
-    )
+def _state_of(rows: Sequence[Row]) -> Witnessed:
+    """Return what rows hold, one of which says that the witness was begun."""
+    state = Witnessed()
+    for row in rows:
+        state.put(row)
+    if not any(row[0] == "ledger" for row in rows):
+        # An error without a number would pass for an interrupt.
+        raise FileNotFoundError(errno.ENOENT, _ABSENT)
+    return state
 
 
 @cache
 def _statements() -> Mapping[str, bytes]:
     text = files(__package__).joinpath("postgres.sql").read_text("utf-8")
-    named = {}
-    for part in text.split("-- name: ")[1:]:
-        title, _, body = part.partition("\n")
-        lines = [line for line in body.splitlines() if not line.startswith("--")]
-        named[title.strip()] = "\n".join(lines).strip().encode()
-    return named
+    return {name: sql.encode() for name, sql in split_statements(text).items()}

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 from dpflow.exceptions import LedgerError
 from dpflow.ledger import Ledger
-from dpflow.ledger.audit.verify import Finding, Verification, verify
+from dpflow.ledger.audit.journals import Finding, Verification
+from dpflow.ledger.audit.verify import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,231 @@
+"""Journals of a ledger, computed again: what the entries of each come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import add
+from typing import Any, NamedTuple
+
+from dpflow.interrupts import without_interrupts
+from dpflow.ledger.account_ids import split
+from dpflow.ledger.decisions.gates import is_admitted
+from dpflow.ledger.requests import UNKNOWN
+from dpflow.ledger.tables.errors import UNREADABLE
+from dpflow.ledger.tables.rows import Dataset, Entry, Term, first_hash
+from dpflow.ledger.tables.transaction import Transaction
+
+#: Rows that are read together.
+PAGE = 500
+
+
+class Finding(NamedTuple):
+    """A disagreement, with the bad entry where there is one."""
+
+    problem: str
+    dataset: str = ""
+    entry: int | None = None
+
+    def __str__(self) -> str:
+        """Return the place and the problem."""
+        place = f"dataset {self.dataset!r}" if self.dataset else ""
+        place += "" if self.entry is None else f", entry {self.entry}"
+        return f"{place}: {self.problem}" if place else self.problem
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """Counts and findings of a verification.
+
+    Attributes:
+        values: Whether the values of releases were compared with their digests.
+        witness: What the comparison with the witness says.
+        heads: Number and hash of the newest entry of each journal.
+    """
+
+    accounts: int = 0
+    entries: int = 0
+    postings: int = 0
+    reservations: int = 0
+    releases: int = 0
+    values: bool = False
+    witness: str = "waived"
+    bad: list[Finding] = field(default_factory=list)
+    heads: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing is bad."""
+        return not self.bad
+
+    def add(self, problem: str, dataset: str = "", entry: int | None = None) -> None:
+        """Add a finding, once."""
+        finding = Finding(problem, dataset, entry)
+        if finding not in self.bad:
+            self.bad.append(finding)
+
+
+@dataclass(slots=True)
+class Sum:
+    """What the entries of a journal come to on an account."""
+
+    settled: list[int]
+    held: list[int]
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the entries of a dataset's journal come to.
+
+    Attributes:
+        row: The dataset's row as the entries have it.
+        sums: Sums by account.
+        terms: Newest body of each term, and the body that opened it.
+        overdrawn: Accounts that a charge by hand or a repair raised above their gates.
+        by_hand: Accounts that a charge by hand or a repair raised.
+        alerted: Newest alert by account.
+        people: First and newest charge of each store.
+        evidence: Digest and term of each evidence, with its entry.
+        sources: Sources of its terms, each with the newest population.
+        rewritten: Number of the newest upgrade that rewrote requests, and the digest
+            over those of before.
+    """
+
+    row: Dataset
+    sums: dict[str, Sum] = field(default_factory=dict)
+    terms: dict[int, Term] = field(default_factory=dict)
+    opened: dict[int, Term] = field(default_factory=dict)
+    overdrawn: set[str] = field(default_factory=set)
+    by_hand: set[str] = field(default_factory=set)
+    alerted: dict[str, str] = field(default_factory=dict)
+    people: dict[str, tuple[str, str]] = field(default_factory=dict)
+    evidence: dict[str, int] = field(default_factory=dict)
+    opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    sources: dict[str, str | None] = field(default_factory=dict)
+    rewritten: tuple[int, str] = (0, "")
+
+    def add(self, entry: Entry, result: Verification) -> None:
+        """Add the next entry, whose hash was checked."""
+        body = json.loads(entry.body)
+        postings = json.loads(entry.postings)
+        for name, (settled, held) in postings.items():
+            self._post(entry, name, settled, held, result)
+        result.postings += len(postings)
+        self.overdrawn |= {*body.get("overdrawn", ())}
+        self.alerted |= body.get("alerts", {})
+        if entry.kind in ("adjust", "repair"):
+            self.by_hand |= postings.keys()
+        row = self.row._replace(number=entry.number, hash=entry.hash)
+        if entry.kind in ("open", "tighten", "access"):
+            row = self._pin(entry, body, row)
+        elif entry.kind in ("freeze", "unfreeze"):
+            row = row._replace(frozen=body["frozen"])
+        elif entry.kind == "repair":
+            row = row._replace(repaired_at=entry.number, epoch=body["epoch"])
+        elif entry.kind == "pay":
+            first, _ = self.people.get(body["people"], (str(entry.charge), ""))
+            self.people[body["people"]] = first, str(entry.charge)
+        self.row = row
+        self._note(entry, body, postings)
+
+    def _note(
+        self, entry: Entry, body: Mapping[str, Any], postings: Mapping[str, Any]
+    ) -> None:
+        """Note evidence, lost stores of people and rewritten requests."""
+        if "requests" in body:
+            self.rewritten = entry.number, body["requests"]
+        if body.get("evidence"):
+            for name in postings:
+                self.evidence[f"{split(name)[1]} {body['evidence']}"] = entry.number
+        for name, newest in body.get("people_lost", {}).items():
+            first, _ = self.people.get(name, (UNKNOWN, ""))
+            self.people[name] = first, newest
+
+    def _post(
+        self,
+        entry: Entry,
+        name: str,
+        settled: list[int],
+        held: list[int],
+        result: Verification,
+    ) -> None:
+        """Add a posting, and check a grant against a gate that was lowered."""
+        if split(name)[0] != entry.dataset:
+            result.add(f"it posts to {name!r}", entry.dataset, entry.number)
+        total = self.sums.get(name)
+        if total is None:
+            zero = [0] * len(settled)
+            total = self.sums[name] = Sum(zero, list(zero))
+        total.settled = [*map(add, total.settled, settled)]
+        total.held = [*map(add, total.held, held)]
+        total.version += 1
+        if min(*total.settled, *total.held) < 0:
+            what = f"account {name!r} would hold less than nothing"
+            result.add(what, entry.dataset, entry.number)
+        term = self.terms.get(split(name)[1])
+        tightened = term is not None and term.entry > 1
+        if entry.kind == "reserve" and tightened and name not in self.by_hand:
+            used = (*map(add, total.settled, total.held),)
+            if not is_admitted(term, name, used):
+                what = f"a step was granted on account {name!r} above its gate"
+                result.add(what, entry.dataset, entry.number)
+
+    def _pin(self, entry: Entry, body: Mapping[str, Any], row: Dataset) -> Dataset:
+        """Note a term."""
+        facts = body["term"]
+        number = facts["number"]
+        revision = 1 if entry.kind == "open" else self.terms[number].entry + 1
+        term = Term(entry.dataset, number, revision, facts)
+        self.terms[number] = term
+        pinned = facts["pinned"]
+        if pinned.get("source") is not None:
+            self.sources[pinned["source"]] = pinned.get("population")
+        if entry.kind == "open":
+            self.opened[number] = term
+            self.opening[number] = body
+        return row._replace(term=number, revision=revision)
+
+
+def pages(
+    transaction: Transaction, statement: str, dataset: str, first: Any, key: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a statement, page by page.
+
+    Args:
+        transaction: The snapshot.
+        statement: Name of the statement.
+        dataset: Name of the dataset.
+        first: Before the first key.
+        key: Position of the key among the columns.
+    """
+    after = first
+    while True:
+        page = transaction.ask(statement, dataset=dataset, after=after, limit=PAGE)
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1][key]
+
+
+def read_journal(
+    transaction: Transaction, ledger: str, name: str, result: Verification
+) -> Journal:
+    """Read a journal, with its chain of hashes; go on after a finding."""
+    journal = Journal(Dataset(name, hash=first_hash(ledger, name)))
+    for columns in pages(transaction, "read_journal_page", name, 0, 1):
+        entry = Entry(*columns)
+        if entry.number != journal.row.number + 1:
+            result.add(f"entry {journal.row.number + 1} is missing", name)
+        if entry.chained(journal.row.hash).hash != entry.hash:
+            what = "its content, or an entry before it, is not what was hashed"
+            result.add(what, name, entry.number)
+        try:
+            journal.add(entry, result)
+        except without_interrupts(*UNREADABLE) as error:
+            what = f"it is no entry of its kind ({type(error).__name__})"
+            result.add(what, name, entry.number)
+            journal.row = journal.row._replace(number=entry.number, hash=entry.hash)
+        result.entries += 1
+    return journal

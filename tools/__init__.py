@@ -1,0 +1,1 @@
+"""Programs next to the package, which are no part of it."""
