@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import neg
-from typing import Any, Protocol
+from typing import Any
 
 from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.canonical import canonical
-from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting
+from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting, name_columns
 
-
-class Row(Protocol):
-    """A row of a table."""
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
+#: A row of a table: one of the classes of `tables.rows`.
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +114,13 @@ class Decision:
         """Return the number of the next entry of a dataset."""
         return self.datasets.get(dataset.name, dataset).number + 1
 
-    def statements(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the statements that write the decision, in order."""
+    def statements(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the statements that write the decision, in order."""
+        rows: list[tuple[str, Row]] = []
         for entry, dataset, statement in self.entries:
-            yield "insert_entry", entry.parameters()
-            yield statement, dataset.parameters()
-        for account in self.accounts.values():
-            yield "put_account", account.parameters()
-        for statement, row in self.changes:
-            yield statement, row.parameters()
+            rows += ("insert_entry", entry), (statement, dataset)
+        rows += [("put_account", account) for account in self.accounts.values()]
+        return [(name, name_columns(row)) for name, row in (*rows, *self.changes)]
 
 
 #: Kinds whose entries change more of the dataset's row than number and hash.

@@ -19,7 +19,7 @@ from dpflow.ledger.decisions.lifetimes import TermView, view_of
 from dpflow.ledger.decisions.pinned_rules import rule_of
 from dpflow.ledger.requests import Request, by_identity
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Dataset, Source, Term, term_parameters
+from dpflow.ledger.tables.rows import Dataset, Source, Term
 from dpflow.policy import Policy
 from dpflow.policy.lifetime import promise_of
 from dpflow.policy.pinned import difference_lines
@@ -98,16 +98,6 @@ def is_behind(rows: Rows, term: Term) -> bool:
     return by_itself and is_first and any(map(rows.account, older))
 
 
-class TermRow(NamedTuple):
-    """A term as a row that is written."""
-
-    term: Term
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return term_parameters(self.term)
-
-
 class TermChange(NamedTuple):
     """A term that is opened or tightened.
 
@@ -149,7 +139,7 @@ def write_term(
     """Write a term with its entry."""
     if change.source is not None:
         decision.change(*change.source)
-    decision.change("put_term", TermRow(change.term))
+    decision.change("put_term", change.term)
     body = {**author.facts, **change.body, "term": change.term.facts}
     decision.append(change.after, change.kind, author, command, body=body)
 

@@ -83,7 +83,7 @@ def ask_accounts(names: Iterable[str]) -> tuple[str, dict[str, Any]]:
 
 def read_accounts(answer: Iterable[tuple[Any, ...]]) -> dict[str, Account]:
     """Return accounts by id."""
-    return {row[0]: Account.from_columns(tuple(row)) for row in answer}
+    return {row[0]: Account.from_columns(row) for row in answer}
 
 
 def load_terms(
@@ -109,7 +109,7 @@ def load_terms(
             stale.append(name)
     if stale:
         for columns in transaction.ask("read_terms", datasets=stale):
-            term = read_term(tuple(columns))
+            term = read_term(columns)
             remembered[term.book, term.number] = term
     return bool(stale)
 
@@ -157,18 +157,18 @@ def load_reserve_rows(
         read_ids={*ids},
     )
     if charges:
-        rows.charge = Charge.from_columns(tuple(charges[0]))
+        rows.charge = Charge.from_columns(charges[0])
         rows.charge_datasets = load_charge_datasets(transaction, request.reservation)
     load_claims(transaction, rows, (*request.policies, *request.populations))
     if runs:
         found = map(Run.from_columns, more.pop(0))
         rows.runs = {(run.id, run.dataset): run for run in found}
     if more and more[0]:
-        rows.release = Release.from_columns(tuple(more[0][0]))
+        rows.release = Release.from_columns(more[0][0])
         if not more[1]:
             message = f"the charge of release {rows.release.key_text!r} is missing"
             raise ValueError(message)
-        rows.release_charge = Charge.from_columns(tuple(more[1][0]))
+        rows.release_charge = Charge.from_columns(more[1][0])
     return rows
 
 
@@ -185,7 +185,7 @@ def load_claims(
         return
     claims: dict[str, dict[str, str]] = {source: {} for source in sources}
     for columns in transaction.ask("read_sources"):
-        pinned = read_term(tuple(columns)).facts["pinned"]
+        pinned = read_term(columns).facts["pinned"]
         if pinned.get("source") in claims:
             claims[pinned["source"]][columns[0]] = pinned.get("population", "")
     found = [transaction.ask("read_source", name=source) for source in sources]
@@ -245,11 +245,11 @@ def load_end_rows(
         known_terms=remembered,
         account_rows=read_accounts(found),
         read_ids={*accounts},
-        charge=Charge.from_columns(tuple(charges[0])) if charges else None,
+        charge=Charge.from_columns(charges[0]) if charges else None,
         charge_datasets=[ChargeDataset(*row) for row in parts],
     )
     if more and more[0]:
-        rows.release = Release.from_columns(tuple(more[0][0]))
+        rows.release = Release.from_columns(more[0][0])
     return rows
 
 
@@ -264,7 +264,7 @@ def load_missing_terms(
     }
     if missing:
         for columns in transaction.ask("read_terms", datasets=sorted(missing)):
-            term = read_term(tuple(columns))
+            term = read_term(columns)
             remembered[term.book, term.number] = term
 
 
@@ -301,7 +301,7 @@ def load_office_rows(
             return Rows(known_terms=remembered)
         raise
     for columns in terms:
-        term = read_term(tuple(columns))
+        term = read_term(columns)
         remembered[term.book, term.number] = term
     rows = Rows(
         datasets=transaction.datasets,
@@ -361,12 +361,12 @@ def load_withdrawal_rows(transaction: Transaction, key: str, remembered: Terms) 
     (found,) = transaction.begin([], question, lock=False)
     if not found:
         return Rows(known_terms=remembered)
-    dataset = Release.from_columns(tuple(found[0])).dataset
+    dataset = Release.from_columns(found[0]).dataset
     ((row,),) = transaction.begin([dataset], question, lock=True)
     return Rows(
         datasets=transaction.datasets,
         known_terms=remembered,
-        release=Release.from_columns(tuple(row)),
+        release=Release.from_columns(row),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.errors import damaged
-from dpflow.ledger.tables.rows import Dataset, first_hash
+from dpflow.ledger.tables.rows import Dataset, first_hash, name_columns
 
 #: Version of the tables; the ledgers of before had a journal of rows.
 VERSION = 5
@@ -132,7 +132,7 @@ class Transaction(ABC):
         self._look(answers[: len(own)])
         for pair in pairs:
             self._hashes[pair] = "".join(text for (text,) in answers.pop(len(own)))
-        self.datasets = {row[0]: Dataset.from_columns(tuple(row)) for row in rows}
+        self.datasets = {row[0]: Dataset.from_columns(row) for row in rows}
         missing = [name for name in datasets if name not in self.datasets]
         if missing and lock:
             raise MissingDatasets(missing)
@@ -216,4 +216,4 @@ def _expect_nothing(_: Sequence[str]) -> Sequence[tuple[str, int]]:
 
 def new_dataset(ledger: str, name: str) -> dict[str, Any]:
     """Return the parameters of the row of a dataset without a term."""
-    return Dataset(name, hash=first_hash(ledger, name)).parameters()
+    return name_columns(Dataset(name, hash=first_hash(ledger, name)))
