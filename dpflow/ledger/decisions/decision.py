@@ -13,6 +13,8 @@ from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting, name_col
 
 #: A row of a table: one of the classes of `tables.rows`.
 Row = tuple[Any, ...]
+#: Id of a charge, step, flow and flow run.
+About = tuple[str | None, str | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +55,6 @@ class Decision:
     accounts: dict[str, Account] = field(default_factory=dict)
     earlier: tuple[tuple[str, int, str], ...] = ()
 
-    def change(self, statement: str, row: Row) -> None:
-        """Write a row."""
-        self.changes.append((statement, row))
-
-    def update_account(self, account: Account) -> None:
-        """Write a row of an account."""
-        self.accounts[account.id] = account
-
     def append(
         self,
         dataset: Dataset,
@@ -70,7 +64,7 @@ class Decision:
         *,
         postings: Mapping[str, Posting] | None = None,
         body: Mapping[str, Any] | None = None,
-        **columns: str | None,
+        about: About = (None, None, None, None),
     ) -> Entry:
         """Append an entry to the journal of a dataset.
 
@@ -81,31 +75,23 @@ class Decision:
             command: Id of the command.
             postings: Changes of accounts.
             body: Further facts.
-            **columns: `charge`, `step`, `flow` and `run`.
+            about: Id of the charge, step, flow and flow run.
         """
-        before = self.datasets.get(dataset.name)
-        if before is not None:
-            dataset = dataset._replace(number=before.number, hash=before.hash)
+        previous = self.datasets.get(dataset.name, dataset)
         entry = Entry(
             dataset.name,
-            dataset.number + 1,
+            previous.number + 1,
             author.at,
             author.writer,
             kind,
             command,
-            columns.get("charge"),
-            columns.get("step"),
-            columns.get("flow"),
-            columns.get("run"),
+            *about,
             canonical(postings or {}),
             canonical(body or {}),
-        ).chained(dataset.hash)
+        )
+        entry = entry.chained(previous.hash)
         after = dataset._replace(number=entry.number, hash=entry.hash)
-        often = kind not in CHANGES_DATASET
-        statement = "advance_dataset" if often else "update_dataset"
-        if kind == "freeze":
-            # A worker may write no more of the row than this.
-            statement = "freeze_dataset"
+        statement = _STATEMENTS.get(kind, "advance_dataset")
         self.entries.append((entry, after, statement))
         self.datasets[dataset.name] = after
         return entry
@@ -123,10 +109,14 @@ class Decision:
         return [(name, name_columns(row)) for name, row in (*rows, *self.changes)]
 
 
-#: Kinds whose entries change more of the dataset's row than number and hash.
-CHANGES_DATASET = frozenset(
-    {"open", "tighten", "access", "freeze", "unfreeze", "repair"}
-)
+#: Kinds whose entries change more of the dataset's row than number and hash. A worker
+#: that freezes may write no more of it than `freeze_dataset` does.
+_STATEMENTS = {
+    **dict.fromkeys(
+        ("open", "tighten", "access", "unfreeze", "repair"), "update_dataset"
+    ),
+    "freeze": "freeze_dataset",
+}
 
 
 def negative(amounts: Amounts) -> Amounts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import le
+from operator import le, neg
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome, cost_from_description
@@ -22,9 +22,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.alerts import raise_alerts
-from dpflow.ledger.decisions.decision import Author, Decision, negative
+from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gate_at
-from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.requests import Alert
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account, Charge, Held, Posting
@@ -184,16 +183,16 @@ def post_end(
         part.dataset: {} for part in rows.charge_datasets
     }
     for name, held in charge.amounts.items():
-        before = rows.account(name)
+        before = rows.account_rows.get(name)
         if before is None:
             msg = f"account {name!r} of charge {charge.id} is missing"
             raise LedgerCorrupt(msg)
-        change = posted[name], negative(held.amount)
+        change = posted[name], (*map(neg, held.amount),)
         after[name] = before.posted(*change)
         # Charges that others made meanwhile were priced beside it, and stay so.
-        newest = is_newest(rows, name, held)
-        version = after[name].version if newest else held.version
-        held_after[name] = held._replace(version=version)
+        amount, version, *others = held
+        version += before.version == version
+        held_after[name] = Held(amount, version, *others)
         postings[split(name)[0]][name] = change
     alerts, after = raise_alerts(rows, after, charge.request.get("alerts", {}))
     decision = Decision(answer=Ended(alerts=tuple(alerts)), accounts=after)
@@ -206,18 +205,15 @@ def post_end(
             author,
             end.command,
             postings=postings[part.dataset],
-            body={**body, **without_empty(alerts=raised)},
-            charge=charge.id,
-            step=charge.step,
-            flow=charge.flow,
-            run=charge.run,
+            body={**body, "alerts": raised} if raised else body,
+            about=charge.about,
         )
         ended = part._replace(end_number=entry.number)
-        decision.change("end_charge_dataset", ended)
+        decision.changes.append(("end_charge_dataset", ended))
     ended_charge = charge._replace(
         state=STATES[kind], amounts=held_after, realised=realised
     )
-    decision.change("update_charge", ended_charge)
+    decision.changes.append(("update_charge", ended_charge))
     end_release(decision, rows, charge, end, kind)
     return decision
 
@@ -241,7 +237,7 @@ def end_release(
         release = release._replace(state="free")
     else:
         return
-    decision.change("put_release", release)
+    decision.changes.append(("put_release", release))
 
 
 # The price of an outcome

@@ -138,8 +138,8 @@ def write_term(
 ) -> None:
     """Write a term with its entry."""
     if change.source is not None:
-        decision.change(*change.source)
-    decision.change("put_term", change.term)
+        decision.changes.append(change.source)
+    decision.changes.append(("put_term", change.term))
     body = {**author.facts, **change.body, "term": change.term.facts}
     decision.append(change.after, change.kind, author, command, body=body)
 

@@ -296,6 +296,11 @@ class Charge(NamedTuple):
         return read_row(cls, columns)
 
     @property
+    def about(self) -> tuple[str, str, str | None, str | None]:
+        """Its id, step, flow and flow run, as entries have them."""
+        return self.id, self.step, self.flow, self.run
+
+    @property
     def accounts(self) -> tuple[str, ...]:
         """Its accounts, in the order of the requests."""
         return tuple(self.request["accounts"])
@@ -428,7 +433,8 @@ class Entry(NamedTuple):
 
     def chained(self, previous: str) -> Entry:
         """Return the entry with its hash."""
-        return self._replace(hash=hash_columns(previous, *self[:12]))
+        columns = self[:12]
+        return Entry(*columns, hash_columns(previous, *columns))
 
 
 def read_term(columns: Sequence[Any]) -> Term:

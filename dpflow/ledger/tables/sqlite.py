@@ -30,7 +30,7 @@ from dpflow.ledger.tables.sqlite_files import (
 )
 from dpflow.ledger.tables.statements import statements
 from dpflow.ledger.tables.transaction import VERSION, Identity, Questions, Transaction
-from dpflow.locks import TurnQueue
+from dpflow.locks import Turn, TurnQueue
 
 
 class SqliteTransaction(Transaction):
@@ -131,20 +131,22 @@ class SqliteDatabase(SqliteConnection):
             make_tables(transaction.connection, identity, secret, complete)
         return database
 
-    @contextmanager
-    def transaction(self) -> Iterator[SqliteTransaction]:
+    def transaction(self) -> AbstractContextManager[SqliteTransaction]:
         """Run a block in one transaction; what it stored goes if it raises."""
-        until = time.monotonic() + self.lock_seconds
-        with self._alone() as turn:
-            connection = self._locked(until)
-            connection.execute("BEGIN IMMEDIATE")
-            yield SqliteTransaction(connection, self)
-            connection.execute("COMMIT")
-            # What went into a file that is not there any more is no commit.
-            log_size = self._check_same_files()
-            self._whole = turn
-            if log_size > self._log_limit:
-                self._shorten_log(connection)
+        return self._alone(self._begin, self._commit)
+
+    def _begin(self, since: float) -> SqliteTransaction:
+        connection = self._locked(since + self.lock_seconds)
+        connection.execute("BEGIN IMMEDIATE")
+        return SqliteTransaction(connection, self)
+
+    def _commit(self, transaction: SqliteTransaction, turn: Turn) -> None:
+        transaction.connection.execute("COMMIT")
+        # What went into a file that is not there any more is no commit.
+        log_size = self._check_same_files()
+        self._whole = turn
+        if log_size > self._log_limit:
+            self._shorten_log(transaction.connection)
 
     def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
         """Return the connection of a reader, which changes no file that it may not."""
