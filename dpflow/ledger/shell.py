@@ -29,6 +29,7 @@ from dpflow.ledger.tables.loading import (
     load_sent,
     name_accounts,
     newest_numbers,
+    read_claim,
 )
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.rows import Charge, DamagedRow
@@ -257,19 +258,17 @@ class Shell:
         Raises:
             ReservationConflict: If the ledger has no such charge.
         """
+        question = [("read_charge", {"id": name})]
         with self.reading() as transaction:
-            ((*found,),) = transaction.begin([], [_ask_charge(name)], lock=False)
-        if not found:
+            (found,) = transaction.begin([], question, lock=False)
+            charge, _ = read_claim(found)
+        if charge is None:
             raise refuse_unknown(name)
-        return Charge.from_columns(tuple(found[0]))
+        return charge
 
     def _check_writable(self) -> None:
         if (why := self.database.unwritable) is not None:
             raise why
-
-
-def _ask_charge(name: str) -> tuple[str, dict[str, str]]:
-    return "read_charge", {"id": name}
 
 
 def _solve(decide: Decide, refuse: Refuse | None, rows: Rows) -> None:

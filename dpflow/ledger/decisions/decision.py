@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import neg
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.canonical import canonical
@@ -17,8 +17,7 @@ Row = tuple[Any, ...]
 About = tuple[str | None, str | None, str | None, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
+class Author(NamedTuple):
     """Who sends a command, and when.
 
     Attributes:
@@ -31,7 +30,7 @@ class Author:
     at: str
     writer: str
     login: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)

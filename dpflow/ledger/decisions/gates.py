@@ -319,26 +319,24 @@ def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
 
 
-def account_state(rows: Rows, book: str, row: Account | None) -> str:
-    """Return "open", "overdrawn" or "frozen": a freeze hides an overdraft."""
-    if rows.book(book).frozen is not None:
-        return "frozen"
-    return "overdrawn" if row is not None and row.overdrawn else "open"
-
-
 def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
     """Return the gate of an account; None if the ledger has no such term or gate."""
     book, number, kind, name, partition = split(account)
-    term = rows.term(book, number)
+    dataset, row = rows.book(book), rows.account_rows.get(account)
+    term = rows.known_terms.get((book, number or dataset.term))
     gate = term and rule_and_halt(gate_in(term.facts["gates"], kind, name))
-    if gate is None:
+    if term is None or gate is None:
         return None
-    (rule, halt), row = gate, rows.account(account)
-    used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
-    standing = account_state(rows, book, row)
-    window = window_of(term.facts["pinned"], partition) if term else None
-    place, state_now = (account, book, kind, name, partition), (row, standing)
-    return Gate(*place, rule, halt, used, *state_now, size, window=window)
+    used, state = gate[0].zero(), "open"
+    if row is not None:
+        used = Tally((*map(add, row.settled, row.held),))
+        state = "overdrawn" if row.overdrawn else "open"
+    if dataset.frozen is not None:
+        # A freeze hides an overdraft.
+        state = "frozen"
+    window = window_of(term.facts["pinned"], partition) if partition else None
+    names = account, book, kind, name, partition
+    return Gate(*names, *gate, used, row, state, size, window=window)
 
 
 # The gates of a step

@@ -92,10 +92,10 @@ def may_be_replaced(rows: Rows, term: Term) -> bool:
 
 def is_behind(rows: Rows, term: Term) -> bool:
     """Say whether an older term was charged since a step opened this uncharged one."""
+    if rows.account(term.whole) is not None or term.facts["reason"] not in BY_ITSELF:
+        return False
     older = (f"{term.book}#{number}" for number in range(1, term.number))
-    by_itself = term.facts["reason"] in BY_ITSELF
-    is_first = rows.account(term.whole) is None
-    return by_itself and is_first and any(map(rows.account, older))
+    return any(map(rows.account, older))
 
 
 class TermChange(NamedTuple):

@@ -36,12 +36,11 @@ def hash_columns(*columns: object) -> str:
 
     The text of a column is in UTF-8, behind its number of bytes and a colon; null is -.
     """
-    texts = [c if c is None or type(c) is str else str(c) for c in columns]
-    joined = "".join(["-" if t is None else f"{len(t)}:{t}" for t in texts])
+    texts = ["-" if c is None else f"{len(str(c))}:{c}" for c in columns]
+    joined = "".join(texts)
     if not joined.isascii():
-        sizes = [None if t is None else len(t.encode()) for t in texts]
-        pairs = zip(sizes, texts, strict=True)
-        joined = "".join("-" if n is None else f"{n}:{t}" for n, t in pairs)
+        texts = ["-" if c is None else f"{len(f'{c}'.encode())}:{c}" for c in columns]
+        joined = "".join(texts)
     return sha256(joined.encode()).hexdigest()
 
 

@@ -6,7 +6,6 @@ that writes (`dpflow.ledger.tables.sqlite_connection`).
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from dpflow.durable import make_private_folder
 from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.interrupts import contextmanager, suppress
+from dpflow.ledger.canonical import canonical
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY, damaged
 from dpflow.ledger.tables.owners import Liveness
@@ -46,10 +46,10 @@ class SqliteTransaction(Transaction):
         """Run statements and return the rows of each."""
         execute, answers = self.connection.execute, []
         for name, parameters in questions:
-            values = {
-                key: json.dumps(value) if type(value) is list else value
-                for key, value in parameters.items()
-            }
+            values = parameters
+            for key, value in parameters.items():
+                if type(value) is list:
+                    values = {**values, key: canonical(value)}
             answers.append(execute(self._sql[name], values).fetchall())
         return answers
 

@@ -27,11 +27,15 @@ ORDER BY id;
 -- name: read_secret
 SELECT secret FROM ledger;
 
+-- A charge, and the release of its key.
 -- name: read_charge
-SELECT id, state, owner, login, step, flow, run, release_key, request, amounts, realised,
-    mark
-FROM charge
-WHERE id = :id;
+SELECT charge.id, charge.state, charge.owner, charge.login, charge.step, charge.flow,
+    charge.run, charge.release_key, charge.request, charge.amounts, charge.realised,
+    charge.mark,
+    release.key, release.key_text, release.dataset, release.step, release.charge,
+    release.state, release.digest, release.arguments, release.shape, release.value
+FROM charge LEFT JOIN release ON release.key = charge.release_key
+WHERE charge.id = :id;
 
 -- The datasets of a charge, each with the entry that ended the charge there.
 -- name: read_charge_datasets
@@ -45,17 +49,14 @@ LEFT JOIN journal AS made
 WHERE part.charge = :charge
 ORDER BY part.dataset;
 
+-- A release, and the charge that claims or made it, whose owner may run.
 -- name: read_release
-SELECT key, key_text, dataset, step, charge, state, digest, arguments, shape, value
-FROM release
-WHERE key = :key;
-
--- A claimed key's charge says whether its owner runs.
--- name: read_release_charge
 SELECT charge.id, charge.state, charge.owner, charge.login, charge.step, charge.flow,
     charge.run, charge.release_key, charge.request, charge.amounts, charge.realised,
-    charge.mark
-FROM release JOIN charge ON charge.id = release.charge
+    charge.mark,
+    release.key, release.key_text, release.dataset, release.step, release.charge,
+    release.state, release.digest, release.arguments, release.shape, release.value
+FROM release LEFT JOIN charge ON charge.id = release.charge
 WHERE release.key = :key;
 
 -- The newest charges of a step: was as much granted to it before?
