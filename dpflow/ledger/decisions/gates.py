@@ -327,16 +327,15 @@ def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
     gate = term and rule_and_halt(gate_in(term.facts["gates"], kind, name))
     if term is None or gate is None:
         return None
-    used, state = gate[0].zero(), "open"
-    if row is not None:
-        used = Tally((*map(add, row.settled, row.held),))
-        state = "overdrawn" if row.overdrawn else "open"
+    rule, halt = gate
+    used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
+    state = "overdrawn" if row is not None and row.overdrawn else "open"
     if dataset.frozen is not None:
         # A freeze hides an overdraft.
         state = "frozen"
     window = window_of(term.facts["pinned"], partition) if partition else None
     names = account, book, kind, name, partition
-    return Gate(*names, *gate, used, row, state, size, window=window)
+    return Gate(*names, rule, halt, used, row, state, size, window=window)
 
 
 # The gates of a step
