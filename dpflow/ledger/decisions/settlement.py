@@ -7,8 +7,9 @@ part and nothing was lost since. A charge without an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import le, neg
 from typing import Any
 
@@ -76,8 +77,6 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
     charge = find_charge(rows, end)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    if charge.state != "open":
-        raise refuse_end(charge, f"is {charge.state} already")
     posted, realised = {n: held.amount for n, held in charge.amounts.items()}, None
     # Only the process that ran the body knows its outcome and its cost's class.
     if end.reported is not None and charge.owner == end.owner:
@@ -86,7 +85,8 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
         if end.body.get("outcome") == "completed" and not may_be_incomplete(
             rows, charge
         ):
-            posted = price_outcome(rows, charge, end.reported)
+            price = partial(price_on_gate, charge=charge, reported=end.reported)
+            posted = price_end(rows, charge, price)
     body = {**end.body, **({} if realised is None else {"reported": realised})}
     return post_end(
         rows, end, author, kind="settle", posted=posted, body=body, realised=realised
@@ -105,11 +105,9 @@ def decide_void(rows: Rows, end: End, author: Author) -> Decision:
         raise refuse_end(charge, problem)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    if charge.state != "open":
-        raise refuse_end(charge, f"is {charge.state} already")
     posted = {name: held.amount for name, held in charge.amounts.items()}
     if not is_before_repair(rows):
-        posted = price_void(rows, charge)
+        posted = price_end(rows, charge, lambda gate: gate.rule.zero().amounts)
     return post_end(rows, end, author, kind="void", posted=posted, body=end.body)
 
 
@@ -122,10 +120,8 @@ def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
     charge = find_charge(rows, end)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    if charge.state == "open" and rows.claimant_is_alive:
+    if rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    if charge.state != "open":
-        raise refuse_end(charge, f"is {charge.state} already")
     posted = {name: held.amount for name, held in charge.amounts.items()}
     body = {**author.facts, **end.body}
     return post_end(rows, end, author, kind="forfeit", posted=posted, body=body)
@@ -158,10 +154,16 @@ def refuse_end(charge: Charge, problem: str) -> ReservationConflict:
 
 
 def answer_sent_end(rows: Rows, charge: Charge, end: End) -> Decision | None:
-    """Answer a command that ended the charge before; None if it did not."""
-    parts = [p for p in rows.charge_datasets if p.end_number is not None]
-    if charge.state == "open" or not parts or parts[0].end_command != end.command:
+    """Answer a command that ended the charge before; None if it is open.
+
+    Raises:
+        ReservationConflict: If another command ended it.
+    """
+    if charge.state == "open":
         return None
+    parts = [p for p in rows.charge_datasets if p.end_number is not None]
+    if not parts or parts[0].end_command != end.command:
+        raise refuse_end(charge, f"is {charge.state} already")
     entries = [(p.dataset, p.end_number or 0, str(p.end_hash)) for p in parts]
     return Decision(answer=Ended(), earlier=tuple(entries))
 
@@ -260,24 +262,14 @@ def may_be_incomplete(rows: Rows, charge: Charge) -> bool:
     return corrected or is_before_repair(rows)
 
 
-def price_outcome(rows: Rows, charge: Charge, reported: Outcome) -> dict[str, Amounts]:
-    """Return what a reported outcome posts to each account."""
-    units = charge.request.get("units", {})
-    posted = {}
+def price_end(
+    rows: Rows, charge: Charge, price: Callable[[Gate], Amounts]
+) -> dict[str, Amounts]:
+    """Return the amounts that an end posts, of what it costs on each gate."""
+    units, posted = charge.request.get("units", {}), {}
     for name, held in charge.amounts.items():
         gate = find_gate(rows, name, units.get(name, 1))
-        price = price_on_gate(gate, charge, reported)
-        posted[name] = limit_refund(rows, gate, held, price)
-    return posted
-
-
-def price_void(rows: Rows, charge: Charge) -> dict[str, Amounts]:
-    """Return what a void posts: what an unsteady rule cannot return."""
-    units = charge.request.get("units", {})
-    posted = {}
-    for name, held in charge.amounts.items():
-        gate = find_gate(rows, name, units.get(name, 1))
-        posted[name] = limit_refund(rows, gate, held, gate.rule.zero().amounts)
+        posted[name] = limit_refund(rows, gate, held, price(gate))
     return posted
 
 
