@@ -92,14 +92,10 @@ class TurnQueue:
         # Each change of a deque is one step, between which no interrupt comes.
         self._turns: deque[Turn] = deque()
 
-    def join(self, turn: Turn) -> None:
-        """Stand at the end of the line."""
-        turn.is_done = False
-        self._turns.append(turn)
-
     def take(self, turn: Turn, seconds: float) -> bool:
         """Stand in the line until this turn has come; say whether it has in time."""
-        self.join(turn)
+        turn.is_done = False
+        self._turns.append(turn)
         if self._turns[0] is turn:
             return True
         until = time.monotonic() + seconds
@@ -126,8 +122,10 @@ class TurnQueue:
         if turn.is_done:
             return
         turn.left = True
-        with suppress(ValueError):
+        try:
             self._turns.remove(turn)
+        except without_interrupts(ValueError):
+            pass
         for first in list(self._turns)[:1]:
             first.call()
         turn.is_done = True
@@ -218,11 +216,13 @@ class FileLock:
                 time.sleep(pause)
                 pause = min(2 * pause, longest)
             else:
-                with suppress(FileNotFoundError):
+                try:
                     now = os.stat(self.path)  # noqa: PTH116 (before every charge)
                     if os.path.samestat(now, os.fstat(descriptor)):
                         self.is_held = True
                         return descriptor
+                except without_interrupts(FileNotFoundError):
+                    pass
                 # Someone removed or replaced it: other processes lock a new one.
                 self.close()
 

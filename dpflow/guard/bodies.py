@@ -21,7 +21,7 @@ from typing import Any
 
 from dpflow import interrupts
 from dpflow.exceptions import PublicError
-from dpflow.interrupts import suppress, without_interrupts
+from dpflow.interrupts import suppress
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -34,10 +34,9 @@ _WAITING = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 def home() -> Home:
     """Return the thread and the task that make this call."""
-    try:
-        task: object = asyncio.current_task()
-    except without_interrupts(RuntimeError):
-        task = None
+    # `current_task` raises where no loop runs, at each step of a plain program.
+    loop = asyncio._get_running_loop()  # noqa: SLF001 (documented)
+    task = None if loop is None else asyncio.current_task(loop)
     return threading.current_thread(), task
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import ConfigurationError, ReleaseError, require
@@ -120,8 +121,16 @@ def unstorable(body: Callable[..., Any]) -> str | None:
 
 def _returned(body: Callable[..., Any]) -> Any:
     """Return the annotation of a body's output; Any where it cannot be read."""
-    try:
-        return get_type_hints(body).get("return", object)
-    # A name may be known to type checkers only.
-    except without_interrupts(Exception):
-        return Any
+    annotation = _annotations.get(body)
+    if annotation is None:
+        try:
+            annotation = get_type_hints(body).get("return", object)
+        # A name may be known to type checkers only, or later.
+        except without_interrupts(Exception):
+            return Any
+        _annotations[body] = annotation
+    return annotation
+
+
+#: Annotations of the outputs of bodies, which are read once.
+_annotations: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()

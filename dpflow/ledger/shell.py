@@ -8,9 +8,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from dpflow.accounting.solving import NotSolved, only_solved
+from dpflow.accounting.solving import NotSolved, look_up
 from dpflow.exceptions import (
     DpflowError,
+    LedgerCorrupt,
     LedgerUnavailable,
 )
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
@@ -28,6 +29,7 @@ from dpflow.ledger.tables.loading import (
     load_sent,
     name_accounts,
     newest_numbers,
+    read_claim,
 )
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.rows import Charge, DamagedRow
@@ -46,6 +48,7 @@ Load = Callable[..., Rows]
 #: Datasets that the witness is read for, and what names their accounts.
 Guarded = tuple[Sequence[str], Callable[[], list[str]]]
 Decide = Callable[[Rows], Decision | Refused]
+Refuse = Callable[[Rows, Refused], Decision]
 
 
 class Shell:
@@ -133,7 +136,7 @@ class Shell:
         self,
         load: Load,
         decide: Decide,
-        refuse: Callable[[Rows, Refused], Decision] | None = None,
+        refuse: Refuse | None = None,
         *,
         guarded: Guarded | None,
     ) -> tuple[Decision, Rows]:
@@ -154,12 +157,11 @@ class Shell:
         for attempt in count():
             try:
                 if prepare is not None:
-                    with only_solved(active=False):
-                        prepare()
-                with only_solved(active=attempt < _LOOKUPS):
-                    return self._transact_once(
-                        load, decide, refuse, guarded, again=again
-                    )
+                    look_up(prepare, active=False)
+                once = partial(
+                    self._transact_once, load, decide, refuse, guarded, again=again
+                )
+                return look_up(once, active=attempt < _LOOKUPS)
             except NotSolved as missing:
                 prepare = missing.solve
             except MissingDatasets as missing:
@@ -177,7 +179,7 @@ class Shell:
         self,
         load: Load,
         decide: Decide,
-        refuse: Callable[[Rows, Refused], Decision] | None,
+        refuse: Refuse | None,
         guarded: Guarded | None,
         *,
         again: bool,
@@ -189,27 +191,24 @@ class Shell:
             MissingDatasets: If a dataset has no row yet.
         """
         watched = self.watch.read(guarded)
-        with self.readable(), self.database.transaction() as transaction:
-            transaction.expected = self.watch.numbers_of
-            rows = load(transaction, again=again)
-            self.watch.check(transaction, rows, watched)
-            try:
-                decision = decide(rows)
-                if isinstance(decision, Refused):
-                    assert refuse is not None
-                    self._load_earlier(transaction, rows, decision)
-                    decision = refuse(rows, decision)
-            except NotSolved:
-
-                def solve() -> None:
-                    # The same decision solves all that it needs.
-                    with suppress(DpflowError):
-                        outcome = decide(rows)
-                        if isinstance(outcome, Refused) and refuse is not None:
-                            refuse(rows, outcome)
-
-                raise NotSolved(solve) from None
-            transaction.write(decision)
+        try:
+            with self.database.transaction() as transaction:
+                transaction.expected = self.watch.numbers_of
+                rows = load(transaction, again=again)
+                self.watch.check(transaction, rows, watched)
+                try:
+                    decision = decide(rows)
+                    if isinstance(decision, Refused):
+                        assert refuse is not None
+                        self._load_earlier(transaction, rows, decision)
+                        decision = refuse(rows, decision)
+                except NotSolved:
+                    raise NotSolved(partial(_solve, decide, refuse, rows)) from None
+                transaction.write(decision)
+        except without_interrupts(DpflowError):
+            raise
+        except without_interrupts(*UNREADABLE) as error:
+            raise self._explain(error) from error
         self.watch.saw(decision)
         return decision, rows
 
@@ -230,11 +229,14 @@ class Shell:
             yield
         except without_interrupts(DpflowError):
             raise
-        except without_interrupts(DamagedRow) as error:
-            raise damaged(str(error), self.place) from error
         except without_interrupts(*UNREADABLE) as error:
-            what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
-            raise damaged(what, self.place) from error
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> LedgerCorrupt:
+        """Return the error for something in the ledger that cannot be read."""
+        what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
+        is_row = isinstance(error, DamagedRow)
+        return damaged(str(error) if is_row else what, self.place)
 
     def _load_earlier(
         self, transaction: Transaction, rows: Rows, refused: Refused
@@ -256,19 +258,25 @@ class Shell:
         Raises:
             ReservationConflict: If the ledger has no such charge.
         """
+        question = [("read_charge", {"id": name})]
         with self.reading() as transaction:
-            ((*found,),) = transaction.begin([], [_ask_charge(name)], lock=False)
-        if not found:
+            (found,) = transaction.begin([], question, lock=False)
+            charge, _ = read_claim(found)
+        if charge is None:
             raise refuse_unknown(name)
-        return Charge.from_columns(tuple(found[0]))
+        return charge
 
     def _check_writable(self) -> None:
         if (why := self.database.unwritable) is not None:
             raise why
 
 
-def _ask_charge(name: str) -> tuple[str, dict[str, str]]:
-    return "read_charge", {"id": name}
+def _solve(decide: Decide, refuse: Refuse | None, rows: Rows) -> None:
+    """Solve all numbers that a decision needs, by deciding."""
+    with suppress(DpflowError):
+        outcome = decide(rows)
+        if isinstance(outcome, Refused) and refuse is not None:
+            refuse(rows, outcome)
 
 
 def raised(answer: Any) -> Any:

@@ -24,6 +24,7 @@ from dpflow.ledger.decisions.settlement import End, Forfeit
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.ledger import Ledger as OldLedger
 from dpflow.ledger.requests import Busy, Granted, Replayed, Request
+from dpflow.ledger.tables.loading import read_claim
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity, Transaction
 from dpflow.ledger.tables.transaction import Identity as OldIdentity
@@ -229,8 +230,8 @@ class Plain:
         """Delete the value of a release."""
         ledger = self.ledger
         with ledger.database.snapshot() as within:
-            found = within.run([("read_release", {"key": key})])[0]
-        kept = found[0][6] if found else None
+            _, release = read_claim(within.ask("read_release", key=key))
+        kept = None if release is None else release.digest
         return ledger.withdraw(key, digest=kept, reason="x")
 
     def sums(self) -> dict[str, Any]:

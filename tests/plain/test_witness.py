@@ -18,7 +18,7 @@ from dpflow.exceptions import (
     LedgerUnwitnessed,
 )
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.tables.rows import Account
+from dpflow.ledger.tables.rows import Account, name_columns
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
@@ -92,7 +92,7 @@ def test_an_open_process_notices_an_older_copy(tmp_path: Path) -> None:
         row = transaction.datasets["a"]
         (digest,) = connection.execute("SELECT hash FROM journal").fetchone()
         older = row._replace(number=1, hash=digest)
-        transaction.send([("update_dataset", older.parameters())])
+        transaction.send([("update_dataset", name_columns(older))])
     with pytest.raises(LedgerRolledBack, match="which this process saw"):
         granted(ledger)
 
@@ -106,7 +106,7 @@ def test_an_edited_account_is_noticed(tmp_path: Path, place: str) -> None:
         ((*columns,),) = transaction.ask("read_accounts", ids=["a#1"])
         account = Account.from_columns(tuple(columns))
         none = account._replace(held=(0, 0))
-        transaction.send([("put_account", none.parameters())])
+        transaction.send([("put_account", name_columns(none))])
     with pytest.raises(LedgerCorrupt, match="not what its witness"):
         granted(ledger)
 

@@ -18,7 +18,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database, watch_ledger
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.migrations import MIGRATIONS, REWRITES, Rewrite
-from dpflow.ledger.tables.rows import Charge
+from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.transaction import VERSION
 from dpflow.ledger.witness.comparison import witness_at
 
@@ -184,4 +184,4 @@ def rewrite_requests(transaction: Any, form: Rewrite) -> None:
     for row in read_rows(transaction, tables()["charge"]):
         charge = Charge.from_columns(tuple(row.values()))
         after = charge._replace(request=form(dict(charge.request)))
-        transaction.send([("rewrite_request", after.parameters())])
+        transaction.send([("rewrite_request", name_columns(after))])

@@ -15,7 +15,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger.account_ids import roots_of, split
 from dpflow.ledger.decisions.alerts import raise_alerts
-from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.decision import About, Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.decisions.gates import Gate, check_holds, gates_of, remainder
 from dpflow.ledger.decisions.reserve import alert_thresholds, without_empty
@@ -164,17 +164,14 @@ def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decisi
         author,
         body={"policy": charge.request["policy"]},
         thresholds=charge.request.get("alerts", {}),
-        charge=charge.id,
-        step=charge.step,
-        flow=charge.flow,
-        run=charge.run,
+        about=charge.about,
     )
     amounts = dict(charge.amounts)
     for each in raises:
         held = amounts[each.gate.id]
         added = sum_amounts(each.amount.amounts, held.added)
         amounts[each.gate.id] = held._replace(added=added)
-    decision.change("update_charge", charge._replace(amounts=amounts))
+    decision.changes.append(("update_charge", charge._replace(amounts=amounts)))
     return decision
 
 
@@ -240,8 +237,7 @@ def decide_prior(
         body={"policy": {term.book: term.facts["policy_hash"] for term in terms}},
         thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
         opened=opened,
-        step=request.step,
-        flow=prior.flow,
+        about=(None, request.step, prior.flow, None),
     )
 
 
@@ -254,7 +250,7 @@ def post_raises(
     body: Mapping[str, Any],
     thresholds: Mapping[str, Sequence[str]],
     opened: Sequence[TermChange] = (),
-    **columns: str | None,
+    about: About,
 ) -> Decision:
     """Write entries that raise what accounts have settled."""
     check_evidence(rows, raises)
@@ -294,14 +290,14 @@ def post_raises(
             command.command,
             postings=changes,
             body={**author.facts, **body, **stated, **facts},
-            **columns,
+            about=about,
         )
         for root in roots_of(changes) if command.evidence else ():
             dataset, term_number = split(root)[:2]
             evidence = Evidence(
                 dataset, term_number, str(command.evidence), entry.number
             )
-            decision.change("insert_evidence", evidence)
+            decision.changes.append(("insert_evidence", evidence))
     return decision
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import neg
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.canonical import canonical
-from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting
+from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting, name_columns
+
+#: A row of a table: one of the classes of `tables.rows`.
+Row = tuple[Any, ...]
+#: Id of a charge, step, flow and flow run.
+About = tuple[str | None, str | None, str | None, str | None]
 
 
-class Row(Protocol):
-    """A row of a table."""
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
+class Author(NamedTuple):
     """Who sends a command, and when.
 
     Attributes:
@@ -33,7 +30,7 @@ class Author:
     at: str
     writer: str
     login: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -57,14 +54,6 @@ class Decision:
     accounts: dict[str, Account] = field(default_factory=dict)
     earlier: tuple[tuple[str, int, str], ...] = ()
 
-    def change(self, statement: str, row: Row) -> None:
-        """Write a row."""
-        self.changes.append((statement, row))
-
-    def update_account(self, account: Account) -> None:
-        """Write a row of an account."""
-        self.accounts[account.id] = account
-
     def append(
         self,
         dataset: Dataset,
@@ -74,7 +63,7 @@ class Decision:
         *,
         postings: Mapping[str, Posting] | None = None,
         body: Mapping[str, Any] | None = None,
-        **columns: str | None,
+        about: About = (None, None, None, None),
     ) -> Entry:
         """Append an entry to the journal of a dataset.
 
@@ -85,31 +74,23 @@ class Decision:
             command: Id of the command.
             postings: Changes of accounts.
             body: Further facts.
-            **columns: `charge`, `step`, `flow` and `run`.
+            about: Id of the charge, step, flow and flow run.
         """
-        before = self.datasets.get(dataset.name)
-        if before is not None:
-            dataset = dataset._replace(number=before.number, hash=before.hash)
+        previous = self.datasets.get(dataset.name, dataset)
         entry = Entry(
             dataset.name,
-            dataset.number + 1,
+            previous.number + 1,
             author.at,
             author.writer,
             kind,
             command,
-            columns.get("charge"),
-            columns.get("step"),
-            columns.get("flow"),
-            columns.get("run"),
+            *about,
             canonical(postings or {}),
             canonical(body or {}),
-        ).chained(dataset.hash)
+        )
+        entry = entry.chained(previous.hash)
         after = dataset._replace(number=entry.number, hash=entry.hash)
-        often = kind not in CHANGES_DATASET
-        statement = "advance_dataset" if often else "update_dataset"
-        if kind == "freeze":
-            # A worker may write no more of the row than this.
-            statement = "freeze_dataset"
+        statement = _STATEMENTS.get(kind, "advance_dataset")
         self.entries.append((entry, after, statement))
         self.datasets[dataset.name] = after
         return entry
@@ -118,21 +99,23 @@ class Decision:
         """Return the number of the next entry of a dataset."""
         return self.datasets.get(dataset.name, dataset).number + 1
 
-    def statements(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the statements that write the decision, in order."""
+    def statements(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the statements that write the decision, in order."""
+        rows: list[tuple[str, Row]] = []
         for entry, dataset, statement in self.entries:
-            yield "insert_entry", entry.parameters()
-            yield statement, dataset.parameters()
-        for account in self.accounts.values():
-            yield "put_account", account.parameters()
-        for statement, row in self.changes:
-            yield statement, row.parameters()
+            rows += ("insert_entry", entry), (statement, dataset)
+        rows += [("put_account", account) for account in self.accounts.values()]
+        return [(name, name_columns(row)) for name, row in (*rows, *self.changes)]
 
 
-#: Kinds whose entries change more of the dataset's row than number and hash.
-CHANGES_DATASET = frozenset(
-    {"open", "tighten", "access", "freeze", "unfreeze", "repair"}
-)
+#: Kinds whose entries change more of the dataset's row than number and hash. A worker
+#: that freezes may write no more of it than `freeze_dataset` does.
+_STATEMENTS = {
+    **dict.fromkeys(
+        ("open", "tighten", "access", "unfreeze", "repair"), "update_dataset"
+    ),
+    "freeze": "freeze_dataset",
+}
 
 
 def negative(amounts: Amounts) -> Amounts:

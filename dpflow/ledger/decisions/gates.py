@@ -9,7 +9,7 @@ partitions by time, see a person in each of them: the step costs them as a group
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from operator import add, le
@@ -129,8 +129,9 @@ class Gate(NamedTuple):
             halts = self.halt is not None
             return halts and rule.read(used) >= _reading_at(rule, self.halt, share)
         # The quotient, rounded up, in whole numbers: a search for the share is slower.
-        quotients = (-(-a * share.denominator // share.numerator) for a in used.amounts)
-        return not self.rule.admits(Tally(tuple(q + 1 if q else 0 for q in quotients)))
+        above, below = share.numerator, share.denominator
+        quotients = [-(-a * below // above) + 1 if a else 0 for a in used.amounts]
+        return not self.rule.admits(Tally((*quotients,)))
 
     def used_share(self, used: Tally) -> float | None:
         """Return which share of what the gate allows a tally uses, rounded up.
@@ -318,45 +319,49 @@ def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
     return flow in pinned["flows"] or pinned["other_flows"] == "allow"
 
 
-def account_state(rows: Rows, book: str, row: Account | None) -> str:
-    """Return "open", "overdrawn" or "frozen": a freeze hides an overdraft."""
-    if rows.book(book).frozen is not None:
-        return "frozen"
-    return "overdrawn" if row is not None and row.overdrawn else "open"
-
-
 def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
     """Return the gate of an account; None if the ledger has no such term or gate."""
     book, number, kind, name, partition = split(account)
-    term = rows.term(book, number)
+    dataset, row = rows.book(book), rows.account_rows.get(account)
+    term = rows.known_terms.get((book, number or dataset.term))
     gate = term and rule_and_halt(gate_in(term.facts["gates"], kind, name))
-    if gate is None:
+    if term is None or gate is None:
         return None
-    (rule, halt), row = gate, rows.account(account)
+    rule, halt = gate
     used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
-    standing = account_state(rows, book, row)
-    window = window_of(term.facts["pinned"], partition) if term else None
-    start = Gate(account, book, kind, name, partition, rule, halt, used, row, standing)
-    return start._replace(size=size, window=window)
+    state = "overdrawn" if row is not None and row.overdrawn else "open"
+    if dataset.frozen is not None:
+        # A freeze hides an overdraft.
+        state = "frozen"
+    window = window_of(term.facts["pinned"], partition) if partition else None
+    names = account, book, kind, name, partition
+    return Gate(*names, rule, halt, used, row, state, size, window=window)
 
 
 # The gates of a step
 
 
-def accounts_of(policy: Policy, request: Request, number: int) -> Iterator[str]:
-    """Yield the ids of a step's accounts of a dataset or population, in a term."""
+def accounts_of(policy: Policy, request: Request, number: int) -> list[str]:
+    """Return the ids of a step's accounts of a dataset or population, in a term."""
     whole, book = f"{policy.dataset}#{number}", f"{policy.dataset}#"
-    yield whole
-    shares = any(share.reserved for share in policy.flows.values())
-    parts = [""] if policy.partition is None else request.partitions
-    for prefix in (name and f"/partition/{name}" for name in parts):
+    names = [whole]
+    parts = ("",) if policy.partition is None else request.partitions
+    for part in parts:
+        prefix = part and f"/partition/{part}"
         if prefix:
             # Terms share the parts of windows.
-            yield f"{book if policy.window else whole}{prefix}"
-        elif shares:
-            yield f"{whole}/others"
+            names.append(f"{book if policy.window else whole}{prefix}")
+        elif has_reserved_share(policy):
+            names.append(f"{whole}/others")
         if request.flow:
-            yield from (f"{whole}{prefix}/{kind}/{request.flow}" for kind in OF_FLOW)
+            names += [f"{whole}{prefix}/{kind}/{request.flow}" for kind in OF_FLOW]
+    return names
+
+
+@by_identity
+def has_reserved_share(policy: Policy) -> bool:
+    """Return True if a flow of a policy has a reserved share."""
+    return any(share.reserved for share in policy.flows.values())
 
 
 def gates_of(rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:

@@ -90,16 +90,15 @@ def decide_payment(rows: Rows, payment: Payment, author: Author) -> Decision:
         raise refuse_end(charge, f"did not pay for the people of {account!r}")
     first = charge.id if store is None else store.first
     decision = Decision()
-    decision.change("put_people_store", PeopleStore(account, first, charge.id))
+    decision.changes.append(
+        ("put_people_store", PeopleStore(account, first, charge.id))
+    )
     decision.append(
         rows.book(split(account)[0]),
         "pay",
         author,
         payment.command,
         body={"people": account},
-        charge=charge.id,
-        step=charge.step,
-        flow=charge.flow,
-        run=charge.run,
+        about=charge.about,
     )
     return decision

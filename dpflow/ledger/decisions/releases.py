@@ -19,7 +19,9 @@ def decide_withdrawal(
     if (release.state, release.digest) != ("settled", digest):
         return Decision(answer=False)
     decision = Decision(answer=True)
-    decision.change("put_release", release._replace(state="withdrawn", value=None))
+    decision.changes.append(
+        ("put_release", release._replace(state="withdrawn", value=None))
+    )
     decision.append(
         rows.book(release.dataset),
         "withdraw",
@@ -31,7 +33,6 @@ def decide_withdrawal(
             "digest": digest,
             "reason": reason,
         },
-        charge=release.charge,
-        step=release.step,
+        about=(release.charge, release.step, None, None),
     )
     return decision

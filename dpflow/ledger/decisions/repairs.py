@@ -85,7 +85,7 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
     decision = Decision(answer=tuple(answers), accounts=after)
     for name, newest in people.items():
         store = rows.people.get(name) or PeopleStore(name, UNKNOWN, newest)
-        decision.change("put_people_store", store._replace(newest=newest))
+        decision.changes.append(("put_people_store", store._replace(newest=newest)))
     epoch = max(dataset.epoch, loss.epoch) + 1
     row = dataset._replace(epoch=epoch, repaired_at=decision.number_after(dataset))
     body = {

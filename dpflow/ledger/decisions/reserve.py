@@ -47,6 +47,7 @@ from dpflow.ledger.tables.rows import (
     Release,
     Run,
     Term,
+    request_text,
 )
 from dpflow.policy import Policy
 from dpflow.rounding import number_text
@@ -231,10 +232,7 @@ def decide_refusal(
             author,
             request.reservation,
             body=short if place else body,
-            charge=request.reservation,
-            step=request.step,
-            flow=request.flow,
-            run=request.flow_run,
+            about=(request.reservation, request.step, request.flow, request.flow_run),
         )
         for run in runs:
             row = step.rows.runs.get((run, name)) or Run(run, name, request.flow)
@@ -243,7 +241,7 @@ def decide_refusal(
                 refusals=row.refusals + (place == 0),
                 halted=tuple(dict.fromkeys(gates)),
             )
-            decision.change("put_run", row)
+            decision.changes.append(("put_run", row))
     return decision
 
 
@@ -292,16 +290,14 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
     rows, decision = step.rows, Decision()
     for opened in step.opened:
         write_term(decision, opened, author, request.reservation)
-    amounts, postings = {}, dict[str, dict[str, Posting]]()
+    amounts, postings = dict[str, Held](), dict[str, dict[str, Posting]]()
     for gate, amount in step.charges:
         zero = (0,) * len(amount.amounts)
-        before = rows.account(gate.id) or Account(gate.id, zero, zero)
-        after = before.posted(zero, amount.amounts)
+        before = rows.account_rows.get(gate.id) or Account(gate.id, zero, zero)
+        decision.accounts[gate.id] = after = before.posted(zero, amount.amounts)
         used = None if gate.rule.steady else gate.used.amounts
         amounts[gate.id] = Held(amount.amounts, after.version, used)
-        decision.update_account(after)
-        dataset = split(gate.id)[0]
-        postings.setdefault(dataset, {})[gate.id] = (zero, amount.amounts)
+        postings.setdefault(gate.dataset, {})[gate.id] = (zero, amount.amounts)
     check_length(postings, request)
     charge = Charge(
         request.reservation,
@@ -315,7 +311,7 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
         {**author.facts, **describe_request(step, request), "accounts": [*amounts]},
         amounts,
     )
-    decision.change("insert_charge", charge)
+    decision.changes.append(("insert_charge", charge))
     write_reserve_entries(decision, rows, charge, postings, author)
     if request.release_key is not None:
         release = Release(
@@ -327,7 +323,7 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
             "claimed",
             arguments=dict(request.arguments) if request.arguments else None,
         )
-        decision.change("put_release", release)
+        decision.changes.append(("put_release", release))
     decision.answer = Granted(
         reservation=charge.id,
         accounts=tuple(amounts),
@@ -345,25 +341,24 @@ def write_reserve_entries(
 ) -> None:
     """Append an entry to the journal of each dataset of a charge."""
     numbers = {name: decision.number_after(rows.book(name)) for name in postings}
-    stated = digest(canonical(charge.request))
+    stated = digest(request_text(charge.request))
     for name, posted in postings.items():
-        others = [[other, n] for other, n in numbers.items() if other != name]
+        body: dict[str, Any] = {"request": stated}
+        if len(numbers) > 1:
+            body["with"] = [[other, n] for other, n in numbers.items() if other != name]
         decision.append(
             rows.book(name),
             "reserve",
             author,
             charge.id,
             postings=posted,
-            body={"request": stated, **without_empty(**{"with": others})},
-            charge=charge.id,
-            step=charge.step,
-            flow=charge.flow,
-            run=charge.run,
+            body=body,
+            about=charge.about,
         )
         part = ChargeDataset(
             name, numbers[name], charge.id, None, charge.flow, charge.step
         )
-        decision.change("insert_charge_dataset", part)
+        decision.changes.append(("insert_charge_dataset", part))
 
 
 def check_length(postings: Mapping[str, Any], request: Request) -> None:

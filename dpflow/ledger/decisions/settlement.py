@@ -7,9 +7,10 @@ part and nothing was lost since. A charge without an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from operator import le
+from functools import partial
+from operator import le, neg
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome, cost_from_description
@@ -22,9 +23,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.alerts import raise_alerts
-from dpflow.ledger.decisions.decision import Author, Decision, negative
+from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gate_at
-from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.requests import Alert
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account, Charge, Held, Posting
@@ -77,8 +77,6 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
     charge = find_charge(rows, end)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    if charge.state != "open":
-        raise refuse_end(charge, f"is {charge.state} already")
     posted, realised = {n: held.amount for n, held in charge.amounts.items()}, None
     # Only the process that ran the body knows its outcome and its cost's class.
     if end.reported is not None and charge.owner == end.owner:
@@ -87,7 +85,8 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
         if end.body.get("outcome") == "completed" and not may_be_incomplete(
             rows, charge
         ):
-            posted = price_outcome(rows, charge, end.reported)
+            price = partial(price_on_gate, charge=charge, reported=end.reported)
+            posted = price_end(rows, charge, price)
     body = {**end.body, **({} if realised is None else {"reported": realised})}
     return post_end(
         rows, end, author, kind="settle", posted=posted, body=body, realised=realised
@@ -106,11 +105,9 @@ def decide_void(rows: Rows, end: End, author: Author) -> Decision:
         raise refuse_end(charge, problem)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    if charge.state != "open":
-        raise refuse_end(charge, f"is {charge.state} already")
     posted = {name: held.amount for name, held in charge.amounts.items()}
     if not is_before_repair(rows):
-        posted = price_void(rows, charge)
+        posted = price_end(rows, charge, lambda gate: gate.rule.zero().amounts)
     return post_end(rows, end, author, kind="void", posted=posted, body=end.body)
 
 
@@ -123,10 +120,8 @@ def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
     charge = find_charge(rows, end)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    if charge.state == "open" and rows.claimant_is_alive:
+    if rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    if charge.state != "open":
-        raise refuse_end(charge, f"is {charge.state} already")
     posted = {name: held.amount for name, held in charge.amounts.items()}
     body = {**author.facts, **end.body}
     return post_end(rows, end, author, kind="forfeit", posted=posted, body=body)
@@ -159,10 +154,16 @@ def refuse_end(charge: Charge, problem: str) -> ReservationConflict:
 
 
 def answer_sent_end(rows: Rows, charge: Charge, end: End) -> Decision | None:
-    """Answer a command that ended the charge before; None if it did not."""
-    parts = [p for p in rows.charge_datasets if p.end_number is not None]
-    if charge.state == "open" or not parts or parts[0].end_command != end.command:
+    """Answer a command that ended the charge before; None if it is open.
+
+    Raises:
+        ReservationConflict: If another command ended it.
+    """
+    if charge.state == "open":
         return None
+    parts = [p for p in rows.charge_datasets if p.end_number is not None]
+    if not parts or parts[0].end_command != end.command:
+        raise refuse_end(charge, f"is {charge.state} already")
     entries = [(p.dataset, p.end_number or 0, str(p.end_hash)) for p in parts]
     return Decision(answer=Ended(), earlier=tuple(entries))
 
@@ -184,16 +185,16 @@ def post_end(
         part.dataset: {} for part in rows.charge_datasets
     }
     for name, held in charge.amounts.items():
-        before = rows.account(name)
+        before = rows.account_rows.get(name)
         if before is None:
             msg = f"account {name!r} of charge {charge.id} is missing"
             raise LedgerCorrupt(msg)
-        change = posted[name], negative(held.amount)
+        change = posted[name], (*map(neg, held.amount),)
         after[name] = before.posted(*change)
         # Charges that others made meanwhile were priced beside it, and stay so.
-        newest = is_newest(rows, name, held)
-        version = after[name].version if newest else held.version
-        held_after[name] = held._replace(version=version)
+        amount, version, *others = held
+        version += before.version == version
+        held_after[name] = Held(amount, version, *others)
         postings[split(name)[0]][name] = change
     alerts, after = raise_alerts(rows, after, charge.request.get("alerts", {}))
     decision = Decision(answer=Ended(alerts=tuple(alerts)), accounts=after)
@@ -206,18 +207,15 @@ def post_end(
             author,
             end.command,
             postings=postings[part.dataset],
-            body={**body, **without_empty(alerts=raised)},
-            charge=charge.id,
-            step=charge.step,
-            flow=charge.flow,
-            run=charge.run,
+            body={**body, "alerts": raised} if raised else body,
+            about=charge.about,
         )
         ended = part._replace(end_number=entry.number)
-        decision.change("end_charge_dataset", ended)
+        decision.changes.append(("end_charge_dataset", ended))
     ended_charge = charge._replace(
         state=STATES[kind], amounts=held_after, realised=realised
     )
-    decision.change("update_charge", ended_charge)
+    decision.changes.append(("update_charge", ended_charge))
     end_release(decision, rows, charge, end, kind)
     return decision
 
@@ -241,7 +239,7 @@ def end_release(
         release = release._replace(state="free")
     else:
         return
-    decision.change("put_release", release)
+    decision.changes.append(("put_release", release))
 
 
 # The price of an outcome
@@ -264,24 +262,14 @@ def may_be_incomplete(rows: Rows, charge: Charge) -> bool:
     return corrected or is_before_repair(rows)
 
 
-def price_outcome(rows: Rows, charge: Charge, reported: Outcome) -> dict[str, Amounts]:
-    """Return what a reported outcome posts to each account."""
-    units = charge.request.get("units", {})
-    posted = {}
+def price_end(
+    rows: Rows, charge: Charge, price: Callable[[Gate], Amounts]
+) -> dict[str, Amounts]:
+    """Return the amounts that an end posts, of what it costs on each gate."""
+    units, posted = charge.request.get("units", {}), {}
     for name, held in charge.amounts.items():
         gate = find_gate(rows, name, units.get(name, 1))
-        price = price_on_gate(gate, charge, reported)
-        posted[name] = limit_refund(rows, gate, held, price)
-    return posted
-
-
-def price_void(rows: Rows, charge: Charge) -> dict[str, Amounts]:
-    """Return what a void posts: what an unsteady rule cannot return."""
-    units = charge.request.get("units", {})
-    posted = {}
-    for name, held in charge.amounts.items():
-        gate = find_gate(rows, name, units.get(name, 1))
-        posted[name] = limit_refund(rows, gate, held, gate.rule.zero().amounts)
+        posted[name] = limit_refund(rows, gate, held, price(gate))
     return posted
 
 

@@ -19,7 +19,7 @@ from dpflow.ledger.decisions.lifetimes import TermView, view_of
 from dpflow.ledger.decisions.pinned_rules import rule_of
 from dpflow.ledger.requests import Request, by_identity
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Dataset, Source, Term, term_parameters
+from dpflow.ledger.tables.rows import Dataset, Source, Term
 from dpflow.policy import Policy
 from dpflow.policy.lifetime import promise_of
 from dpflow.policy.pinned import difference_lines
@@ -92,20 +92,10 @@ def may_be_replaced(rows: Rows, term: Term) -> bool:
 
 def is_behind(rows: Rows, term: Term) -> bool:
     """Say whether an older term was charged since a step opened this uncharged one."""
+    if rows.account(term.whole) is not None or term.facts["reason"] not in BY_ITSELF:
+        return False
     older = (f"{term.book}#{number}" for number in range(1, term.number))
-    by_itself = term.facts["reason"] in BY_ITSELF
-    is_first = rows.account(term.whole) is None
-    return by_itself and is_first and any(map(rows.account, older))
-
-
-class TermRow(NamedTuple):
-    """A term as a row that is written."""
-
-    term: Term
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return term_parameters(self.term)
+    return any(map(rows.account, older))
 
 
 class TermChange(NamedTuple):
@@ -148,8 +138,8 @@ def write_term(
 ) -> None:
     """Write a term with its entry."""
     if change.source is not None:
-        decision.change(*change.source)
-    decision.change("put_term", TermRow(change.term))
+        decision.changes.append(change.source)
+    decision.changes.append(("put_term", change.term))
     body = {**author.facts, **change.body, "term": change.term.facts}
     decision.append(change.after, change.kind, author, command, body=body)
 

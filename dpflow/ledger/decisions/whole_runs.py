@@ -47,14 +47,11 @@ def decide_refusal_of_run(
         author,
         request.reservation,
         body=body,
-        charge=request.reservation,
-        step=request.step,
-        flow=request.flow,
-        run=request.flow_run,
+        about=(request.reservation, request.step, request.flow, request.flow_run),
     )
     for name in runs:
         row = rows.runs.get((name, gate.dataset)) or Run(
             name, gate.dataset, request.flow
         )
-        decision.change("put_run", row._replace(refusals=row.refusals + 1))
+        decision.changes.append(("put_run", row._replace(refusals=row.refusals + 1)))
     return decision

@@ -75,7 +75,7 @@ class Rows:
 
     def newest(self, name: str) -> Term | None:
         """Return the term that governs a dataset; None before the first one."""
-        return self.term(name, 0)
+        return self.known_terms.get((name, self.book(name).term))
 
     def term(self, name: str, number: int) -> Term | None:
         """Return a term; None if it was never opened. Number 0 is the newest."""

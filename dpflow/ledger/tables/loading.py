@@ -27,6 +27,7 @@ from dpflow.ledger.tables.rows import (
     Run,
     Source,
     Term,
+    read_row,
     read_term,
 )
 from dpflow.ledger.tables.transaction import MissingDatasets, Questions, Transaction
@@ -83,7 +84,34 @@ def ask_accounts(names: Iterable[str]) -> tuple[str, dict[str, Any]]:
 
 def read_accounts(answer: Iterable[tuple[Any, ...]]) -> dict[str, Account]:
     """Return accounts by id."""
-    return {row[0]: Account.from_columns(tuple(row)) for row in answer}
+    return {row[0]: read_row(Account, row) for row in answer}
+
+
+def read_claim(
+    answer: Sequence[Sequence[Any]],
+) -> tuple[Charge | None, Release | None]:
+    """Return the charge and the release of an answer; None for either without one."""
+    if not answer:
+        return None, None
+    charge, release = answer[0][:_CHARGE_COLUMNS], answer[0][_CHARGE_COLUMNS:]
+    return (
+        None if charge[0] is None else read_row(Charge, charge),
+        None if release[0] is None else read_row(Release, release),
+    )
+
+
+#: Number of columns of a charge, before those of its release.
+_CHARGE_COLUMNS = 12
+
+
+def read_terms(
+    transaction: Transaction, remembered: Terms, names: Iterable[str]
+) -> None:
+    """Read and remember the terms of datasets."""
+    if datasets := sorted(names):
+        for columns in transaction.ask("read_terms", datasets=datasets):
+            term = read_term(columns)
+            remembered[term.book, term.number] = term
 
 
 def load_terms(
@@ -107,10 +135,7 @@ def load_terms(
         changed = term is None or term.entry != dataset.revision
         if newer or (dataset.term and changed):
             stale.append(name)
-    if stale:
-        for columns in transaction.ask("read_terms", datasets=stale):
-            term = read_term(tuple(columns))
-            remembered[term.book, term.number] = term
+    read_terms(transaction, remembered, stale)
     return bool(stale)
 
 
@@ -144,8 +169,7 @@ def load_reserve_rows(
     if runs:
         questions.append(("read_runs", {"ids": runs, "datasets": names}))
     if request.release_key is not None:
-        key = {"key": request.release_key}
-        questions += [("read_release", key), ("read_release_charge", key)]
+        questions.append(("read_release", {"key": request.release_key}))
     accounts, charges, *more = transaction.begin(names, questions, lock=lock)
     if load_terms(transaction, remembered, names):
         ids = name_accounts(request, newest_numbers(remembered, names))
@@ -157,18 +181,17 @@ def load_reserve_rows(
         read_ids={*ids},
     )
     if charges:
-        rows.charge = Charge.from_columns(tuple(charges[0]))
+        rows.charge, _ = read_claim(charges)
         rows.charge_datasets = load_charge_datasets(transaction, request.reservation)
     load_claims(transaction, rows, (*request.policies, *request.populations))
     if runs:
         found = map(Run.from_columns, more.pop(0))
         rows.runs = {(run.id, run.dataset): run for run in found}
-    if more and more[0]:
-        rows.release = Release.from_columns(tuple(more[0][0]))
-        if not more[1]:
+    if more:
+        rows.release_charge, rows.release = read_claim(more[0])
+        if rows.release is not None and rows.release_charge is None:
             message = f"the charge of release {rows.release.key_text!r} is missing"
             raise ValueError(message)
-        rows.release_charge = Charge.from_columns(tuple(more[1][0]))
     return rows
 
 
@@ -185,7 +208,7 @@ def load_claims(
         return
     claims: dict[str, dict[str, str]] = {source: {} for source in sources}
     for columns in transaction.ask("read_sources"):
-        pinned = read_term(tuple(columns)).facts["pinned"]
+        pinned = read_term(columns).facts["pinned"]
         if pinned.get("source") in claims:
             claims[pinned["source"]][columns[0]] = pinned.get("population", "")
     found = [transaction.ask("read_source", name=source) for source in sources]
@@ -212,7 +235,6 @@ def load_end_rows(
     charge: Charge,
     remembered: Terms,
     *,
-    release: bool = True,
     lock: bool = True,
 ) -> Rows:
     """Lock the datasets of a charge and read what its end changes.
@@ -221,51 +243,41 @@ def load_end_rows(
         transaction: The transaction.
         charge: The charge as it was remembered or read without a lock.
         remembered: Terms of this process.
-        release: Read the release that the charge makes.
         lock: Lock the datasets; without it nothing can be written.
     """
     names = name_datasets(charge)
     terms = [t for n in names if (t := _newest(remembered, n)) is not None]
     accounts = name_neighbours(charge.amounts, terms)
-    questions: list[tuple[str, dict[str, Any]]] = [
+    questions = [
         ask_accounts(accounts),
         ("read_charge", {"id": charge.id}),
         ("read_charge_datasets", {"charge": charge.id}),
     ]
-    if release and charge.release_key is not None:
-        questions.append(("read_release", {"key": charge.release_key}))
-    found, charges, parts, *more = transaction.begin(names, questions, lock=lock)
+    found, charges, parts = transaction.begin(names, questions, lock=lock)
     if load_terms(transaction, remembered, names):
         terms = [t for n in names if (t := _newest(remembered, n)) is not None]
         accounts = name_neighbours(charge.amounts, terms)
         found = transaction.run([ask_accounts(accounts)])[0]
     load_missing_terms(transaction, remembered, charge.amounts)
-    rows = Rows(
+    current, release = read_claim(charges)
+    return Rows(
         datasets=transaction.datasets,
         known_terms=remembered,
         account_rows=read_accounts(found),
         read_ids={*accounts},
-        charge=Charge.from_columns(tuple(charges[0])) if charges else None,
+        charge=current,
         charge_datasets=[ChargeDataset(*row) for row in parts],
+        release=release,
     )
-    if more and more[0]:
-        rows.release = Release.from_columns(tuple(more[0][0]))
-    return rows
 
 
 def load_missing_terms(
     transaction: Transaction, remembered: Terms, accounts: Iterable[str]
 ) -> None:
     """Read the older terms of accounts that this process does not remember."""
-    missing = {
-        dataset
-        for dataset, number, *_ in map(split, accounts)
-        if number and (dataset, number) not in remembered
-    }
-    if missing:
-        for columns in transaction.ask("read_terms", datasets=sorted(missing)):
-            term = read_term(tuple(columns))
-            remembered[term.book, term.number] = term
+    named = map(split, accounts)
+    missing = {d for d, n, *_ in named if n and (d, n) not in remembered}
+    read_terms(transaction, remembered, missing)
 
 
 def _newest(remembered: Terms, name: str) -> Term | None:
@@ -301,7 +313,7 @@ def load_office_rows(
             return Rows(known_terms=remembered)
         raise
     for columns in terms:
-        term = read_term(tuple(columns))
+        term = read_term(columns)
         remembered[term.book, term.number] = term
     rows = Rows(
         datasets=transaction.datasets,
@@ -328,7 +340,7 @@ def load_amendment_rows(
     transaction: Transaction, charge: Charge, evidence: str | None, remembered: Terms
 ) -> Rows:
     """Read what decides about a correction of a charge."""
-    rows = load_end_rows(transaction, charge, remembered, release=False)
+    rows = load_end_rows(transaction, charge, remembered)
     rows.evidence = load_evidence(transaction, evidence)
     return rows
 
@@ -349,7 +361,7 @@ def load_payment_rows(
     lock: bool = True,
 ) -> Rows:
     """Read what decides about a payment of people."""
-    rows = load_end_rows(transaction, charge, remembered, release=False, lock=lock)
+    rows = load_end_rows(transaction, charge, remembered, lock=lock)
     found = transaction.ask("read_people_store", account=account)
     rows.people = {row[0]: PeopleStore(*row) for row in found}
     return rows
@@ -359,15 +371,12 @@ def load_withdrawal_rows(transaction: Transaction, key: str, remembered: Terms) 
     """Read a release, lock its dataset, and read it again."""
     question = [("read_release", {"key": key})]
     (found,) = transaction.begin([], question, lock=False)
-    if not found:
+    _, release = read_claim(found)
+    if release is None:
         return Rows(known_terms=remembered)
-    dataset = Release.from_columns(tuple(found[0])).dataset
-    ((row,),) = transaction.begin([dataset], question, lock=True)
-    return Rows(
-        datasets=transaction.datasets,
-        known_terms=remembered,
-        release=Release.from_columns(tuple(row)),
-    )
+    (found,) = transaction.begin([release.dataset], question, lock=True)
+    _, release = read_claim(found)
+    return Rows(datasets=transaction.datasets, known_terms=remembered, release=release)
 
 
 def load_sent(

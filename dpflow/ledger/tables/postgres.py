@@ -41,7 +41,7 @@ class PostgresTransaction(Transaction):
 
     has_trips = True
     parameter = "%({})s"
-    _first = ("read_ledger", "read_durability")
+    _first = (("read_ledger", {}), ("read_durability", {}))
 
     def __init__(
         self,

@@ -1,20 +1,27 @@
 """Rows of the ledger's tables, their marks, and the hash of a journal's entry.
 
-A row is frozen data. `from_columns` reads the columns of a statement and refuses a row
-whose mark is not that of its columns; `parameters` returns them for a statement.
+A row is frozen data with the columns of its table, in their order. `read_row` reads the
+columns of a statement and refuses a row whose mark is not that of its columns;
+`name_columns` returns them for a statement.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from operator import add
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.account_ids import Term as Term  # noqa: PLC0414 (moves here at the switch)
 from dpflow.ledger.canonical import canonical
+from dpflow.ledger.requests import by_identity
+from dpflow.ledger.tables.columns import tables
+
+R = TypeVar("R")
 
 #: Change of an account: settled, held; signed.
 Posting = tuple[Amounts, Amounts]
@@ -32,9 +39,8 @@ def hash_columns(*columns: object) -> str:
     texts = ["-" if c is None else f"{len(str(c))}:{c}" for c in columns]
     joined = "".join(texts)
     if not joined.isascii():
-        sizes = (None if c is None else len(str(c).encode()) for c in columns)
-        pairs = zip(sizes, columns, strict=True)
-        joined = "".join("-" if n is None else f"{n}:{c}" for n, c in pairs)
+        texts = ["-" if c is None else f"{len(f'{c}'.encode())}:{c}" for c in columns]
+        joined = "".join(texts)
     return sha256(joined.encode()).hexdigest()
 
 
@@ -43,48 +49,122 @@ def first_hash(ledger: str, dataset: str) -> str:
     return hash_columns(ledger, dataset)
 
 
-def text_or_none(value: object) -> str | None:
-    """Return a JSON value as canonical text; None of an absent one."""
-    return None if value is None else canonical(value)
+def amounts_text(amounts: Iterable[int]) -> str:
+    """Return amounts as a JSON array."""
+    return f"[{','.join(map(str, amounts))}]"
 
 
-#: By its mark, the columns of a row that this process proved or wrote, and the row.
-_proved: dict[str, tuple[tuple[Any, ...], Any]] = {}
-#: Rows in this memory; it is cleared when it is full.
+#: The text of a request, which several columns and hashes have.
+request_text = by_identity(canonical)
+
+
+def _load_tuple(text: str) -> tuple[Any, ...]:
+    return (*json.loads(text),)
+
+
+def _load_held(text: str) -> dict[str, Held]:
+    return {name: Held.from_list(held) for name, held in json.loads(text).items()}
+
+
+#: Fields that a database has as JSON: how each is read and written.
+_JSON: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    "frozen": (json.loads, canonical),
+    "facts": (json.loads, canonical),
+    "settled": (_load_tuple, amounts_text),
+    "held": (_load_tuple, amounts_text),
+    "request": (json.loads, request_text),
+    "amounts": (_load_held, canonical),
+    "realised": (json.loads, canonical),
+    "arguments": (json.loads, canonical),
+    "shape": (json.loads, canonical),
+    "halted": (_load_tuple, canonical),
+}
+
+
+class Form(NamedTuple):
+    """How a kind of row stands in its table.
+
+    Attributes:
+        columns: Names of the columns.
+        width: Number of the fields that are columns; further ones are read from
+            elsewhere.
+        is_marked: Whether the last column is a mark.
+        codecs: Place, reader, writer and value for null of each field that is JSON.
+    """
+
+    columns: tuple[str, ...]
+    width: int
+    is_marked: bool
+    codecs: tuple[tuple[int, Callable[..., Any], Callable[..., str], Any], ...]
+
+
+@cache
+def form_of(kind: Any) -> Form:
+    """Return the form of a kind of row, from its fields and the schema."""
+    table = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+    columns = tables()["journal" if kind is Entry else table].columns
+    is_marked = columns[-1] == "mark"
+    width = len(columns) - is_marked
+    codecs = [
+        (place, *_JSON[name], kind._field_defaults.get(name))
+        for place, name in enumerate(kind._fields[:width])
+        if name in _JSON
+    ]
+    return Form(columns, width, is_marked, tuple(codecs))
+
+
+#: Marked rows that this process proved or wrote, by their columns; it is cleared when
+#: it is full.
+_proved: dict[tuple[Any, ...], Any] = {}
 _MOST = 1024
 
 
-def find_proved(columns: tuple[Any, ...]) -> Any:
-    """Return the row of columns that were proved before; None of others."""
-    values, row = _proved.get(columns[-1], ((), None))
-    return row if values == columns[:-1] else None
-
-
-def remember_row(columns: tuple[Any, ...], mark: str, row: Any) -> None:
-    """Remember a row whose mark is that of its columns."""
-    if len(_proved) >= _MOST:
-        _proved.clear()
-    _proved[mark] = columns, row
-
-
-def check_mark(what: str, columns: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the columns of a row without its mark.
+def read_row(kind: Callable[..., R], columns: Sequence[Any]) -> R:
+    """Return a row from its columns.
 
     Raises:
         DamagedRow: If the mark is that of other columns.
     """
-    *values, mark = columns
-    if hash_columns(*values) != mark:
-        message = f"the row of {what} is not what its mark says"
-        raise DamagedRow(message)
-    return tuple(values)
+    columns, form = tuple(columns), form_of(kind)
+    if form.is_marked:
+        proved: R | None = _proved.get(columns)
+        if proved is not None:
+            return proved
+        *values, mark = columns
+        if hash_columns(*values) != mark:
+            what = f"{kind.__name__.lower()} {columns[0]!r}"
+            message = f"the row of {what} is not what its mark says"
+            raise DamagedRow(message)
+    else:
+        values = [*columns]
+    for place, load, _, empty in form.codecs:
+        text = values[place]
+        values[place] = empty if text is None else load(text)
+    row = kind(*values)
+    if form.is_marked:
+        _remember(columns, row)
+    return row
 
 
-def mark_columns(columns: tuple[Any, ...], row: Any) -> str:
-    """Return the mark of a row that is written."""
-    mark = hash_columns(*columns)
-    remember_row(columns, mark, row)
-    return mark
+def name_columns(row: Any) -> dict[str, Any]:
+    """Return the columns of a row by name, with its mark."""
+    kind: Any = type(row)
+    form = form_of(kind)
+    values = [*row[: form.width]]
+    for place, _, dump, empty in form.codecs:
+        value = values[place]
+        values[place] = None if value is None or value == empty else dump(value)
+    if form.is_marked:
+        values.append(hash_columns(*values))
+        is_whole = len(row) == form.width
+        _remember(tuple(values), row if is_whole else kind(*row[: form.width]))
+    return dict(zip(form.columns, values, strict=True))
+
+
+def _remember(columns: tuple[Any, ...], row: Any) -> None:
+    if len(_proved) >= _MOST:
+        _proved.clear()
+    _proved[columns] = row
 
 
 class Dataset(NamedTuple):
@@ -114,25 +194,9 @@ class Dataset(NamedTuple):
         return self.term
 
     @classmethod
-    def from_columns(cls, columns: tuple[Any, ...]) -> Dataset:
+    def from_columns(cls, columns: Sequence[Any]) -> Dataset:
         """Read a row; raises `DamagedRow`."""
-        if (proved := find_proved(columns)) is not None:
-            return cast("Dataset", proved)
-        values = check_mark(f"dataset {columns[0]!r}", columns)
-        frozen = None if values[3] is None else json.loads(values[3])
-        row = cls._make([*values[:3], frozen, *values[4:], ()])
-        remember_row(values, columns[-1], row)
-        return row
-
-    def columns(self) -> tuple[Any, ...]:
-        """Return the columns without the mark."""
-        return (*self[:3], text_or_none(self.frozen), *self[4:8])
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        columns = self.columns()
-        named = dict(zip(self._fields, columns, strict=False))
-        return {**named, "mark": mark_columns(columns, self._replace(flows=()))}
+        return read_row(cls, columns)
 
 
 class Account(NamedTuple):
@@ -152,15 +216,9 @@ class Account(NamedTuple):
     overdrawn: int = 0
 
     @classmethod
-    def from_columns(cls, columns: tuple[Any, ...]) -> Account:
+    def from_columns(cls, columns: Sequence[Any]) -> Account:
         """Read a row; raises `DamagedRow`."""
-        if (proved := find_proved(columns)) is not None:
-            return cast("Account", proved)
-        values = check_mark(f"account {columns[0]!r}", columns)
-        name, settled, held, *rest = values
-        row = cls(name, (*json.loads(settled),), (*json.loads(held),), *rest)
-        remember_row(values, columns[-1], row)
-        return row
+        return read_row(cls, columns)
 
     def posted(self, settled: Amounts, held: Amounts) -> Account:
         """Return the account after a posting.
@@ -179,18 +237,6 @@ class Account(NamedTuple):
             raise DamagedRow(message)
         sums = after_settled, after_held
         return Account(name, *sums, version + 1, alerted, overdrawn)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        settled, held = amounts_text(self.settled), amounts_text(self.held)
-        columns = (self.id, settled, held, *self[3:])
-        named = dict(zip(self._fields, columns, strict=True))
-        return {**named, "mark": mark_columns(columns, self)}
-
-
-def amounts_text(amounts: Iterable[int]) -> str:
-    """Return amounts as a JSON array."""
-    return f"[{','.join(map(str, amounts))}]"
 
 
 class Held(NamedTuple):
@@ -244,24 +290,14 @@ class Charge(NamedTuple):
     realised: Any = None
 
     @classmethod
-    def from_columns(cls, columns: tuple[Any, ...]) -> Charge:
+    def from_columns(cls, columns: Sequence[Any]) -> Charge:
         """Read a row; raises `DamagedRow`."""
-        if (proved := find_proved(columns)) is not None:
-            return cast("Charge", proved)
-        values = check_mark(f"charge {columns[0]!r}", columns)
-        request, amounts = json.loads(values[8]), json.loads(values[9])
-        held = {name: Held.from_list(amounts[name]) for name in request["accounts"]}
-        realised = None if values[10] is None else json.loads(values[10])
-        row = cls._make([*values[:8], request, held, realised])
-        remember_row(values, columns[-1], row)
-        return row
+        return read_row(cls, columns)
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        amounts, realised = canonical(self.amounts), text_or_none(self.realised)
-        columns = (*self[:8], canonical(self.request), amounts, realised)
-        named = dict(zip(self._fields, columns, strict=True))
-        return {**named, "mark": mark_columns(columns, self)}
+    @property
+    def about(self) -> tuple[str, str, str | None, str | None]:
+        """Its id, step, flow and flow run, as entries have them."""
+        return self.id, self.step, self.flow, self.run
 
     @property
     def accounts(self) -> tuple[str, ...]:
@@ -293,10 +329,6 @@ class ChargeDataset(NamedTuple):
     end_postings: str | None = None
     reserve_hash: str | None = None
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return dict(zip(self._fields[:6], self[:6], strict=True))
-
 
 class Release(NamedTuple):
     """A stored output, or the claim of the charge that makes it.
@@ -321,18 +353,9 @@ class Release(NamedTuple):
     value: str | None = None
 
     @classmethod
-    def from_columns(cls, columns: tuple[Any, ...]) -> Release:
-        """Read a row."""
-        *texts, arguments, shape, value = columns
-        loaded = (None if t is None else json.loads(t) for t in (arguments, shape))
-        return cls._make([*texts, *loaded, value])
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        named = dict(zip(self._fields, self, strict=True))
-        named["arguments"] = text_or_none(self.arguments)
-        named["shape"] = text_or_none(self.shape)
-        return named
+    def from_columns(cls, columns: Sequence[Any]) -> Release:
+        """Read a row; raises `DamagedRow`."""
+        return read_row(cls, columns)
 
 
 class Run(NamedTuple):
@@ -352,16 +375,9 @@ class Run(NamedTuple):
     completed: int | None = None
 
     @classmethod
-    def from_columns(cls, columns: tuple[Any, ...]) -> Run:
-        """Read a row."""
-        name, dataset, flow, refusals, halted, completed = columns
-        gates = () if halted is None else tuple(json.loads(halted))
-        return cls(name, dataset, flow, refusals, gates, completed)
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        named = dict(zip(self._fields, self, strict=True))
-        return {**named, "halted": text_or_none(list(self.halted) or None)}
+    def from_columns(cls, columns: Sequence[Any]) -> Run:
+        """Read a row; raises `DamagedRow`."""
+        return read_row(cls, columns)
 
 
 class Evidence(NamedTuple):
@@ -372,10 +388,6 @@ class Evidence(NamedTuple):
     digest: str
     number: int
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return self._asdict()
-
 
 class Source(NamedTuple):
     """The dataset that claims a source, with its population."""
@@ -384,10 +396,6 @@ class Source(NamedTuple):
     dataset: str
     population: str | None
 
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return self._asdict()
-
 
 class PeopleStore(NamedTuple):
     """Charges that paid for the budgets of people, and for the newest step."""
@@ -395,10 +403,6 @@ class PeopleStore(NamedTuple):
     account: str
     first: str
     newest: str
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return self._asdict()
 
 
 class Entry(NamedTuple):
@@ -428,24 +432,10 @@ class Entry(NamedTuple):
 
     def chained(self, previous: str) -> Entry:
         """Return the entry with its hash."""
-        return self._replace(hash=hash_columns(previous, *self[:12]))
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return self._asdict()
+        columns = self[:12]
+        return Entry(*columns, hash_columns(previous, *columns))
 
 
-def term_parameters(term: Term) -> dict[str, Any]:
-    """Return the columns of a term by name; its `entry` is the revision."""
-    return {
-        "dataset": term.book,
-        "number": term.number,
-        "revision": term.entry,
-        "body": canonical(term.facts),
-    }
-
-
-def read_term(columns: tuple[Any, ...]) -> Term:
-    """Read the row of a term."""
-    dataset, number, revision, body = columns
-    return Term(dataset, number, revision, json.loads(body))
+def read_term(columns: Sequence[Any]) -> Term:
+    """Read the row of a term; its `entry` is the revision."""
+    return read_row(Term, columns)

@@ -6,7 +6,6 @@ that writes (`dpflow.ledger.tables.sqlite_connection`).
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from dpflow.durable import make_private_folder
 from dpflow.exceptions import ConfigurationError, LedgerError, LedgerMissing
 from dpflow.interrupts import contextmanager, suppress
+from dpflow.ledger.canonical import canonical
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY, damaged
 from dpflow.ledger.tables.owners import Liveness
@@ -36,7 +36,7 @@ from dpflow.ledger.tables.transaction import (
     Transaction,
     refuse_version_4,
 )
-from dpflow.locks import TurnQueue
+from dpflow.locks import Turn, TurnQueue
 
 
 class SqliteTransaction(Transaction):
@@ -52,10 +52,10 @@ class SqliteTransaction(Transaction):
         """Run statements and return the rows of each."""
         execute, answers = self.connection.execute, []
         for name, parameters in questions:
-            values = {
-                key: json.dumps(value) if type(value) is list else value
-                for key, value in parameters.items()
-            }
+            values = parameters
+            for key, value in parameters.items():
+                if type(value) is list:
+                    values = {**values, key: canonical(value)}
             answers.append(execute(self._sql[name], values).fetchall())
         return answers
 
@@ -137,20 +137,22 @@ class SqliteDatabase(SqliteConnection):
             make_tables(transaction.connection, identity, secret, complete)
         return database
 
-    @contextmanager
-    def transaction(self) -> Iterator[SqliteTransaction]:
+    def transaction(self) -> AbstractContextManager[SqliteTransaction]:
         """Run a block in one transaction; what it stored goes if it raises."""
-        until = time.monotonic() + self.lock_seconds
-        with self._alone() as turn:
-            connection = self._locked(until)
-            connection.execute("BEGIN IMMEDIATE")
-            yield SqliteTransaction(connection, self)
-            connection.execute("COMMIT")
-            # What went into a file that is not there any more is no commit.
-            log_size = self._check_same_files()
-            self._whole = turn
-            if log_size > self._log_limit:
-                self._shorten_log(connection)
+        return self._alone(self._begin, self._commit)
+
+    def _begin(self, since: float) -> SqliteTransaction:
+        connection = self._locked(since + self.lock_seconds)
+        connection.execute("BEGIN IMMEDIATE")
+        return SqliteTransaction(connection, self)
+
+    def _commit(self, transaction: SqliteTransaction, turn: Turn) -> None:
+        transaction.connection.execute("COMMIT")
+        # What went into a file that is not there any more is no commit.
+        log_size = self._check_same_files()
+        self._whole = turn
+        if log_size > self._log_limit:
+            self._shorten_log(transaction.connection)
 
     def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
         """Return the connection of a reader, which changes no file that it may not."""

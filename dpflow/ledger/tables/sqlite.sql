@@ -36,52 +36,6 @@ FROM dataset
 WHERE name IN (SELECT value FROM json_each(:names))
 ORDER BY name;
 
--- name: read_ledger
-SELECT id, version, environment, created_at, complete, moving_to, moved_to
-FROM ledger;
-
--- name: read_datasets
-SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
-FROM dataset
-WHERE name IN (SELECT value FROM json_each(:names))
-ORDER BY name;
-
--- name: read_terms
-SELECT dataset, number, revision, body
-FROM term
-WHERE dataset IN (SELECT value FROM json_each(:datasets))
-ORDER BY dataset, number;
-
--- name: read_accounts
-SELECT id, settled, held, version, alerted, overdrawn, mark
-FROM account
-WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: read_charges
-SELECT id, state, owner, login, step, flow, run, release_key, request, amounts, realised,
-    mark
-FROM charge
-WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: read_runs
-SELECT id, dataset, flow, refusals, halted, completed
-FROM run
-WHERE id IN (SELECT value FROM json_each(:ids))
-    AND dataset IN (SELECT value FROM json_each(:datasets));
-
--- name: read_people_stores
-SELECT account, first, newest
-FROM people_store
-WHERE account IN (SELECT value FROM json_each(:accounts));
-
--- name: find_command
-SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
-    hash
-FROM journal
-WHERE dataset IN (SELECT value FROM json_each(:datasets)) AND command = :command
-    AND kind NOT IN ('reserve', 'settle', 'void', 'forfeit')
-ORDER BY dataset, number;
-
 -- name: read_columns
 SELECT one.name, each.name FROM sqlite_master AS one, pragma_table_info(one.name) AS each
 WHERE one.type = 'table';

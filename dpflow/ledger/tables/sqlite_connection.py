@@ -151,6 +151,8 @@ class SqliteConnection(Database):
 
         After anything but a commit the connection may still be inside a transaction.
         """
+        if turn.is_done:
+            return
         if line.is_first(turn):
             if self._file_lock.is_held and turn is not self._whole:
                 self._drop()

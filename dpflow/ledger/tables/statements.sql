@@ -1,4 +1,5 @@
 -- Statements that both databases have in the same words.
+-- A list is `IN (SELECT value FROM json_each(:list))`, also for PostgreSQL.
 
 -- name: create_ledger
 INSERT INTO ledger (
@@ -27,11 +28,15 @@ ORDER BY id;
 -- name: read_secret
 SELECT secret FROM ledger;
 
+-- A charge, and the release of its key.
 -- name: read_charge
-SELECT id, state, owner, login, step, flow, run, release_key, request, amounts, realised,
-    mark
-FROM charge
-WHERE id = :id;
+SELECT charge.id, charge.state, charge.owner, charge.login, charge.step, charge.flow,
+    charge.run, charge.release_key, charge.request, charge.amounts, charge.realised,
+    charge.mark,
+    release.key, release.key_text, release.dataset, release.step, release.charge,
+    release.state, release.digest, release.arguments, release.shape, release.value
+FROM charge LEFT JOIN release ON release.key = charge.release_key
+WHERE charge.id = :id;
 
 -- The datasets of a charge, each with the entry that ended the charge there.
 -- name: read_charge_datasets
@@ -45,17 +50,14 @@ LEFT JOIN journal AS made
 WHERE part.charge = :charge
 ORDER BY part.dataset;
 
+-- A release, and the charge that claims or made it, whose owner may run.
 -- name: read_release
-SELECT key, key_text, dataset, step, charge, state, digest, arguments, shape, value
-FROM release
-WHERE key = :key;
-
--- A claimed key's charge says whether its owner runs.
--- name: read_release_charge
 SELECT charge.id, charge.state, charge.owner, charge.login, charge.step, charge.flow,
     charge.run, charge.release_key, charge.request, charge.amounts, charge.realised,
-    charge.mark
-FROM release JOIN charge ON charge.id = release.charge
+    charge.mark,
+    release.key, release.key_text, release.dataset, release.step, release.charge,
+    release.state, release.digest, release.arguments, release.shape, release.value
+FROM release LEFT JOIN charge ON charge.id = release.charge
 WHERE release.key = :key;
 
 -- The newest charges of a step: was as much granted to it before?
@@ -224,3 +226,44 @@ SELECT journal.dataset, journal.number, journal.hash
 FROM journal JOIN dataset ON dataset.name = journal.dataset
 WHERE journal.number > dataset.number - 1000
     OR journal.number / 100 * 100 = journal.number;
+
+-- name: read_ledger
+SELECT id, version, environment, created_at, complete, moving_to, moved_to
+FROM ledger;
+
+-- name: read_datasets
+SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
+FROM dataset
+WHERE name IN (SELECT value FROM json_each(:names))
+ORDER BY name;
+
+-- name: read_terms
+SELECT dataset, number, revision, body
+FROM term
+WHERE dataset IN (SELECT value FROM json_each(:datasets))
+ORDER BY dataset, number;
+
+-- name: read_accounts
+SELECT id, settled, held, version, alerted, overdrawn, mark
+FROM account
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: read_charges
+SELECT id, state, owner, login, step, flow, run, release_key, request, amounts, realised,
+    mark
+FROM charge
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: read_runs
+SELECT id, dataset, flow, refusals, halted, completed
+FROM run
+WHERE id IN (SELECT value FROM json_each(:ids))
+    AND dataset IN (SELECT value FROM json_each(:datasets));
+
+-- name: find_command
+SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
+    hash
+FROM journal
+WHERE dataset IN (SELECT value FROM json_each(:datasets)) AND command = :command
+    AND kind NOT IN ('reserve', 'settle', 'void', 'forfeit')
+ORDER BY dataset, number;

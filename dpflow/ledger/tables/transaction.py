@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.errors import damaged
-from dpflow.ledger.tables.rows import Dataset, first_hash
+from dpflow.ledger.tables.rows import Dataset, first_hash, name_columns, read_row
 
 #: Version of the tables; the ledgers of before had a journal of rows.
 VERSION = 5
@@ -103,7 +103,7 @@ class Transaction(ABC):
         """Run a statement of a copy without reading an answer."""
 
     #: Questions that begin each transaction, before those of the caller.
-    _first: tuple[str, ...] = ("read_ledger",)
+    _first: Questions = (("read_ledger", {}),)
 
     def begin(
         self, datasets: Sequence[str] = (), questions: Questions = (), *, lock: bool
@@ -121,22 +121,24 @@ class Transaction(ABC):
             LedgerUnavailable: If it is of another version, moved, or not durable.
         """
         statement = "lock_datasets" if lock else "read_datasets"
-        locks = [(statement, {"names": [*datasets]})] if datasets else []
-        own: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in self._first]
-        pairs = self.expected(datasets) if self.has_trips else []
-        hashes = [
-            ("read_hash", {"dataset": name, "number": number}) for name, number in pairs
-        ]
-        answers = self.run([*locks, *own, *hashes, *questions])
+        asked: list[tuple[str, Mapping[str, Any]]] = [*self._first]
+        if datasets:
+            asked.insert(0, (statement, {"names": [*datasets]}))
+        pairs: Sequence[tuple[str, int]] = ()
+        if self.has_trips:
+            pairs = self.expected(datasets)
+            asked += [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
+        answers = self.run([*asked, *questions])
         rows = answers.pop(0) if datasets else []
-        self._look(answers[: len(own)])
+        self._look(answers)
+        del answers[: len(self._first)]
         for pair in pairs:
-            self._hashes[pair] = "".join(text for (text,) in answers.pop(len(own)))
-        self.datasets = {row[0]: Dataset.from_columns(tuple(row)) for row in rows}
-        missing = [name for name in datasets if name not in self.datasets]
-        if missing and lock:
+            self._hashes[pair] = "".join(text for (text,) in answers.pop(0))
+        self.datasets = {row[0]: read_row(Dataset, row) for row in rows}
+        if lock and len(rows) < len(datasets):
+            missing = [name for name in datasets if name not in self.datasets]
             raise MissingDatasets(missing)
-        return answers[len(own) :]
+        return answers
 
     def hash_of(self, dataset: str, number: int) -> str:
         """Return the hash of an entry; "" if the journal lacks it."""
@@ -227,4 +229,4 @@ def _expect_nothing(_: Sequence[str]) -> Sequence[tuple[str, int]]:
 
 def new_dataset(ledger: str, name: str) -> dict[str, Any]:
     """Return the parameters of the row of a dataset without a term."""
-    return Dataset(name, hash=first_hash(ledger, name)).parameters()
+    return name_columns(Dataset(name, hash=first_hash(ledger, name)))
