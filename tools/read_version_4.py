@@ -24,7 +24,6 @@ from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.canonical import canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision
-from dpflow.ledger.decisions.terms import TermRow
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.rows import (
@@ -40,6 +39,7 @@ from dpflow.ledger.tables.rows import (
     Source,
     Term,
     first_hash,
+    name_columns,
 )
 from dpflow.ledger.tables.transaction import VERSION, new_dataset
 from tools.version_4 import (
@@ -150,7 +150,9 @@ class Carrier:
         if row is None:
             self.transaction.send([("insert_dataset", new_dataset(old, name))])
             row = Dataset(name, hash=first_hash(old, name))
-        columns = {k: changes.pop(k, None) for k in ("charge", "step", "flow", "run")}
+        charge, step, flow, run = (
+            changes.pop(k, None) for k in ("charge", "step", "flow", "run")
+        )
         author = Author(at=entry.at, writer=entry.writer)
         command = digest(canonical([old, entry.number, kind, name]))[:32]
         decision.append(
@@ -160,7 +162,7 @@ class Carrier:
             command,
             postings=postings,
             body=body,
-            **columns,
+            about=(charge, step, flow, run),
         )
         for account, (settled, held) in (postings or {}).items():
             before = self._accounts.get(account)
@@ -175,7 +177,7 @@ class Carrier:
         return self._datasets[name].number
 
     def _put(self, statement: str, row: Any) -> None:
-        self.transaction.send([(statement, row.parameters())])
+        self.transaction.send([(statement, name_columns(row))])
 
     def _carry_term(self, entry: OldEntry) -> None:
         """Write a term that was opened or tightened."""
@@ -186,7 +188,7 @@ class Carrier:
         body = {k: v for k, v in entry.body.items() if k not in ("book", "currency")}
         changes: dict[str, Any] = {"term": number, "revision": revision}
         self._append(name, entry.kind, entry, body, **changes)
-        self._put("put_term", TermRow(Term(name, number, revision, facts)))
+        self._put("put_term", Term(name, number, revision, facts))
 
     def _carry_charge(self, entry: OldEntry) -> None:
         """Write a charge with its end; one that is open is forfeited."""
