@@ -11,8 +11,7 @@ from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.theorems import Fit, fits
-from dpflow.ledger.decisions.lifetimes import TermView
-from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger import TermView, opened_as
 from dpflow.policy import Budget, Policy
 from dpflow.policy.lifetime import differing, terms_that_fit, total_of
 from dpflow.policy.pinned import budget_text, readable_text

@@ -29,9 +29,8 @@ from dpflow.forecast.counting import (
 )
 from dpflow.forecast.outlook import example_run
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.ledger import Ledger, views
+from dpflow.ledger import Ledger, TermView, views
 from dpflow.ledger.decisions.gates import announced_gates
-from dpflow.ledger.decisions.lifetimes import TermView
 from dpflow.ledger.views.accounts import AccountView, Standing, account_view, standings
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.policy import Policy, PolicySet, load_policies

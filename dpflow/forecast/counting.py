@@ -16,8 +16,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
+from dpflow.ledger import Window
 from dpflow.ledger.decisions.gates import Gate, announced_gate, check_holds, covers_flow
-from dpflow.ledger.decisions.windows import Window
 from dpflow.ledger.views.runs import JournalCharge, RunCharge
 from dpflow.periods import PERIODS
 from dpflow.policy.reserved import charges_others

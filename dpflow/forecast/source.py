@@ -19,10 +19,10 @@ from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.views.accounts import (
     check_dataset,
     known_datasets,
-    newest_term,
     standing_gates,
 )
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
+from dpflow.ledger.views.terms import newest_term
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.policy.population import PREFIX, population_of

@@ -14,11 +14,9 @@ from dpflow.accounting.costs.base import Cost, Outcome, cost_from_description
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.interrupts import suppress
-from dpflow.ledger import Ledger
-from dpflow.ledger.account_ids import split
+from dpflow.ledger import Charge, Ledger, split_account
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.requests import Request, described
-from dpflow.ledger.tables.rows import Charge
 from dpflow.ledger.views import Reading, open_reading
 
 #: Number of completed runs that are examples, and of charges among which they are.
@@ -144,7 +142,7 @@ def find_gates(reading: Reading, charge: Charge) -> list[Gate]:
     """Return the gates of the newest terms that a charge like this one would meet."""
     ids = list[str]()
     for account in charge.amounts:
-        dataset, _, kind, name, _ = split(account)
+        dataset, _, kind, name, _ = split_account(account)
         term = reading.newest(dataset)
         if term is None or kind not in _WHOLE or "/partition/" in account:
             continue

@@ -10,8 +10,7 @@ from dpflow.config import Settings
 from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.guard.project import project_ledger
 from dpflow.interrupts import contextmanager, without_interrupts
-from dpflow.ledger import Ledger
-from dpflow.ledger.tables.errors import UNREADABLE
+from dpflow.ledger import UNREADABLE, Ledger
 
 #: Hears what is wrong with numbers that are shown all the same.
 Tell = Callable[[str], object]

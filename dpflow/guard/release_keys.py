@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 
 from dpflow.exceptions import ReleaseError
 from dpflow.interrupts import suppress
-from dpflow.ledger.canonical import digest
+from dpflow.ledger import digest
 from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.text import as_plain_date
 from dpflow.ledger.requests import TEXT

@@ -30,11 +30,9 @@ from dpflow.guard.identity import requested_release
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.ledger import Ledger
-from dpflow.ledger.decisions.terms import agrees
 from dpflow.ledger.requests import Granted, Request, Settled
-from dpflow.ledger.views.accounts import newest_term
 from dpflow.ledger.views.entries import alert_text
+from dpflow.ledger.views.terms import find_governing
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
 from dpflow.policy.planned_noise import planned_multiplier
@@ -211,7 +209,7 @@ def ask(
     cost = call.cost
     if not isinstance(cost, Cost):
         flow = charged_flow(policies, place)
-        pins = [_governing(policy, project.ledger) for policy in policies]
+        pins = [find_governing(project.ledger, policy) for policy in policies]
         cost = _planned(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
@@ -443,15 +441,3 @@ def _warn_beyond_plan(request: Request) -> None:
                     "dataset %r.",
                     *(step, cost, request.flow, planned.cost, step, policy.dataset),
                 )
-
-
-def _governing(policy: Policy, ledger: Ledger) -> Mapping[str, Any]:
-    """Return the ledger's copy, or what the first step will pin.
-
-    A file that differs from the copy is refused or takes its place, by the decision.
-    """
-    term = newest_term(ledger, policy.dataset)
-    if term is not None and agrees(term, policy):
-        pinned: Mapping[str, Any] = term.facts["pinned"]
-        return pinned
-    return policy.pinned()

@@ -5,17 +5,38 @@ writes rows and journal entries in one transaction. What people see comes from t
 rows, in one snapshot. It knows neither Prefect nor the guard.
 """
 
+from dpflow.ledger.account_ids import split as split_account
+from dpflow.ledger.canonical import digest
+from dpflow.ledger.decisions.charges_by_hand import Posted
+from dpflow.ledger.decisions.lifetimes import TermView
+from dpflow.ledger.decisions.policy_changes import Proposal
+from dpflow.ledger.decisions.repairs import Loss
+from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger.decisions.windows import Window
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
-from dpflow.ledger.tables.errors import is_postgres
-from dpflow.ledger.tables.rows import PeopleStore
+from dpflow.ledger.tables.errors import UNREADABLE, is_postgres
+from dpflow.ledger.tables.rows import Charge, PeopleStore, Term
+from dpflow.ledger.tables.transaction import VERSION
 
 __all__ = [
     "LOCK_NAME",
+    "UNREADABLE",
+    "VERSION",
+    "Charge",
     "Ledger",
+    "Loss",
     "PeopleStore",
+    "Posted",
+    "Proposal",
+    "Term",
+    "TermView",
+    "Window",
     "create_ledger",
+    "digest",
     "is_postgres",
     "open_ledger",
+    "opened_as",
     "pin_ledger",
+    "split_account",
 ]

@@ -15,6 +15,7 @@ from dpflow.config import ENVIRONMENT_VARIABLE, expanded
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.provenance import provenance
 from dpflow.ledger.requests import Conditions
 from dpflow.ledger.tables.errors import MEMORY, driver_needed, is_postgres
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
@@ -130,6 +131,16 @@ def watch_ledger(
     witness = None if witness_of is None else witness_of(database.identity.ledger)
     watch = Watch(database, witness)
     return Ledger(database, database.owners(), watch, conditions=conditions)
+
+
+def conditions_at(root: Path, *, applies_policies: bool) -> Conditions:
+    """Return who acts in a project, with which code, for the journal.
+
+    Args:
+        root: Folder of the project.
+        applies_policies: Whether the first step applies its policy.
+    """
+    return Conditions(facts=provenance(root), applies_policies=applies_policies)
 
 
 def check_pin(ledger: Ledger, policies: Path) -> None:

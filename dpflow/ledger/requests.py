@@ -52,6 +52,11 @@ _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 # NUL and lone surrogates are kept differently by each database, or not at all.
 _NAME = re.compile(r"[^\0\ud800-\udfff]{1,400}")
+#: Facts of a request that the ledger itself writes.
+_OWN_FACTS = {
+    *("account", "accounts", "alerts", "arguments", "cost", "datasets", "halts", "key"),
+    *("key_text", "owner", "partitions", "policy", "refusal", "runs", "units"),
+}
 TEXT = re.compile(r"[^\0\ud800-\udfff]*")
 
 
@@ -113,6 +118,12 @@ class Request:
             if len({*names}) != len(names):
                 msg = f"a step names each dataset and partition once, got {names!r:.80}"
                 raise ConfigurationError(msg)
+        if foreign := _OWN_FACTS & self.body.keys():
+            msg = (
+                f"step {self.step!r:.60} says {min(foreign)!r} in its facts for the "
+                "journal, which the ledger itself writes. Nothing was charged. Omit it."
+            )
+            raise ConfigurationError(msg)
         runs = (*self.enclosing_runs, self.flow_run)
         for pattern, texts in (
             (_ID, (self.reservation, self.owner, *self.partitions)),

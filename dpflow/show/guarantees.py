@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.forecast.counting import reach_of_shares
-from dpflow.ledger.decisions.lifetimes import TermView
+from dpflow.ledger import TermView
 from dpflow.ledger.views.entries import percent_text
 from dpflow.policy.lifetime import differing, fits, is_within, say_total, tally_of
 from dpflow.policy.pinned import budget_text, guarantee_in_words

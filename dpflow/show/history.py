@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.ledger import views
-from dpflow.ledger.account_ids import split, term_of
+from dpflow.ledger import split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry
@@ -93,7 +92,7 @@ class History(TableRecord):
 
 
 def _place(item: JournalEntry) -> str:
-    names = item.body.get("step"), item.body.get("flow"), split(item.account)[4]
+    names = item.body.get("step"), item.body.get("flow"), split_account(item.account)[4]
     return ", ".join(map(str, filter(None, names)))
 
 
@@ -157,7 +156,7 @@ def history(
 
 def _decision(item: JournalEntry) -> str:
     if item.kind == "open":
-        return f"term {term_of(item.account)} opened"
+        return f"term {split_account(item.account)[1]} opened"
     if item.kind == "adjust":
         return "charge raised" if item.reservation else "prior charged"
     return _WORDS[item.kind]

@@ -12,8 +12,7 @@ from fractions import Fraction
 from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
-from dpflow.ledger import Ledger, views
-from dpflow.ledger.account_ids import split
+from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.views.accounts import AccountView, Standing
 from dpflow.ledger.views.entries import account_title, kind_title, people_lines
 from dpflow.ledger.views.releases import RefusalView
@@ -96,7 +95,7 @@ def state_of(
 
 def _gate(refusal: RefusalView) -> str:
     """Name the gate that refused."""
-    kind, part = str(refusal.body.get("gate")), split(refusal.account)[4]
+    kind, part = str(refusal.body.get("gate")), split_account(refusal.account)[4]
     name = part if kind == "partition" else str(refusal.body.get("flow"))
     return _own(kind_title(kind, refusal.dataset, name, part))
 

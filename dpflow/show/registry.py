@@ -13,8 +13,8 @@ from typing import Any
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import Ledger
-from dpflow.ledger.views.accounts import promise
 from dpflow.ledger.views.reading import ENDLESS
+from dpflow.ledger.views.terms import promise
 from dpflow.policy.about import FIELDS
 from dpflow.policy.lifetime import total_of
 from dpflow.policy.pinned import difference_lines, value_text

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from dpflow.config import settings
 from dpflow.exceptions import require
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.ledger import Ledger, views
-from dpflow.ledger.account_ids import split
+from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import kind_title, percent_text
@@ -74,7 +73,7 @@ def minute(at: str) -> str:
 def _cells(each: Spending) -> tuple[str, ...]:
     used = amounts_text(each.amount).replace(", ", "\n")
     tail = used, percent_text(each.used_fraction), minute(each.last)
-    book, _, kind, name, part = split(each.account)
+    book, _, kind, name, part = split_account(each.account)
     return (kind_title(kind, book, name, part), *each.group, str(each.charges), *tail)
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
-from dpflow.ledger.account_ids import Term
+from dpflow.ledger import Term
 from dpflow.ledger.decisions.gates import Gate, gates_of
 from dpflow.ledger.decisions.refusals import Refusal, refusal_error
 from dpflow.ledger.requests import Request
-from dpflow.ledger.tables.loaded import Rows
 
 _WHOLE = ("dataset", "partition", "population")
 
@@ -43,7 +42,7 @@ class ForcedRefusals:
     next: int = 0
     refused: set[str] = field(default_factory=set)
 
-    def gates(self, rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:
+    def gates(self, rows: Any, request: Request, terms: Sequence[Term]) -> list[Gate]:
         """Return the gates of a step, exhausted where a refusal is forced."""
         gates = gates_of(rows, request, terms)
         if self.next and request.reservation not in self.refused:

@@ -62,6 +62,7 @@ def run_once(
             flow=flow,
             flow_run=run,
             partitions=partitions,
+            release_key=ledger.digests.of(key) if key else None,
             key_text=key,
             body={} if deployment is None else {"deployment": deployment},
         )

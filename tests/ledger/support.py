@@ -7,7 +7,7 @@ import math
 import os
 import sqlite3
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +19,10 @@ import pytest
 from dpflow import PureDP
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.ledger.account_ids import Amounts
+from dpflow.ledger.audit.reconcile import load_repair_rows
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.repairs import Loss, decide_repair
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Granted, Request
@@ -111,6 +114,13 @@ def granted(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
     answer = ledger.reserve(request(ledger, cost, **fields))
     assert isinstance(answer, Granted)
     return answer.reservation
+
+
+def charged(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
+    """Reserve and settle a step."""
+    name = granted(ledger, cost, **fields)
+    ledger.settle(name)
+    return name
 
 
 def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -281,7 +291,8 @@ def entries(of: Place | Ledger) -> list[JournalLine]:
     """Return all entries in the order of datasets and numbers."""
     sql = "SELECT dataset, number, kind, charge, step, flow, run, postings, body "
     rows = read(of, f"{sql} FROM journal ORDER BY dataset, number")
-    return [JournalLine(*r[:7], json.loads(r[7]), json.loads(r[8])) for r in rows]
+    read_all = ((*row[:7], *map(json.loads, row[7:])) for row in rows)
+    return [*map(JournalLine._make, read_all)]
 
 
 def body(of: Place | Ledger, kind: str) -> dict[str, Any]:
@@ -351,9 +362,10 @@ def check_acknowledged(path: Path, acknowledged: list[str]) -> None:
 
 
 def everything(path: Place | Ledger) -> list[Any]:
-    """Return all that is in a ledger."""
-    names = ("ledger", *TABLES)
-    return [sorted(read(path, f"SELECT * FROM {name}"), key=repr) for name in names]
+    """Return all that is in a ledger, but for datasets without an entry."""
+    tables = ["ledger", *TABLES]
+    tables[tables.index("dataset")] += " WHERE number > 0"
+    return [sorted(read(path, f"SELECT * FROM {name}"), key=repr) for name in tables]
 
 
 def error_of(call: Callable[[], object]) -> type[DpflowError]:
@@ -374,6 +386,16 @@ def refused(ledger: Ledger, cost: Cost | str, **fields: Any) -> BudgetRefused:
     with pytest.raises(BudgetRefused) as caught:
         ledger.reserve(request(ledger, cost, **fields))
     return caught.value
+
+
+def repair(ledger: Ledger, used: Mapping[str, Amounts]) -> None:
+    """Raise accounts of dataset "a" to what a witness holds, as a repair does."""
+    with ledger.database.transaction() as transaction:
+        rows = load_repair_rows(transaction, "a", ledger, lock=True)
+        term = rows.book("a").term
+        loss = Loss(dataset="a", epoch=0, number=99, common=0, used=used, term=term)
+        decision = decide_repair(rows, loss, "restored", ledger.author())
+        transaction.write(decision)
 
 
 def impatient(path: Path) -> Ledger:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpflow.ledger.audit.backup import journal_rows, verify_export
-from dpflow.ledger.decision.office import Amend, Freeze, Prior
-from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import BudgetRefused, PolicyChanged
 from dpflow.ledger import Ledger, create_ledger, pin_ledger
+from dpflow.ledger.audit.copies import journal_rows
+from dpflow.ledger.audit.exports import verify_export
 from dpflow.ledger.audit.verify import verify
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import run, run_fine, run_json
@@ -88,22 +87,22 @@ def charge_by_hand(ledger: Ledger, policy: Policy) -> None:
     name = granted(ledger, STEP, policies=[policy])
     ledger.settle(name)
     more = Gaussian(sensitivity=1, sigma=15)
-    ledger.ask(Amend(charge=name, cost=more, reason="a wrong sigma"))
-    ledger.ask(Prior(policy=policy, cost=STEP, reason="before", evidence="e" * 64))
+    ledger.amend(name, more, reason="a wrong sigma")
+    ledger.charge_prior(policy, STEP, reason="before", evidence="e" * 64)
 
 
 def freeze(ledger: Ledger, policy: Policy) -> None:
     """Freeze the dataset, which then refuses, and unfreeze it."""
-    ledger.ask(Freeze(book="shop", reason="looked odd"))
+    ledger.freeze("shop", reason="looked odd")
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(ledger, STEP, policies=[policy])
-    ledger.ask(Freeze(book="shop", reason="was not", unfreeze=True))
+    ledger.freeze("shop", reason="was not", unfreeze=True)
 
 
 def tighten(ledger: Ledger, policy: Policy) -> None:
     """Lower the budget in place."""
     lower = policy_of(SHOP.replace("budget: {epsilon: 3,", "budget: {epsilon: 2.5,"))
-    assert apply_policy(ledger, lower).action == "tighten"
+    assert ledger.apply(lower).action == "tighten"
     with pytest.raises(PolicyChanged):
         granted(ledger, STEP, policies=[policy])
     ledger.settle(granted(ledger, STEP, policies=[lower]))
@@ -111,7 +110,7 @@ def tighten(ledger: Ledger, policy: Policy) -> None:
 
 def open_term(ledger: Ledger, policy: Policy) -> None:
     """Open a second term and charge it."""
-    apply_policy(ledger, policy, reason="a new year", new_term=True)
+    ledger.apply(policy, reason="a new year", new_term=True)
     ledger.settle(granted(ledger, STEP, policies=[policy], flow="weekly"))
 
 
@@ -120,7 +119,7 @@ def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
     report = verify(ledger)
     assert report.bad == []
     audit(path)
-    _, *rows = journal_rows(ledger)
+    rows = [*journal_rows(ledger)]
     assert {row["kind"] for row in rows} == KINDS
     assert [row["number"] for row in rows] == [*range(1, report.entries + 1)]
     run_fine("ledger", "export", "--out", "journal.jsonl")

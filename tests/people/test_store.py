@@ -22,9 +22,8 @@ from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.locks import FileLock
 from dpflow.people import PersonStore, store
-from dpflow.people.store import Pay
-from tests.ledger.support import granted, new_ledger
-from tests.people.places import BOUND, POLICY, QUARTER, THREE, Place, store_of
+from tests.ledger.support import entries, granted, new_ledger
+from tests.people.places import BOUND, QUARTER, THREE, Place, store_of
 
 pytestmark = pytest.mark.quick
 
@@ -104,22 +103,21 @@ def test_a_copy_in_use_is_refused(place):
 def test_a_commit_that_comes_after_the_next_step_began_is_no_other_copy(place):
     """A database may commit for a process that died; the file has both charges."""
     place.step(0.0, 0.0, 0.0)
-    sent, ask = list[Pay](), Ledger.ask
+    sent = []
 
-    def cut_short(ledger, command):
-        if isinstance(command, Pay):
-            sent.append(command)
-            raise LedgerUnavailable("no answer", ledger="here")
-        return ask(ledger, command)
+    def cut_short(_, *paid, before):
+        sent.append((paid, before))
+        raise LedgerUnavailable("no answer", ledger="here")
 
-    with mock.patch.object(Ledger, "ask", cut_short):
+    with mock.patch.object(Ledger, "pay", cut_short):
         for _ in range(2):
             with pytest.raises(LedgerUnavailable, match="no answer"):
                 place.step(0.25, 0.0, 0.0)
     with place.ledger() as ledger:
 
         def overtaken(_):
-            ledger.ask(sent[0])
+            paid, before = sent[0]
+            ledger.pay(*paid, before=before)
             return float(BOUND) * np.array([0.0, 0.25, 0.0])
 
         with pytest.raises(ReservationConflict, match="went on"):
@@ -152,8 +150,8 @@ def test_a_ledger_that_forgot_a_row_alone_is_repaired(place, tmp_path):
         again.reserve(THREE, lambda b: np.full(3, float(b.bound) * QUARTER))
     shutil.copy(tmp_path / "backup", place.file)
     with place.ledger() as ledger:
-        assert not reconcile(ledger, {}, reason="restored").agrees
-        assert compare(ledger).agrees
+        assert reconcile(ledger, reason="restored")
+        assert compare(ledger) == []
     assert place.step(0.7, 0.8, 0.0) == [True, False, True]
 
 
@@ -171,11 +169,13 @@ def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
         paid.reserve(THREE, lambda _: np.zeros(3))
         charges = [each._charge for each in (paid, nothing)]
         ledger.settle(charges[1])
-        for charge in ("unknown", charges[1]):
-            with pytest.raises(LedgerError, match="it is about charge"):
-                ledger.ask(Pay(account="shop#1", charge=charge, before=charges[0]))
-        with pytest.raises(LedgerError, match="no charge paid"):
-            ledger.ask(Pay(account="shop#2", charge=charges[0], before=None))
+        for account, charge, before, why in (
+            ("shop#1", "unknown", charges[0], "no reservation unknown"),
+            ("shop#1", charges[1], charges[0], "settled already"),
+            ("shop#2", charges[0], None, "did not pay for the people"),
+        ):
+            with pytest.raises(LedgerError, match=why):
+                ledger.pay(account, charge, before=before)
 
 
 def test_every_damaged_byte_is_noticed(place):
@@ -219,15 +219,11 @@ def test_a_write_that_fails_gives_no_mask(place, monkeypatch):
     blocked.rmdir()
     assert place.step(0.5, 0.5, 0.5) == [True] * 3
 
-    ask = Ledger.ask
-
-    def lost(self, command):
-        if isinstance(command, Pay):
-            raise LedgerUnavailable("no answer", ledger="here")
-        return ask(self, command)
+    def lost(*_, **__):
+        raise LedgerUnavailable("no answer", ledger="here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "ask", lost)
+        patch.setattr(Ledger, "pay", lost)
         with pytest.raises(LedgerUnavailable, match="no answer"):
             place.step(0.3, 0.3, 0.3)
     assert place.step(0.3, 0.1, 0.1) == [False, True, True]
@@ -235,22 +231,21 @@ def test_a_write_that_fails_gives_no_mask(place, monkeypatch):
 
 def test_a_row_whose_commit_was_lost_is_sent_again(place, monkeypatch):
     """The second time it is there already, and the mask is given out."""
-    decide = Ledger._transacted
+    transact = Ledger._transact_once
 
-    def once(self, command):
-        decision = decide(self, command)
-        if not command.again and isinstance(command, Pay):
+    def once(self, *how, again):
+        decision, rows = transact(self, *how, again=again)
+        if not again and decision.entries[0][0].kind == "pay":
             raise LedgerUnavailable("lost", ledger="here")
-        return decision
+        return decision, rows
 
-    with place.ledger() as ledger, monkeypatch.context() as patch:
+    monkeypatch.setattr(Ledger, "_transact_once", once)
+    with place.ledger() as ledger:
         for _ in range(2):
             used = store_of(ledger, place.folder)
-            patch.setattr(Ledger, "_transacted", once)
             used.reserve(THREE, lambda _: np.full(3, float(BOUND) * QUARTER))
-            patch.setattr(Ledger, "_transacted", decide)
-        kinds = [line.kind for line in ledger.watch.witness.all_lines()]
-        assert kinds.count("pay") == 2
+        assert [entry.kind for entry in entries(place.file)].count("pay") == 2
+        assert ledger.watch.witness.read_all().people["shop#1"][1] == used._charge
     assert place.step(0.6, 0.5, 0.0) == [False, True, True]
 
 
@@ -279,7 +274,7 @@ def test_a_store_that_was_restored_with_its_ledger_is_refused(place, tmp_path):
     newest = place.people.read_bytes()
     shutil.copytree(backup, place.file.parent, dirs_exist_ok=True)
     with place.ledger() as ledger:
-        reconcile(ledger, {"shop": POLICY}, reason="restored")
+        reconcile(ledger, reason="restored")
         assert verify(ledger).fine
     with pytest.raises(LedgerCorrupt, match="old backup"):
         place.step(0.5, 0.5, 0.5)
@@ -296,6 +291,6 @@ def test_a_store_from_before_a_repair_is_refused(place, tmp_path):
     for _ in range(2):
         shutil.copytree(backup, place.file.parent, dirs_exist_ok=True)
         with place.ledger() as ledger:
-            assert not reconcile(ledger, {"shop": POLICY}, reason="restored").agrees
+            assert reconcile(ledger, reason="restored")
     with pytest.raises(LedgerCorrupt, match="old backup"):
         place.step(0.5, 0.5, 0.5)

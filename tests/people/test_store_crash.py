@@ -12,7 +12,6 @@ import pytest
 
 from dpflow.exceptions import LedgerMissing
 from dpflow.ledger import Ledger
-from dpflow.people.store import Pay
 from tests.people.places import QUARTER, THREE, Place, step, store_of
 from tests.sizes import spread
 
@@ -183,15 +182,15 @@ def test_the_mask_comes_after_everything_is_synced(tmp_path, monkeypatch):
         order.append(Path(target))
         return real["replace"](source, target)
 
-    def ask(ledger, command):
+    def pay(ledger, *paid, before):
         assert (dirty, renamed) == (set(), set())
-        order.append(type(command))
-        return answered(ledger, command)
+        order.append("pay")
+        return pay_first(ledger, *paid, before=before)
 
     with place.ledger() as ledger:
-        store, answered = store_of(ledger, place.folder), Ledger.ask
+        store, pay_first = store_of(ledger, place.folder), Ledger.pay
         for name, call in {"write": write, "fsync": fsync, "replace": replace}.items():
             monkeypatch.setattr(os, name, call)
-        monkeypatch.setattr(Ledger, "ask", ask)
+        monkeypatch.setattr(Ledger, "pay", pay)
         store.reserve(THREE, lambda _: np.zeros(3))
-        assert order == [place.people, Pay]
+        assert order == [place.people, "pay"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+from tests.ledger.decision.test_reserved import ONE, REPORT, fits
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused
@@ -13,7 +14,6 @@ from dpflow.ledger import open_ledger
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.gates import Gate as LedgerGate
 from dpflow.ledger.requests import Granted, Replayed
-from tests.ledger.decision.test_reserved import ONE, REPORT, fits
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     Place,

@@ -114,8 +114,7 @@ def info() -> Answer:
 
     Example: `dpflow ledger info`
     """
-    from dpflow.ledger import LOCK_NAME, views
-    from dpflow.ledger.tables.transaction import VERSION
+    from dpflow.ledger import LOCK_NAME, VERSION, views
 
     with project_ledger() as (result, ledger), views.open_reading(ledger) as reading:
         alive = [each.alive for each in reading.open_charges]

@@ -93,9 +93,9 @@ def upgrade(*, backup: Path | None = None) -> Answer:
     Example: `dpflow ledger upgrade`
     """
     from dpflow.config import settings
+    from dpflow.ledger import VERSION
     from dpflow.ledger.audit.upgrades import upgrade as migrate
     from dpflow.ledger.opening import place_of
-    from dpflow.ledger.tables.transaction import VERSION
 
     setup = settings()
     url = setup.ledger_url

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dpflow.ledger import Loss
     from dpflow.ledger.audit.reconcile import Repaired
-    from dpflow.ledger.decisions.repairs import Loss
 
 #: Most lines of a list that are printed.
 SHOWN = 10

@@ -17,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from dpflow.config import Settings
-    from dpflow.ledger.decisions.charges_by_hand import Posted
+    from dpflow.ledger import Posted
     from dpflow.ledger.views.accounts import OpenReservation
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dpflow.exceptions import DpflowError
-    from dpflow.ledger.decisions.policy_changes import Proposal
+    from dpflow.ledger import Proposal
     from dpflow.policy import Policy, PolicySet
     from dpflow.policy.changes import Change
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.account_ids import split
+from dpflow.ledger.audit.terms import with_gates
 from dpflow.ledger.decisions.gates import is_admitted
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
@@ -185,6 +186,8 @@ class Journal:
         if entry.kind == "open":
             self.opened[number] = term
             self.opening[number] = body
+        else:
+            self.opened[number] = with_gates(self.opened[number], facts["gates"])
         return row._replace(term=number, revision=revision)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dpflow.ledger.account_ids import Term, split
 from dpflow.ledger.canonical import canonical, digest
-from dpflow.ledger.decisions.lifetimes import lifetime_error, term_views
+from dpflow.ledger.decisions.lifetimes import is_charged, lifetime_error, term_views
+from dpflow.ledger.decisions.pinned_rules import gate_in
 from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.tables.loaded import Rows
 
@@ -37,3 +39,25 @@ def check_terms(
             error = lifetime_error(name, before, new, raises=raises)
             if error is not None:
                 add(error.message)
+
+
+def with_gates(term: Term, revised: Mapping[str, Any]) -> Term:
+    """Return a term with the gates of a revision that it was opened without.
+
+    `others` rises where a share is reserved no longer; it never falls below what was
+    used.
+    """
+    gates = dict(term.facts["gates"])
+    for place, gate in revised.items():
+        kind, _, name = place.partition("/")
+        if kind == "others" or gate_in(gates, kind, name) is None:
+            gates[place] = gate
+    return term._replace(facts={**term.facts, "gates": gates})
+
+
+def find_terms(rows: Rows, account: str) -> list[Term]:
+    """Return the term of an account, or the charged terms that share its windows."""
+    dataset, number, *_ = split(account)
+    if number:
+        return [*filter(None, [rows.term(dataset, number)])]
+    return [term for term in rows.terms(dataset) if is_charged(rows, term)]

@@ -21,7 +21,7 @@ from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.journals import Journal, Verification, pages, read_journal
-from dpflow.ledger.audit.terms import check_terms
+from dpflow.ledger.audit.terms import check_terms, find_terms
 from dpflow.ledger.canonical import canonical, digest
 from dpflow.ledger.decisions.gates import is_admitted
 from dpflow.ledger.decisions.windows import window_total
@@ -309,14 +309,14 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         halted = split(account.id)[2] == "odometer" and account.id in journal.by_hand
         if account.overdrawn or halted:
             continue
-        term = rows.term(name, split(account.id)[1])
-        if term is None and account.id in journal.by_hand:
+        terms = find_terms(rows, account.id)
+        if not terms and account.id in journal.by_hand:
             # A repair writes the accounts of a lost term without a gate.
             continue
         total = windows(state, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts
-        if not is_admitted(term, account.id, amounts) and (
+        if not any(is_admitted(term, account.id, amounts) for term in terms) and (
             total is None or not has_overdrawn_part(rows, account)
         ):
             result.add(f"account {account.id!r} is above its gate", name)

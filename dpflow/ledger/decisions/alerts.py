@@ -44,11 +44,12 @@ def raise_alerts(
         if not limits or gate is None or not any(account.settled):
             continue
         used, highest = find_settled(rows, after, gate, account)
-        crossed = ""
+        before, crossed = find_settled_next_to(rows, gate), ""
         for text in limits:
-            if read_threshold(text) <= highest:
+            threshold = read_threshold(text)
+            if threshold <= highest or gate.uses(before, threshold):
                 continue
-            if not gate.uses(used, read_threshold(text)):
+            if not gate.uses(used, threshold):
                 break
             crossed = text
         if not crossed:
@@ -90,6 +91,26 @@ def find_settled(
         own = own + window._replace(used=tuple(used)).rest(own, {})
     highest = max((read_threshold(text) for text in alerted if text), default=_NOTHING)
     return own, highest
+
+
+def find_settled_next_to(rows: Rows, gate: Gate) -> Tally:
+    """Return what the fuller of the windows next to a part has settled.
+
+    A window that moves on to the next part is no other usage. Zero without windows.
+    """
+    zero, window = gate.rule.zero(), gate.window
+    if window is None:
+        return zero
+    settled = {
+        place: Tally(near.settled)
+        for place, name in accounts_near(gate.id, window.length + 1)
+        if (near := rows.account(name)) is not None
+    }
+    sums = (
+        sum((settled.get(n, zero) for n in range(first, first + window.length)), zero)
+        for first in (window.place - window.length, window.place + 1)
+    )
+    return max(sums, key=lambda tally: gate.used_share(tally) or 0.0)
 
 
 @cache

@@ -66,14 +66,15 @@ def name_datasets(charge: Charge) -> list[str]:
 
 
 def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]:
-    """Return accounts with all that share a window with one of them."""
+    """Return accounts with all in a window that contains one of them or is next."""
     lengths = {term.book: window_length(term.facts["pinned"]) for term in terms}
     names: dict[str, None] = {}
     for name in accounts:
         names[name] = None
         dataset, _, _, _, part = split(name)
         if part and (length := lengths.get(dataset, 0)):
-            names.update((near, None) for _, near in accounts_near(name, length))
+            near = accounts_near(name, length + 1)
+            names.update((other, None) for _, other in near)
     return [*names]
 
 

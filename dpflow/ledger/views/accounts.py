@@ -17,14 +17,11 @@ from typing import Any
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.ledger.account_ids import Amounts, split, term_of
+from dpflow.ledger.account_ids import Amounts, term_of
 from dpflow.ledger.decisions.gates import Gate, announced_gates
-from dpflow.ledger.decisions.lifetimes import TermView, term_views
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
-from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account, Term
 from dpflow.ledger.views.reading import (
-    ENDLESS,
     Reading,
     Source,
     describe_charge,
@@ -334,84 +331,6 @@ def alerts(source: Source, dataset: str) -> list[AlertView]:
         for account, threshold in sorted(json.loads(body).get("alerts", {}).items())
         if account in raised
     ]
-
-
-# Terms
-
-
-def terms(source: Source, dataset: str) -> list[TermView]:
-    """Return the terms of a dataset, oldest first."""
-    with open_reading(source) as reading:
-        reading.load(dataset)
-        return list(term_views(reading.state, dataset))
-
-
-def newest_term(source: Source, dataset: str) -> Term | None:
-    """Return the term that governs a dataset; None if nothing was applied yet."""
-    with open_reading(source) as reading:
-        return reading.newest(dataset)
-
-
-def promise(
-    source: Source, dataset: str, number: int = ENDLESS
-) -> tuple[tuple[int, str], list[Term], Sequence[TermView], str]:
-    """Return the promise of a dataset at an entry of its journal, or at the newest.
-
-    Returns:
-        Number and hash of the entry; the terms, oldest first, with their facts and as
-        people read them; the day of the first release in UTC.
-
-    Raises:
-        ConfigurationError: If the dataset had no release at that entry.
-    """
-    with open_reading(source) as reading:
-        number = min(number, reading.rows.book(dataset).number)
-        past: Any = find_past(reading, dataset, number)
-        completed = '%"outcome":"completed"%'
-        released = reading.ask(
-            "read_first_release", dataset=dataset, number=number, pattern=completed
-        )
-        for (at,) in released:
-            views = term_views(past, dataset)
-            digest = reading.transaction.hash_of(dataset, number)
-            return (number, digest), past.terms(dataset), views, at[:10]
-    msg = (
-        f"the ledger has no release from dataset {dataset!r} up to entry {number}. So "
-        f"there is no promise to show. `dpflow history {dataset}` lists its steps."
-    )
-    raise ConfigurationError(msg)
-
-
-def find_past(reading: Reading, dataset: str, number: int) -> Rows:
-    """Return the terms of a dataset after an entry, and which accounts they had.
-
-    Of an account only matters that it is there, and whether it is overdrawn.
-    """
-    past, row = Rows(), reading.rows.book(dataset)._replace(term=0, frozen=None)
-    charged, overdrawn = set[str](), set[str]()
-    for entry in reading.decisions(dataset):
-        body = json.loads(entry.body)
-        if entry.number > number:
-            break
-        if "term" in body:
-            row = row._replace(term=body["term"]["number"])
-            term = Term(dataset, row.term, entry.number, body["term"])
-            past.known_terms[dataset, row.term] = term
-        row = row._replace(frozen=body.get("frozen", row.frozen))
-        overdrawn.update(body.get("overdrawn", ()))
-        charged |= {f"{dataset}#{split(n)[1]}" for n in read_postings(entry.postings)}
-    openings = [*reading.find_openings(dataset), number]
-    for place, opened in enumerate(openings[:-1], 1):
-        where = {"dataset": dataset, "after": opened, "before": number}
-        if place < row.term:
-            where["before"] = openings[place]
-        if reading.ask("read_first_charges", **where):
-            charged.add(f"{dataset}#{place}")
-    rows = [Account(name, (), ()) for name in charged - overdrawn]
-    rows += [Account(name, (), (), overdrawn=1) for name in overdrawn]
-    past.account_rows = {account.id: account for account in rows}
-    past.datasets[dataset] = row
-    return past
 
 
 # Gates

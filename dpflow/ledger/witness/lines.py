@@ -20,7 +20,7 @@ from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Account
+from dpflow.ledger.tables.rows import Account, Entry
 
 #: What each checksum covers besides its line and the ledger's id.
 FORMAT = "dpflow-witness 8"
@@ -246,17 +246,25 @@ def lines_of(
         if entry.kind not in kinds or is_opened_by_step(entry.kind, entry.body):
             continue
         accounts = uses_of(decision.accounts, entry.dataset)
-        people = {}
-        if entry.kind == "pay":
-            people[json.loads(entry.body)["people"]] = str(entry.charge)
         place = entry.dataset, dataset.epoch, entry.number, entry.hash, entry.kind
-        about = entry.charge, key or None
-        lines[entry.dataset] = Line(*place, dataset.term, accounts, people, *about)
+        about = people_of(entry), entry.charge, key or None
+        lines[entry.dataset] = Line(*place, dataset.term, accounts, *about)
+    sent = {(entry.dataset, entry.number): entry for entry in rows.sent}
     for name, number, digest in decision.earlier:
         dataset, accounts = rows.book(name), uses_of(rows.account_rows, name)
-        place = name, dataset.epoch, number, digest, "reserve"
-        lines[name] = Line(*place, dataset.term, accounts)
+        entry_sent = sent.get((name, number))
+        kind = "reserve" if entry_sent is None else entry_sent.kind
+        people = {} if entry_sent is None else people_of(entry_sent)
+        place = name, dataset.epoch, number, digest, kind
+        lines[name] = Line(*place, dataset.term, accounts, people)
     return list(lines.values())
+
+
+def people_of(entry: Entry) -> dict[str, str]:
+    """Return the step of the store of people that an entry paid."""
+    if entry.kind != "pay":
+        return {}
+    return {json.loads(entry.body)["people"]: str(entry.charge)}
 
 
 def is_opened_by_step(kind: str, body: str) -> bool:

@@ -11,8 +11,7 @@ from dpflow.config import Settings
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
-from dpflow.ledger import Ledger, views
-from dpflow.ledger.account_ids import split
+from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.views.accounts import AlertView, OpenReservation
 from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
 from dpflow.policy import PolicySet
@@ -108,7 +107,8 @@ def _collect(
     held = [
         each
         for each in views.open_reservations(ledger)
-        if dataset in (None, *(split(name)[0] for name in each.body["accounts"]))
+        if dataset
+        in (None, *(split_account(name)[0] for name in each.body["accounts"]))
     ]
     return replace(
         empty,

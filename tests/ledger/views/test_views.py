@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from dpflow.ledger.decision.office import Amend
-from dpflow.ledger.entry import Entry
-from dpflow.ledger.office import withdraw_release
-from dpflow.ledger.state import State
-from dpflow.ledger.storage.tables import Reading
 
-from dpflow import Gaussian, PureDP
+from dpflow import EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
@@ -20,17 +15,33 @@ from dpflow.exceptions import (
     ReleaseError,
 )
 from dpflow.ledger import Ledger, open_ledger, views
-from dpflow.ledger.account_ids import Release
-from dpflow.ledger.views.accounts import AccountView, Standing, standings
-from dpflow.ledger.views.releases import count_releases, release_value, releases
-from dpflow.ledger.views.spending import spending
-from dpflow.policy import PolicySet
+from dpflow.ledger.tables.statements import read_statements
+from dpflow.ledger.views.accounts import (
+    AccountView,
+    WindowView,
+    standing_gates,
+    standings,
+)
+from dpflow.ledger.views.entries import account_title
+from dpflow.ledger.views.releases import (
+    count_releases,
+    release_value,
+    release_values,
+    releases,
+)
+from dpflow.ledger.views.runs import dataset_runs, run_charges
+from dpflow.ledger.views.spending import find_newest_entries, spending
+from dpflow.ledger.views.terms import promise
+from dpflow.ledger.views.withdrawals import withdraw_release
+from dpflow.policy import PolicySet, parse_policy
 from tests.ledger.processes import await_death, killed
 from tests.ledger.support import (
     BASIC,
     Place,
+    charged,
     granted,
     make_policy,
+    request,
     url,
 )
 
@@ -44,6 +55,13 @@ FLOWS = make_policy(
     other_flows="allow",
 )
 NOISY = Gaussian(sensitivity=1, sigma=20)
+DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
+WEEKLY = make_policy(unit="customer-week", partition="{by: week}", window="{length: 2}")
+MEMBER = make_policy("m", population="p")
+POPULATION = parse_policy(
+    "population: p\nunit: customer\nrelation: add-or-remove\n"
+    "budget: {epsilon: 1.2}\nfilter: basic\n"
+)
 
 
 def only(ledger: Ledger) -> AccountView:
@@ -137,60 +155,6 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
     ]
 
 
-def test_a_refusal_is_found_by_every_run_around_it(ledger: Ledger) -> None:
-    """As the same error; an exhausted budget, which ends the flow, comes first."""
-    runs = ("inner", "outer")
-    granted(ledger, "0.6", flow="f", flow_run="outer")
-    with pytest.raises(BudgetRefused) as caught:
-        granted(
-            ledger, "5", flow="f", flow_run="outer", enclosing_runs=runs, step="typo"
-        )
-    for run in runs:
-        refusal = views.refusal_of_run(ledger, run)
-        assert refusal is not None
-        assert type(refusal) is BudgetRefused
-        assert refusal.message == caught.value.message
-        assert {**caught.value.details, "flow_run": run} == refusal.details
-    assert views.refusal_of_run(ledger, "another") is None
-    with pytest.raises(BudgetExhausted):
-        granted(ledger, "0.6", flow="f", flow_run="outer")
-    refusal = views.refusal_of_run(ledger, "outer")
-    assert type(refusal) is BudgetExhausted
-    assert refusal.step == "count"
-
-
-def test_what_is_read_often_reads_no_whole_journal(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What `status` shows of a dataset does not grow with its charges."""
-    for cost in ("0.1", "0.1", "0.1", "0.1", "0.1", "0.001"):
-        ledger.settle(granted(ledger, cost))
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.9", flow_run="r")
-    read, numbers = Reading._entry, set[int]()
-
-    def noted(reading: Reading, columns: tuple[Any, ...], *how: Any) -> Entry:
-        numbers.add(columns[0])
-        return read(reading, columns, *how)
-
-    def number_read(*, history: bool = False) -> int:
-        numbers.clear()
-        assert Decimal(amounts(only(ledger))["spent"]) >= Decimal("0.5")
-        assert len(views.terms(ledger, "a")) == len(views.refusals(ledger)) == 1
-        assert views.refusal_of_run(ledger, "r") is not None
-        assert [each.threshold for each in views.alerts(ledger, "a")] == ["0.5"]
-        assert views.open_reservations(ledger) == []
-        assert not history or views.history(ledger)
-        return len(numbers)
-
-    monkeypatch.setattr(Reading, "_entry", noted)
-    before, whole = number_read(), number_read(history=True)
-    for _ in range(5):
-        ledger.settle(granted(ledger, "0.001"))
-    assert number_read() == before
-    assert number_read(history=True) == whole + 10  # the control
-
-
 def test_the_number_of_releases_is_that_of_their_list(ledger: Ledger) -> None:
     """Those that are claimed, stored or withdrawn, but no key that was let go."""
     b = make_policy("b")
@@ -211,33 +175,6 @@ def test_the_number_of_releases_is_that_of_their_list(ledger: Ledger) -> None:
         assert count_releases(ledger, dataset) == len(keys)
         # Few are read of the newest.
         assert [each.key for each in releases(ledger, dataset, 1)] == keys[:1]
-
-
-def test_a_clock_that_jumps_hides_no_entry(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest of a dataset come first, whatever their labels say."""
-    label = ledger.label()
-
-    def at(text: str) -> None:
-        facts = {**label, "at": text}
-        monkeypatch.setattr(Ledger, "label", lambda _: facts)
-
-    made = []
-    for time in ("2999-01-01", "1970-01-01", "2026-01-01"):
-        at(time)
-        made.append(granted(ledger))
-    entries = views.history(ledger, "a")
-    assert [entry.reservation for entry in entries] == [*made[::-1], None]
-    labels = [entry.at for entry in entries]
-    # The control: the labels are in another order.
-    assert sorted(labels, reverse=True) != labels
-    for time, cost in (("2026-01-01", "5"), ("1900-01-01", "6")):
-        at(time)
-        with pytest.raises(BudgetRefused):
-            granted(ledger, cost)
-    epsilons = [each.body["asked"]["epsilon"] for each in views.refusals(ledger)]
-    assert epsilons == ["6", "5"]
 
 
 def unusual(ledger: Ledger) -> dict[str, int]:
@@ -284,86 +221,253 @@ def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
     assert views.halts(ledger, "a") == {}
 
 
-def test_one_release_is_found_without_the_charges_of_others(
+def test_the_newest_window_stands_for_all(ledger: Ledger) -> None:
+    """One row adds up: budget is spent, reserved and left of the newest window."""
+    for week in range(1, 5):
+        charged(
+            ledger,
+            "0.499",
+            policies=[WEEKLY],
+            partitions=(f"2026-W0{week}",),
+            step=f"{week}",
+        )
+    (view,) = [v for v in views.accounts(ledger) if v.kind == "partition"]
+    assert isinstance(view, WindowView)
+    assert (view.name, view.full_windows) == ("2026-W04", 3)
+    assert view.spent["epsilon"] == "0.998"
+    assert view.left is not None
+    assert view.left["epsilon"] == "0.002"
+    assert account_title(view) == "2 parts up to 2026-W04 (3 windows full)"
+    standing = standings(ledger, PolicySet({}), "a", "2026-W02")[0]
+    assert [v.name for v in standing.accounts if v.id] == ["2026-W02"]
+    # A part that more was charged to than fits has a row of its own.
+    odd = charged(ledger, "0.001", policies=[WEEKLY], partitions=("2026-W01",))
+    ledger.amend(odd, PureDP(epsilon=5), reason="it cost more")
+    names = {v.name: v.state for v in views.accounts(ledger) if v.kind == "partition"}
+    assert names == {"2026-W01": "overdrawn", "2026-W04": "open"}
+
+
+def test_a_part_has_the_account_that_it_has_among_all(ledger: Ledger) -> None:
+    """With accounts of no part, and overdrawn ones; an uncharged part has none."""
+    name = ""
+    for region in ("east", "west"):
+        name = charged(
+            ledger, policies=[DIVIDED], partitions=(region,), flow="daily", step=region
+        )
+
+    def states(part: str) -> dict[str, str]:
+        (standing,) = standings(ledger, PolicySet({}), "a", part)
+        return {view.id: view.state for view in standing.accounts if view.id}
+
+    assert "a#1/partition/west" not in states("east")
+    with pytest.raises(ConfigurationError, match="Its whole budget remains"):
+        states("center")
+    assert not views.terms(ledger, "a")[-1].overdrawn
+    ledger.amend(name, PureDP(epsilon=5), reason="it cost more")
+    assert states("east")["a#1/partition/west"] == "overdrawn"
+    assert views.terms(ledger, "a")[-1].overdrawn
+
+
+def test_a_population_caps_its_members(ledger: Ledger) -> None:
+    """Its account and gates are read with a member; its releases are the member's."""
+    charged(ledger, policies=[MEMBER], populations=(POPULATION,), key="k")
+    assert [v.id for v in views.accounts(ledger)] == ["m#1", "population/p#1"]
+    assert [*standing_gates(ledger, "m")] == ["m#1", "population/p#1"]
+    assert [r.dataset for r in releases(ledger)] == ["m"]
+    assert count_releases(ledger, "population/p") == 1
+    assert {line.account for line in views.history(ledger)} == {
+        "m#1",
+        "population/p#1",
+    }
+    kinds = [line.kind for line in views.history(ledger, "population/p")]
+    assert kinds == ["settle", "reserve", "open"]
+
+
+def test_what_people_decided_has_one_line_each(ledger: Ledger) -> None:
+    """A freeze, a charge by hand and a new term, with reasons and sums."""
+    name = charged(ledger, "0.1", policies=[MEMBER], populations=(POPULATION,))
+    ledger.amend(name, PureDP(epsilon="0.3"), reason="clipped too late")
+    charged(ledger, "0.1", policies=[MEMBER], populations=(POPULATION,))
+    ledger.freeze("m", reason="audit")
+    ledger.freeze("m", reason="done", unfreeze=True)
+    lines = views.history(ledger, decisions=True)
+    found = [(line.kind, line.account, line.body.get("reason")) for line in lines]
+    assert found[:3] == [
+        ("unfreeze", "m#1", "done"),
+        ("freeze", "m#1", "audit"),
+        ("adjust", "m#1", "clipped too late"),
+    ]
+    assert {line.kind for line in lines[3:]} == {"open"}
+    assert lines[2].settled_after["epsilon"] == "0.3"
+    assert lines[2].amount["epsilon"] == "0.2"
+
+
+def test_accounts_that_were_charged_last_are_known(ledger: Ledger) -> None:
+    """By the numbers of their newest entries, of one dataset."""
+    for region in ("east", "west", "east"):
+        charged(ledger, "0.1", policies=[DIVIDED], partitions=(region,), flow="daily")
+    newest = find_newest_entries(ledger, "a")
+    assert newest["a#1/partition/east"] > newest["a#1/partition/west"]
+
+
+def test_a_refusal_is_found_by_every_run_around_it(ledger: Ledger) -> None:
+    """As the same error; an exhausted budget, which ends the flow, comes first."""
+    runs = ("in%ner", "outer")
+    granted(ledger, "0.6", flow="f", flow_run="outer")
+    asked = request(
+        ledger, "5", flow="f", flow_run="outer", enclosing_runs=runs, step="typo"
+    )
+    with pytest.raises(BudgetRefused) as caught:
+        ledger.reserve(asked)
+    for run in runs:
+        refusal = views.refusal_of_run(ledger, run)
+        assert refusal is not None
+        assert {**caught.value.details, "flow_run": run} == refusal.details
+    assert views.refusal_of_run(ledger, "another") is None
+    assert views.halts(ledger, "a") == {}
+    with pytest.raises(BudgetExhausted):
+        granted(ledger, "0.6", flow="f", flow_run="outer")
+    assert isinstance(views.refusal_of_run(ledger, "outer"), BudgetExhausted)
+    assert views.refusal_of_run(ledger, "outer", after=2) is None
+    assert views.halts(ledger, "a")["f"].account == "a#1"
+    granted(ledger, "0.1", flow="f")
+    assert views.halts(ledger, "a") == {}
+
+
+def test_a_clock_that_jumps_hides_no_entry(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its id, or with those of its dataset alone."""
-    both = [BASIC, make_policy("b")]
-    for key, policies in (("one", both[:1]), ("two", both[:1]), ('th"ree', both)):
-        name = granted(ledger, policies=policies, key=key)
-        ledger.settle(name, value='"x"')
-    queries: list[str] = []
-    read = views.releases._kept
+    """The newest of a dataset come first, whatever their labels say."""
+    author, made = ledger.author(), []
 
-    def noted(state: State, row: Release, sizes: Any) -> Any:
-        queries.append(row.charge)
-        return read(state, row, sizes)
+    def at(text: str) -> None:
+        monkeypatch.setattr(ledger, "author", lambda: replace(author, at=text))
 
-    monkeypatch.setattr(views.releases, "_kept", noted)
-    keys = [each.key for each in views.releases.releases(ledger, "b")]
-    assert (keys, len(set(queries))) == (['th"ree'], 1)
-    for key in ("one", 'th"ree'):
-        kept, value = release_value(ledger, key)
-        assert (kept.key, value) == (key, '"x"')
-        queries.clear()
-        assert release_value(ledger, kept.id)[0] == kept
-        assert queries == [kept.row.charge]
-    assert {each.key for each in views.releases.releases(ledger, "a")} == {
-        "one",
-        "two",
-        'th"ree',
-    }
-    withdraw_release(ledger, "two", reason="x")
-    with pytest.raises(ReleaseError, match="withdrawn"):
-        release_value(ledger, "two")
+    for time in ("2999-01-01", "1970-01-01", "2026-01-01"):
+        at(time)
+        made.append(granted(ledger))
+    for dataset in (None, "a"):
+        lines = views.history(ledger, dataset)
+        assert [line.reservation for line in lines] == [*made[::-1], None]
+    for time, cost in (("2026-01-01", "5"), ("1900-01-01", "6")):
+        at(time)
+        with pytest.raises(BudgetRefused):
+            granted(ledger, cost)
+    found = [each.body["asked"]["epsilon"] for each in views.refusals(ledger)]
+    assert found == ["6", "5"]
 
 
-DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
-REGIONS = ("east", "north", "south", "west")
-
-
-@pytest.fixture
-def divided(ledger: Ledger) -> Ledger:
-    """Return a ledger that charged each region, the first ones most."""
-    for number, region in enumerate(REGIONS):
-        cost = f"0.{len(REGIONS) - number}"
-        name = granted(
-            ledger, cost, policies=[DIVIDED], partitions=(region,), flow="daily"
+def test_withdrawn_and_claimed_releases_are_told_apart(ledger: Ledger) -> None:
+    """A value is read by key or id; a withdrawn one never, its row stays."""
+    for key in ("one", "two"):
+        ledger.settle(
+            granted(ledger, "0.01", key=key), value='"x"', body={"who": "ann"}
         )
-        ledger.settle(name)
-    return ledger
+    granted(ledger, "0.01", key="three")
+    one, value = release_value(ledger, "one")
+    assert (one.key, value) == ("one", '"x"')
+    assert release_value(ledger, one.id[:8])[0] == one
+    ledger.withdraw(one.row.key, digest=one.digest, reason="wrong")
+    states = {each.key: each.state for each in releases(ledger)}
+    assert states == {"one": "withdrawn", "two": "settled", "three": "claimed"}
+    with pytest.raises(ReleaseError, match="withdrawn"):
+        release_value(ledger, "one")
+    assert len(releases(ledger, most=2)) == 2
 
 
-def of_part(ledger: Ledger, part: str | None = None) -> Standing:
-    """Return the standing of a part, or of the whole dataset."""
-    (standing,) = standings(ledger, PolicySet({}), "a", part)
-    return standing
+def test_the_promise_of_an_entry_is_that_of_then(ledger: Ledger) -> None:
+    """Terms and tightenings that came later are not in it."""
+    first = make_policy(lifetime="{epsilon: 3}")
+    with pytest.raises(ConfigurationError, match="no release"):
+        promise(ledger, "a")
+    charged(ledger, policies=[first])
+    (number, digest), terms, shown, day = promise(ledger, "a")
+    assert (number, len(terms), shown[-1].budget["epsilon"]) == (3, 1, "1")
+    tight = make_policy(lifetime="{epsilon: 3}", budget="{epsilon: 0.5}")
+    ledger.apply(tight, reason="less")
+    ledger.apply(first, reason="more", new_term=True)
+    assert promise(ledger, "a", 3) == ((3, digest), terms, shown, day)
+    now = promise(ledger, "a")[2]
+    assert [(v.budget["epsilon"], v.charged) for v in now] == [
+        ("0.5", True),
+        ("1", False),
+    ]
 
 
-def test_a_part_has_the_account_that_it_has_among_all(divided: Ledger) -> None:
-    """With the accounts of no part; a part without charges has no account."""
-    whole = of_part(divided)
-    assert whole.parts == len(REGIONS)
-    for region in REGIONS:
-        wanted = [v for v in whole.accounts if v.gate.partition in ("", region)]
-        assert list(of_part(divided, region).accounts) == wanted
-    with pytest.raises(ConfigurationError, match="Its whole budget remains"):
-        of_part(divided, "center")
+def test_a_run_that_met_a_refusal_is_not_complete(ledger: Ledger) -> None:
+    """Its worst case on the way, and what it left behind, are apart."""
+    cost = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4))
+    name = granted(ledger, cost, flow="f", flow_run="r1", key="2026-W01")
+    ledger.settle(name, value="1", reported=2)
+    charged(ledger, "0.1", flow="f", flow_run="r1")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "5", flow="f", flow_run="r2", enclosing_runs=("r2",))
+    charged(ledger, "0.1", flow="f", flow_run="r2")
+    runs = dataset_runs(ledger, "a")
+    assert runs is not None
+    found = [(run.run, run.complete, run.keys) for run in runs.of_flow("f")]
+    assert found == [("r1", True, ["2026-W01"]), ("r2", False, [])]
+    charge = run_charges(ledger, "a", runs.runs[0])["a#1"]
+    named = charge.gate.rule.named
+    assert named(charge.spent)["epsilon"] == "0.2"
+    assert [named(peak)["epsilon"] for peak in charge.peaks] == ["0.2"]
+    assert dataset_runs(ledger, "a", most=2).older
 
 
-def test_an_overdrawn_account_is_read_with_every_part(divided: Ledger) -> None:
-    """It breaks the guarantee of all parts, so that no part may hide it."""
-    assert not views.terms(divided, "a")[-1].overdrawn
-    name = granted(divided, policies=[DIVIDED], partitions=("east",), flow="daily")
-    divided.ask(Amend(charge=name, cost=PureDP(epsilon=5), reason="it cost more"))
-    states = {view.id: view.state for view in of_part(divided, "west").accounts}
-    assert states["a#1/partition/east"] == "overdrawn"
-    assert "a#1/partition/north" not in states
-    assert views.terms(divided, "a")[-1].overdrawn
+def test_an_answer_is_of_one_moment(ledger: Ledger, path: Place) -> None:
+    """A charge between two questions changes no answer of an open reading."""
+    other = open_ledger(url(path))
+    charged(ledger, "0.1", key="k")
+    with views.open_reading(ledger) as reading:
+        before = views.accounts(reading)
+        charged(other, "0.3")
+        assert len(views.history(reading)) == 3
+        assert views.accounts(reading) == before
+        gates = standing_gates(reading, "a")
+        assert gates["a#1"].rule.named(gates["a#1"].used)["epsilon"] == "0.1"
+        # The secret is read in the same snapshot.
+        assert release_values(reading, releases(reading)) == {}
+    assert views.accounts(ledger) != before
 
 
-def test_history_shows_what_parts_were_charged(divided: Ledger) -> None:
-    """A divided dataset without a lifetime is charged nothing as a whole."""
-    charged = {"a#1/partition/west": "0.1", "a#1/partition/south": "0.2"}
-    settled = views.history(divided, "a", limit=3)[::2]
-    assert {each.account: each.amount["epsilon"] for each in settled} == charged
+def test_a_status_asks_a_few_questions(ledger: Ledger) -> None:
+    """Their number is that of one snapshot, however much was charged."""
+    fields = {"policies": [MEMBER], "populations": (POPULATION,)}
+
+    def count() -> int:
+        with views.open_reading(ledger) as reading:
+            asked, run = list[Any](), reading.transaction.run
+
+            def note(questions: Any) -> list[list[Any]]:
+                asked.extend(questions)
+                return run(questions)
+
+            reading.transaction.run = note  # type: ignore[method-assign]
+            for standing in standings(reading, PolicySet({})):
+                name = standing.dataset
+                runs = dataset_runs(reading, name)
+                for each in runs.runs[-5:]:
+                    run_charges(reading, name, each)
+                views.halts(reading, name)
+                views.terms(reading, name)
+                views.accounts(reading, name)
+            views.refusals(reading)
+        return len(asked)
+
+    charged(ledger, "0.01", flow="f", flow_run="r", **fields)
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "9", flow="f", flow_run="r", enclosing_runs=("r",), **fields)
+    before = count()
+    for number in range(5):
+        charged(ledger, "0.01", flow="f", flow_run=f"r{number}", **fields)
+    assert count() == before <= 12
+
+
+def test_no_two_files_name_a_statement_alike() -> None:
+    """The later one would take the place of the earlier one."""
+    names = [
+        name
+        for file in ("schema", "statements", "audit", "views")
+        for name in read_statements(file)
+    ]
+    assert len(names) == len({*names})

@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from dpflow.ledger.decision import fitting, gates
 
 from dpflow import EarlyStopping, Gaussian, PureDP
 from dpflow.accounting import FILTERS, Filter, make_filter
@@ -19,9 +18,10 @@ from dpflow.accounting.rules.basic import BasicFilter
 from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
 from dpflow.accounting.rules.zcdp import ZcdpFilter
 from dpflow.exceptions import BudgetRefused
-from dpflow.ledger import model
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decisions.gates import gates_text, rule_of
+from dpflow.ledger.decisions import gates, pinned_rules, suggestions
+from dpflow.ledger.decisions.gates import gates_text
+from dpflow.ledger.decisions.pinned_rules import rule_of
 from dpflow.ledger.ledger import Ledger
 from tests.ledger.support import granted, ledger_on, make_policy, request
 
@@ -31,7 +31,7 @@ STEP = Gaussian(sensitivity=1, sigma=1)
 @pytest.fixture(autouse=True)
 def _nothing_solved() -> Iterator[None]:
     """Let each test solve its rules and numbers itself."""
-    remembered = (gates._solved_price, fitting.fitting_factor, rule_of)
+    remembered = (gates._solved_price, suggestions.fitting_factor, rule_of)
     for cache in (residue_charge.residue_charge, *remembered):
         cache.cache_clear()
     yield
@@ -121,7 +121,7 @@ def test_a_ledger_admits_no_more_after_an_upgrade(
     assert anew.admits(anew.price(STEP) + anew.price(STEP)) == (factor == "9")
     assert verify(ledger).bad == []
     with pytest.raises(BudgetRefused):
-        ledger_on(ledger.storage).reserve(request(ledger, STEP, policies=[policy]))
+        ledger_on(ledger.database).reserve(request(ledger, STEP, policies=[policy]))
 
 
 SMALL = PureDP(epsilon="0.01")
@@ -162,11 +162,11 @@ def solved(ledger: Ledger, theorem: str, monkeypatch: pytest.MonkeyPatch) -> lis
 
         return recorded
 
-    for name in ("read", "write"):
+    for name in ("snapshot", "transaction"):
         monkeypatch.setattr(
-            ledger.storage, name, watched(getattr(ledger.storage, name))
+            ledger.database, name, watched(getattr(ledger.database, name))
         )
-    for owner, name in [*SOLVERS[theorem], (model, "make_filter")]:
+    for owner, name in [*SOLVERS[theorem], (pinned_rules, "make_filter")]:
         monkeypatch.setattr(owner, name, recording(getattr(owner, name)))
     return flags
 
@@ -202,14 +202,14 @@ def test_what_changes_all_the_time_is_solved_inside_at_last(
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="residue")
     granted(ledger, SMALL, policies=(policy,))
     begun: list[None] = []
-    load = ledger.storage.write
+    load = ledger.database.transaction
 
     def forgetting() -> Any:
         begun.append(None)
         residue_charge.residue_charge.cache_clear()
         return load()
 
-    monkeypatch.setattr(ledger.storage, "write", forgetting)
+    monkeypatch.setattr(ledger.database, "transaction", forgetting)
     flags = solved(ledger, "residue", monkeypatch)
     granted(ledger, SMALL, policies=(policy,))
     assert len(begun) == 4

@@ -7,15 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from dpflow.ledger.decision.office import Amend
-from dpflow.ledger.office import apply_policy, propose
 
-from dpflow import Gaussian, PureDP
+from dpflow import Gaussian
 from dpflow.exceptions import PolicyNotApplied
 from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decisions.policy_changes import Apply
 from dpflow.ledger.decisions.terms import opened_as
 from dpflow.ledger.ledger import Ledger
 from dpflow.policy import Policy, parse_policy
@@ -24,10 +21,10 @@ from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.support import (
     Place,
     audit,
-    first_lost,
     granted,
     make_ledger,
     make_policy,
+    repair,
     terms_of,
 )
 
@@ -55,7 +52,7 @@ def open_terms(ledger: Ledger, file: Policy, count: int, **fields: Any) -> None:
     """Open terms and charge each; the charges stay open."""
     for number in range(count):
         if number:
-            apply_policy(ledger, file, **NEW)
+            ledger.apply(file, **NEW)
         charge(ledger, file, **fields)
 
 
@@ -64,7 +61,7 @@ def refuse_renewal(
 ) -> PolicyNotApplied:
     """Apply a policy to a new term, which its lifetime refuses."""
     with pytest.raises(PolicyNotApplied, match=match) as caught:
-        apply_policy(ledger, file, **NEW)
+        ledger.apply(file, **NEW)
     return caught.value
 
 
@@ -99,9 +96,9 @@ def test_a_lifetime_of_6_99_refuses_the_fifth_term(ledger: Ledger) -> None:
         total = refuse_renewal(ledger, wide, match).total
         assert total == {"epsilon": "6.991", "delta": "0.000005"}
     looser = policy("6.99", budget="{epsilon: 3.1, delta: 1e-6}")
-    assert "above its lifetime" in propose(ledger, looser).obstacle
+    assert "above its lifetime" in ledger.propose(looser).obstacle
     last = policy("6.99", budget="{epsilon: 2.999, delta: 1e-6}")
-    assert apply_policy(ledger, last, **NEW).term == 5
+    assert ledger.apply(last, **NEW).term == 5
     assert verify(ledger).fine
 
 
@@ -143,7 +140,7 @@ def test_a_term_of_another_kind_ends_the_promise(
     other = policy("15", **fields)
     match = "in the tally of term 1, and term 2 differs.*--raise-lifetime"
     refuse_renewal(ledger, other, match)
-    apply_policy(ledger, other, **NEW, raise_lifetime=True)
+    ledger.apply(other, **NEW, raise_lifetime=True)
     assert "stay within" not in words(ledger, other)
     granted(ledger, "0.1", policies=[other])
     text = words(ledger, other)
@@ -164,14 +161,14 @@ def test_an_order_must_be_declared_and_equal(ledger: Ledger) -> None:
     # Numbers and flows may change.
     flows = "{weekly: {epsilon: 2, delta: 5e-7}}"
     smaller = policy("15", **order, budget="{epsilon: 2, delta: 1e-6}", flows=flows)
-    assert apply_policy(ledger, smaller, **NEW).term == 2
+    assert ledger.apply(smaller, **NEW).term == 2
 
 
 def test_under_sums_of_budgets_any_filter_may_follow(ledger: Ledger) -> None:
     """A first term under `auto` fixes basic sums, also for later Gaussian terms."""
     charge(ledger, policy("6", filter="auto"))
     gaussian = policy("6")
-    assert apply_policy(ledger, gaussian, **NEW).term == 2
+    assert ledger.apply(gaussian, **NEW).term == 2
     charge(ledger, gaussian)
     assert "add up to (epsilon = 6, delta = 2e-06) of" in words(ledger, gaussian)
     refuse_renewal(ledger, gaussian)
@@ -184,23 +181,12 @@ def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(
     file = policy("4.288")
     charge(ledger, file)
     small = policy("4.288", budget="{epsilon: 2, delta: 1e-6}")
-    assert apply_policy(ledger, small).action == "tighten"
-    apply_policy(ledger, file, **NEW)
+    assert ledger.apply(small).action == "tighten"
+    ledger.apply(file, **NEW)
     charge(ledger, file)
     assert "add up to (epsilon = 4.288, delta = 2e-06)" in words(ledger, file)
     tiny = policy("4.288", budget="{epsilon: 1.5, delta: 1e-6}")
     refuse_renewal(ledger, tiny)
-
-
-def test_an_overdrawn_term_gives_no_number(ledger: Ledger) -> None:
-    """No threshold bounds what it lost."""
-    file = policy()
-    name = charge(ledger, file)
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon=5), reason="a sum, not a mean"))
-    text = words(ledger, file)
-    assert "no sum of budgets bounds" in text
-    assert "add up to" not in text
-    refuse_renewal(ledger, file, "in term 1 than its budget")
 
 
 def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(
@@ -210,16 +196,16 @@ def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(
     bare = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="gdp")
     charge(ledger, bare)
     named = policy()
-    apply_policy(ledger, named)
+    ledger.apply(named)
     assert "limits further terms and is no guarantee" in words(ledger, named)
     other = {"dataset": "b"}
     charge(ledger, policy("5", **other))
     lower = policy("4.5", **other)
-    apply_policy(ledger, lower)
+    ledger.apply(lower)
     text = words(ledger, lower)
     assert "stay within (epsilon = 5, delta = 5e-06); further ones fit up to (epsilon = 4.5" in text  # fmt: skip  # noqa: E501
     higher = policy("9", **other)
-    apply_policy(ledger, higher, **NEW, raise_lifetime=True)
+    ledger.apply(higher, **NEW, raise_lifetime=True)
     assert "(epsilon = 9, delta = 5e-06) limits further terms" in words(ledger, higher)
 
 
@@ -231,9 +217,9 @@ def test_settled_usage_in_place_of_thresholds_is_caught(
     open_terms(ledger, file, 2)
     refuse_renewal(ledger, file)
     none = {"epsilon": "0", "delta": "0"}, None
-    kind = "dpflow.ledger.records.Opened"
+    kind = "dpflow.ledger.decisions.lifetimes.Opened"
     monkeypatch.setattr(kind, lambda unit, relation, *_: Opened(unit, relation, *none))
-    assert apply_policy(ledger, file, **NEW).term == 3
+    assert ledger.apply(file, **NEW).term == 3
 
 
 def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger: Ledger) -> None:
@@ -244,7 +230,7 @@ def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger: Ledger) -
     shop = policy("15", population="people")
     for number in (1, 2):
         if number == 2:
-            apply_policy(ledger, people, **NEW)
+            ledger.apply(people, **NEW)
         granted(ledger, "0.1", policies=[shop], populations=(people,))
     assert "add up to (epsilon = 4.288, delta = 2e-06)" in words(ledger, people)
     refuse_renewal(ledger, people)
@@ -264,7 +250,7 @@ def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
 @contextmanager
 def any_lifetime(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Open terms without the condition of the lifetime."""
-    checked = "dpflow.ledger.decision.policy_changes.lifetime_error"
+    checked = "dpflow.ledger.decisions.policy_changes.lifetime_error"
     with monkeypatch.context() as patch:
         patch.setattr(checked, lambda *_, **__: None)
         yield patch
@@ -286,25 +272,22 @@ def test_a_term_past_its_lifetime_is_found(
     ledger = make_ledger(path)
     charge(ledger, policy())
     with any_lifetime(monkeypatch):
-        apply_policy(ledger, policy(**other), **NEW)
+        ledger.apply(policy(**other), **NEW)
+    charge(ledger, policy(**other))
     assert match in str(verify(ledger).bad)
 
 
-def test_a_raised_lifetime_says_so_and_verifies(path: Place) -> None:
-    """Negative control of the forged terms."""
-    ledger = make_ledger(path)
-    charge(ledger, policy())
-    apply_policy(ledger, policy("9", filter="zcdp"), **NEW, raise_lifetime=True)
-    assert verify(ledger).fine
-
-
-def test_a_charge_that_only_the_witness_saw_fixes_the_method(path: Place) -> None:
-    """The entry names it, so that `verify` counts it as well."""
+def test_a_charge_that_only_the_witness_saw_fixes_the_method(
+    path: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the repair that charges it again."""
     ledger = make_ledger(path)
     sums = policy("9", filter="auto")
-    apply_policy(ledger, sums)
+    ledger.apply(sums)
+    monkeypatch.setattr(ledger.watch, "forgotten", lambda *_: ["a#1"])
     for file in (policy("9"), sums):
-        ledger.ask(Apply(policy=file, forgotten=first_lost(ledger), **NEW))
+        ledger.apply(file, **NEW)
+        repair(ledger, {"a#1": (1, *[0] * 11)})
         granted(ledger, "0.1", policies=[file])
     assert len(terms_of(ledger)) == 3
     assert verify(ledger).fine

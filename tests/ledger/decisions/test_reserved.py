@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.office import apply_policy
 
 from dpflow import PureDP
-from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyError
+from dpflow.exceptions import BudgetRefused, PolicyChanged
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
@@ -38,7 +36,7 @@ def fits(ledger: Ledger, policy: Policy, cost: str, flow: str | None) -> bool:
 
 def apply(ledger: Ledger, policy: Policy) -> Proposal:
     """Apply a policy to a term that was charged."""
-    return apply_policy(ledger, policy, reason="a test")
+    return ledger.apply(policy, reason="a test")
 
 
 def test_without_reserved_the_others_take_the_share(ledger: Ledger) -> None:
@@ -46,34 +44,6 @@ def test_without_reserved_the_others_take_the_share(ledger: Ledger) -> None:
     plain = reserving(f"{{{REPORT}: {{epsilon: 52}}}}")
     assert fits(ledger, plain, "100", None)
     assert not fits(ledger, plain, "1", REPORT)
-
-
-@pytest.mark.parametrize(
-    ("theorem", "share"),
-    [
-        ("basic", "{epsilon: 2}"),
-        ("output-dp", "{epsilon: 2}"),
-        ("gdp", "{epsilon: 2, delta: 5e-7}"),
-        ("zcdp", "{epsilon: 2, delta: 5e-7}"),
-        ("{theorem: rdp, order: 16}", "{epsilon: 2, delta: 5e-7}"),
-    ],
-)
-def test_thresholds_of_share_and_others_add_up_exactly(
-    theorem: str, share: str
-) -> None:
-    """Under each filter that allows it, in whole units and per component."""
-    policy = make_policy(
-        budget="{epsilon: 4, delta: 1e-6}",
-        filter=theorem,
-        flows=f"{{f: {share[:-1]}, reserved: true}}}}",
-    )
-    whole, own = policy.dataset_filter(), policy.flow_filter("f")
-    assert own is not None
-    assert whole.limit is not None
-    assert own.limit is not None
-    rest = policy.pinned()["others"]["thresholds"]
-    both = [a + b for a, b in zip(rest, own.limit.amounts, strict=True)]
-    assert both == list(whole.limit.amounts)
 
 
 def test_a_charge_posts_to_the_share_or_to_others(ledger: Ledger, path: Place) -> None:
@@ -91,10 +61,10 @@ def test_prior_spending_and_corrections_post_to_the_same_accounts(
 ) -> None:
     """Of a reserved flow to its share, all else to `others`; both may overdraw."""
     pure = PureDP(epsilon=10)
-    ledger.ask(Prior(policy=TWO, cost=pure, reason="a test", flow="a"))
-    ledger.ask(Prior(policy=TWO, cost=pure, reason="a test"))
+    ledger.charge_prior(TWO, pure, reason="a test", flow="a")
+    ledger.charge_prior(TWO, pure, reason="a test")
     name = granted(ledger, "1", policies=[TWO], flow="c")
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon=15), reason="a test"))
+    ledger.amend(name, PureDP(epsilon=15), reason="a test")
     posted = [sum(sums(path, f"a#1{place}")) for place in ("", "/others", "/flow/a")]
     assert posted == [35, 25, 10]
     assert not fits(ledger, TWO, "1", "c")
@@ -161,31 +131,3 @@ def test_a_budget_below_what_others_used_is_not_applied_in_place(
         apply(ledger, reserving(flows, budget="{epsilon: 71}"))
     assert apply(ledger, reserving(flows, budget="{epsilon: 72}")).action == "tighten"
     assert verify(ledger).bad == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "share", "match"),
-    [
-        ({"filter": "auto"}, "", "filter: gdp"),
-        ({"filter": "residue"}, "", "filter: gdp"),
-        ({"filter": "whitehouse"}, "", "filter: gdp"),
-        ({"filter": "rogers"}, "", "filter: gdp"),
-        ({"filter": "{theorem: individual, measure: gdp}"}, "", "gdp"),
-        ({"filter": "rdp"}, "", "different constants"),
-        ({"filter": "{theorem: rdp, orders: [4, 16]}"}, "", "single threshold"),
-        ({"filter": "gdp", "partition": "{by: region}"}, "", "each partition"),
-        ({"filter": "gdp", "population": "all"}, "", "other datasets"),
-        ({"filter": "gdp"}, ", g: {epsilon: 2.9, delta: 9e-7, reserved: true}",
-         "exceed the budget's mu_squared"),
-        ({"filter": "basic"}, ", g: {epsilon: 1, delta: 8e-7, reserved: true}",
-         "exceed the budget's delta"),
-        ({"filter": "gdp"}, ", g: {reserved: true}", "needs an epsilon"),
-    ],
-)  # fmt: skip
-def test_where_no_single_threshold_bounds_a_share_nothing_is_reserved(
-    fields: dict[str, str], share: str, match: str
-) -> None:
-    """Each combination is refused when the file is read, with what to write."""
-    flows = f"{{f: {{epsilon: 2, delta: 5e-7, reserved: true}}{share}}}"
-    with pytest.raises(PolicyError, match=match):
-        make_policy(budget="{epsilon: 3, delta: 1e-6}", flows=flows, **fields)

@@ -9,31 +9,23 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from dpflow.ledger.decision.office import Prior
-from dpflow.ledger.office import apply_policy
 
-from dpflow import ApproxDP, Gaussian, PureDP, Refined
+from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting.rules.windows import most_in_window
 from dpflow.exceptions import (
     BudgetRefused,
-    PolicyError,
     PolicyNotApplied,
     UnsupportedCost,
 )
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.decisions.policy_changes import Apply
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.periods import part_at, place_of
-from dpflow.policy import Policy, parse_policy
+from dpflow.policy import Policy
 from tests.accounting.oracle import MP, gaussian_delta, real
-from tests.ledger.support import (
-    first_lost,
-    granted,
-    make_policy,
-)
+from tests.ledger.support import granted, make_policy
 
 WEEKS = [
     "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
@@ -139,7 +131,7 @@ def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
     charge(ledger, 0, policy=first, flow="report")
     with pytest.raises(BudgetRefused, match="share of flow"):
         charge(ledger, 1, policy=first, cost="0.1", flow="report")
-    apply_policy(ledger, more, reason="a larger share", new_term=True)
+    ledger.apply(more, reason="a larger share", new_term=True)
     with pytest.raises(BudgetRefused, match="basic filter of 2 parts"):
         charge(ledger, 1, policy=more, cost="0.6", flow="report")
     charge(ledger, 1, policy=more, flow="report")
@@ -153,73 +145,35 @@ def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
         make_policy(**BY_WEEK),
     ):
         with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
-            apply_policy(ledger, other, reason="else", new_term=True)
+            ledger.apply(other, reason="else", new_term=True)
     lower = by_week(budget="{epsilon: 0.5}")
-    apply_policy(ledger, lower, reason="less", new_term=True)
+    ledger.apply(lower, reason="less", new_term=True)
     with pytest.raises(BudgetRefused):
         charge(ledger, 2, policy=lower, cost="0.1")
     charge(ledger, 3, policy=lower)
-    closed = apply_policy(ledger, by_week(budget="{epsilon: 0.4}")).closed
+    closed = ledger.apply(by_week(budget="{epsilon: 0.4}")).closed
     assert closed == tuple(f"a#/partition/{WEEKS[n]}" for n in (0, 1, 3))
     assert verify(ledger).fine
 
 
-def test_windows_neither_begin_nor_change_after_a_charge(ledger: Ledger) -> None:
+def test_windows_neither_begin_nor_change_after_a_charge(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sums would lack what was charged, even where only the witness knows of it."""
-    begun, parts = {"reason": "r", "new_term": True}, make_policy("b", **BY_WEEK)
-    charge(ledger, 0, policy=parts)
-    apply_policy(ledger, PAIRS)
-    for other in (
-        Apply(policy=by_week(dataset="b"), **begun),
-        Apply(policy=GAUSSIAN, **begun, forgotten=first_lost(ledger)),
-    ):
+    charge(ledger, 0, policy=make_policy("b", **BY_WEEK))
+    ledger.apply(PAIRS)
+    monkeypatch.setattr(ledger.watch, "forgotten", lambda *_: ["a#1"])
+    for other in (by_week(dataset="b"), GAUSSIAN):
         with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
-            ledger.ask(other)
-
-
-def test_a_lifetime_caps_all_windows(ledger: Ledger) -> None:
-    """The dataset's own account charges a step as the group of its parts."""
-    policy = by_week(lifetime="{epsilon: 1.6}")
-    charge(ledger, 0, 1, policy=policy)
-    charge(ledger, 3, policy=policy)
-    with pytest.raises(BudgetRefused, match=r"of dataset 'a'\. It needs"):
-        charge(ledger, 6, policy=policy)
-    total = "Over all weeks together, one customer loses at most (epsilon = 1.6"
-    assert total in policy.guarantee_sentence()
-
-
-def test_a_settlement_frees_the_windows(ledger: Ledger) -> None:
-    """Draws that did not run return to the part, and so to each window with it."""
-    dear = Gaussian(sensitivity=1, noise_multiplier="1.6")
-    fields = {"policies": (GAUSSIAN,), "partitions": (WEEKS[1],)}
-    reservation = granted(ledger, Refined(dear, coarsest=50), **fields)
-    held = standing_gates(ledger, "a")[f"a#/partition/{WEEKS[1]}"].total
-    with pytest.raises(BudgetRefused):
-        charge(ledger, 2, policy=GAUSSIAN, cost=dear)
-    ledger.settle(reservation, reported=1)
-    less = standing_gates(ledger, "a")[f"a#/partition/{WEEKS[1]}"].total
-    assert less.amounts < held.amounts
-    charge(ledger, 2, policy=GAUSSIAN, cost=dear)
-    assert verify(ledger).fine
-
-
-def test_an_alert_is_raised_once_for_parts_that_share_windows(ledger: Ledger):
-    """A report that fills each window would raise all of them for every part."""
-    policy = by_week(alerts="[0.5]")
-    reached = []
-    for week in range(5):
-        fields = {"policies": (policy,), "partitions": (WEEKS[week],)}
-        settled = ledger.settle(granted(ledger, "0.5", **fields))
-        reached += [(week, alert.used_fraction) for alert in settled.alerts]
-    assert reached == [(0, 0.5)]
+            ledger.apply(other, reason="r", new_term=True)
 
 
 def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
     """Prior spending counts in all windows of its parts, and is noted there."""
     charge(ledger, 1)
     cost, parts = PureDP(epsilon="0.6"), (WEEKS[0],)
-    spending = Prior(policy=PAIRS, cost=cost, reason="r", partitions=parts)
-    posted = {each.account: each.overdrawn for each in ledger.ask(spending)}
+    spending = ledger.charge_prior(PAIRS, cost, reason="r", partitions=parts)
+    posted = {each.account: each.overdrawn for each in spending}
     assert posted == {"a#1": False, f"a#/partition/{WEEKS[0]}": True}
     for week in (0, 1):
         with pytest.raises(BudgetRefused):
@@ -232,7 +186,7 @@ def test_a_refusal_names_no_part_that_is_overdrawn(ledger: Ledger) -> None:
     """A part stays so although a void makes room in its windows again."""
     held = granted(ledger, policies=(PAIRS,), partitions=WEEKS[1:2], cost="1")
     over, parts = PureDP(epsilon="0.1"), (WEEKS[2],)
-    ledger.ask(Prior(policy=PAIRS, cost=over, reason="r", partitions=parts))
+    ledger.charge_prior(PAIRS, over, reason="r", partitions=parts)
     ledger.void(held, reason="it did not start")
     charge(ledger, 0)
     with pytest.raises(BudgetRefused, match=f"again for data from {WEEKS[3]}"):
@@ -245,9 +199,9 @@ def test_a_grant_above_a_window_is_detected(ledger: Ledger, monkeypatch) -> None
     charge(ledger, 1)
     with monkeypatch.context() as patch:
         alone = lambda pairs, **_: list(pairs)
-        patch.setattr("dpflow.ledger.decision.admit.in_windows", alone)
+        patch.setattr("dpflow.ledger.decisions.reserve.in_windows", alone)
         charge(ledger, 2, cost="0.6")
-    found = f"a window of account 'a#/partition/{WEEKS[2]}' is above its gate"
+    found = f"account 'a#/partition/{WEEKS[2]}' is above its gate"
     assert found in [finding.problem for finding in verify(ledger).bad]
 
 
@@ -258,38 +212,6 @@ def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
     with pytest.raises(UnsupportedCost):
         charge(ledger, 0, policy=policy, cost=loss)
     assert not accounts(ledger)
-
-
-def test_policies_that_windows_do_not_suit_are_refused() -> None:
-    """Each says what to write instead, and nothing is pinned."""
-    reserved = "{r: {epsilon: 1, delta: 1e-7, reserved: true}}"
-    for fields, message in (
-        ({"filter": "auto"}, "filter `auto` cannot guard a window: the price of a"),
-        ({"filter": "residue"}, "Write `filter: gdp` for Gaussian noise"),
-        ({"partition": "{by: region}", "unit": "customer"}, "parts by time"),
-        ({"window": "{length: 367}"}, "less than or equal to 366"),
-        ({"window": "{of: week, length: 2}"}, "window.of"),
-        ({"odometer": "{theorem: rdp, order: 8}"}, "Remove `odometer`"),
-        ({"population": "people"}, "Remove `population`"),
-        ({"on_exhausted": "{schedule: pause}"}, "Remove `schedule`"),
-        ({"flows": reserved}, "Remove `reserved`"),
-        ({"flows": "{r: {halt_at_epsilon: 1}}"}, "halt_at_epsilon"),
-    ):
-        with pytest.raises(PolicyError) as caught:
-            by_week(**{**GDP, **fields})
-        assert message in str(caught.value)
-
-
-def test_without_a_filter_windows_take_gdp() -> None:
-    """Its threshold needs the least Gaussian noise; the sentence names the window."""
-    text = "dataset: a\nunit: customer-day\nrelation: add-or-remove\n"
-    text += "budget: {epsilon: 3, delta: 1e-6}\npartition: {by: day}\n"
-    policy = parse_policy(text + "window: {length: 365}\n")
-    assert policy.filter.theorem == "gdp"
-    sentence = policy.guarantee_sentence()
-    said = "for what one customer did in any 365 consecutive days (UTC), if every"
-    assert f"(epsilon = 3, delta = 1e-06)-differentially private {said}" in sentence
-    assert "Longer periods are not covered; `lifetime` limits them." in sentence
 
 
 def test_parts_are_consecutive_in_the_calendar() -> None:

@@ -7,19 +7,15 @@ only the ledger knows of what that is so.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.storage.memory import forget_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,11 +30,13 @@ from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.sqlite import forget_memory
 from dpflow.rounding import UNITS
 from tests.adversaries.test_residue import divergence, mean_after_gaussian, response
 from tests.ledger.support import (
     Place,
     audit,
+    entries,
     granted,
     make_ledger,
     make_policy,
@@ -98,19 +96,17 @@ def late_returns(place: str) -> list[str]:
     """
     made: dict[str, tuple[int, list[int]]] = {}
     newest, results = 0, []
-    sql = "SELECT number, kind, charge, rows FROM entry ORDER BY number"
-    for number, kind, charge, text in read(place, sql):
-        posting = json.loads(text).get("account/a#1")
-        if posting is None:
+    for entry in entries(place):
+        if "a#1" not in entry.postings or entry.charge is None:
             continue
-        if kind == "reserve":
-            made[charge] = number, posting[0]
-        elif kind in ("settle", "void"):
-            since, amount = made[charge]
-            posted = [0] * len(amount) if kind == "void" else posting[0]
+        posted, holding = entry.postings["a#1"]
+        if entry.kind == "reserve":
+            made[entry.charge] = entry.number, holding
+        elif entry.kind in ("settle", "void"):
+            since, amount = made[entry.charge]
             if posted != amount and newest != since:
-                results.append(charge)
-        newest = number
+                results.append(entry.charge)
+        newest = entry.number
     return results
 
 
@@ -146,7 +142,7 @@ def test_what_something_came_after_is_settled_in_full(ledger: Ledger) -> None:
     ledger.settle(loop, reported=2)
     ledger.void(first, reason="not started")
     assert sums(ledger) == (in_turn(LOOP, STEP, STEP), RULE.zero())
-    assert state_of(ledger, first) == "settled"
+    assert state_of(ledger, first) == "void"
     held(ledger, release_key=KEY)
 
 
@@ -305,9 +301,7 @@ def declared_late(policy: Any) -> tuple[bool, bool, Fraction]:
         small = granted(opened, GaussianDP(mu="1e-9"), **here)
         opened.settle(small)
         opened.settle(granted(opened, choice, **here))
-        (amendment,) = opened.ask(
-            Amend(charge=small, cost=GaussianDP(mu=rest), reason="as drawn")
-        )
+        (amendment,) = opened.amend(small, GaussianDP(mu=rest), reason="as drawn")
         fits.append(not amendment.overdrawn)
         opened.close()
         audit(place)
@@ -331,7 +325,7 @@ def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
 
 def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
     """Amend a step to a pure one."""
-    ledger.ask(Amend(charge=charge, cost=PureDP(epsilon=epsilon), reason="found out"))
+    ledger.amend(charge, PureDP(epsilon=epsilon), reason="found out")
 
 
 def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
@@ -386,11 +380,10 @@ def test_what_was_spent_before_is_late_where_something_is_charged(
     ledger: Ledger,
 ) -> None:
     """The first one is not; a second one may have come before it."""
-    spent = Prior(policy=RESIDUE, cost=STEP, reason="before", evidence="1" * 64)
-    ledger.ask(spent)
+    ledger.charge_prior(RESIDUE, STEP, reason="before", evidence="1" * 64)
     first = sums(ledger)[0]
     assert first == in_turn(STEP)
-    ledger.ask(replace(spent, evidence="2" * 64))
+    ledger.charge_prior(RESIDUE, STEP, reason="before", evidence="2" * 64)
     assert sums(ledger)[0].amounts[0] >= 6 * first.amounts[0]
 
 
@@ -413,7 +406,7 @@ def test_what_a_ledger_forgot_is_late_where_it_went_on(
         elsewhere.settle(held(elsewhere))
         elsewhere.close()
     here = open_ledger(url(path), witness=witness)
-    reconcile(here, {"a": RESIDUE}, reason="restored")
+    reconcile(here, reason="restored")
     here.close()
     amount = sums(path)[0].amounts[0]
     first = RULE.price(STEP)

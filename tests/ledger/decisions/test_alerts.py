@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dpflow.ledger.decision.office import Amend, Prior
-from dpflow.ledger.office import apply_policy
 
 from dpflow import Gaussian, OutputDP, PureDP, guarded
 from dpflow.accounting import FILTERS
@@ -51,13 +49,6 @@ def test_each_threshold_alerts_once(ledger: Ledger) -> None:
     ]  # fmt: skip
 
 
-def test_one_alert_names_the_highest_threshold(ledger: Ledger) -> None:
-    """A step that crosses three alerts once, and the two below are over."""
-    assert reached(ledger, "0.96") == ["0.95"]
-    assert reached(ledger, "0.04") == []
-    assert [view.threshold for view in views.alerts(ledger, "a")] == ["0.95"]
-
-
 def test_what_an_outcome_returns_crosses_nothing(ledger: Ledger) -> None:
     """Held amounts above each threshold that are settled below say nothing."""
     cells = OutputDP({"none": "0.1", "answer": "0.9"})
@@ -73,12 +64,11 @@ def test_each_kind_of_end_and_charges_by_hand_alert(ledger: Ledger) -> None:
     dead = granted(ledger, "0.3", policies=(POLICY,), owner="0" * 32)
     (alert,) = ledger.forfeit(dead, reason="gone").alerts
     assert alert.threshold == "0.8"
-    spent = Prior(policy=POLICY, cost=PureDP(epsilon="0.15"), reason="before")
-    ledger.ask(spent)
+    ledger.charge_prior(POLICY, PureDP(epsilon="0.15"), reason="before")
     assert views.alerts(ledger, "a")[0].threshold == "0.95"
     other = make_policy("b", alerts="[0.5]")
     name = granted(ledger, "0.1", policies=(other,))
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.7"), reason="as drawn"))
+    ledger.amend(name, PureDP(epsilon="0.7"), reason="as drawn")
     assert [view.threshold for view in views.alerts(ledger, "b")] == ["0.5"]
     audit(ledger)
 
@@ -162,7 +152,7 @@ def test_a_term_is_announced_with_its_first_charge(ledger: Ledger) -> None:
     assert [opened(ledger) for _ in range(2)] == [[], []]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")
     wish = {"reason": "a new year", "new_term": True}
-    apply_policy(ledger, policy, **wish)
+    ledger.apply(policy, **wish)
     assert [opened(ledger, policy) for _ in range(2)] == [["a 2 a new year"], []]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
-from dpflow.ledger.decision.office import Amend, Freeze, Prior
-from dpflow.ledger.office import apply_policy
 
 from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, PureDP
 from dpflow.exceptions import (
@@ -15,6 +14,7 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     LedgerRolledBack,
+    LedgerUnavailable,
     PolicyChanged,
     PolicyNotApplied,
     ReservationConflict,
@@ -22,9 +22,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.provenance import system_user
-from dpflow.ledger.requests import Replayed
 from tests.ledger.support import (
     BASIC,
     audit,
@@ -35,7 +34,6 @@ from tests.ledger.support import (
     kinds,
     make_ledger,
     make_policy,
-    request,
     sums,
     url,
 )
@@ -55,19 +53,10 @@ def test_an_amendment_charges_the_difference(ledger, end):
         ledger.forfeit(name, reason="gone")
     elif end == "void":
         ledger.void(name, reason="test")
-    (charge,) = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.25"), reason=WHY))
+    (charge,) = ledger.amend(name, PureDP(epsilon="0.25"), reason=WHY)
     wanted = Fraction(1, 4) if end == "void" else Fraction(15, 100)
     assert Fraction(charge.amount["epsilon"]) == wanted
     assert sum(sums(ledger)) == Fraction(1, 4)
-    audit(ledger)
-
-
-def test_an_amendment_of_a_part_names_its_everything(ledger):
-    """Each process that follows it asks for the whole, which a part costs nothing."""
-    policy = make_policy(partition="{by: region}")
-    name = granted(ledger, "0.1", policies=[policy], partitions=["east"])
-    charges = ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), reason=WHY))
-    assert [charge.account for charge in charges] == ["a#1", "a#1/partition/east"]
     audit(ledger)
 
 
@@ -79,11 +68,11 @@ def test_an_amended_step_cannot_report_its_cost_down(ledger):
         return EarlyStopping(step=PureDP(epsilon=epsilon), stops=range(1, 11))
 
     names = [granted(ledger, steps("0.1"), policies=[policy]) for _ in range(3)]
-    ledger.ask(Amend(charge=names[0], cost=steps("0.2"), reason=WHY))
+    ledger.amend(names[0], steps("0.2"), reason=WHY)
     ledger.settle(names[0], reported=1)
     assert sums(ledger) == (2, 2)
     ledger.settle(names[1], reported=1)
-    ledger.ask(Amend(charge=names[1], cost=steps("0.2"), reason=WHY))
+    ledger.amend(names[1], steps("0.2"), reason=WHY)
     assert sums(ledger) == (4, 1)
     ledger.settle(names[2], reported=1)
     assert sums(ledger) == (Fraction("4.1"), 0)
@@ -99,9 +88,9 @@ def test_an_amendment_of_another_relation_is_refused(ledger):
     sampled = PoissonSampledGaussian(sampling_rate="0.1", noise_multiplier=1)
     before = everything(ledger)
     with pytest.raises(UnsupportedCost, match="policy of dataset 'a' says replace-one"):
-        ledger.ask(Amend(charge=name, cost=sampled, reason=WHY))
+        ledger.amend(name, sampled, reason=WHY)
     assert everything(ledger) == before
-    ledger.ask(Amend(charge=name, cost=Gaussian(sensitivity=1, sigma=10), reason=WHY))
+    ledger.amend(name, Gaussian(sensitivity=1, sigma=10), reason=WHY)
 
 
 def test_nothing_is_ever_lowered(ledger):
@@ -109,16 +98,16 @@ def test_nothing_is_ever_lowered(ledger):
     name = granted(ledger, "0.1")
     for epsilon in ("0.1", "0.05"):
         with pytest.raises(ReservationConflict, match="only ever raised"):
-            ledger.ask(Amend(charge=name, cost=PureDP(epsilon=epsilon), reason=WHY))
+            ledger.amend(name, PureDP(epsilon=epsilon), reason=WHY)
     with pytest.raises(ReservationConflict, match="charged 'a', not dataset 'b'"):
-        ledger.ask(Amend(charge=name, cost=PureDP(epsilon=1), reason=WHY, dataset="b"))
+        ledger.amend(name, PureDP(epsilon=1), reason=WHY, dataset="b")
     assert kinds(ledger) == ["open", "reserve"]
 
 
 def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
     """Charge what was spent before."""
     cost = PureDP(epsilon=epsilon)
-    return ledger.ask(Prior(policy=policy, cost=cost, reason="2025", evidence=evidence))
+    return ledger.charge_prior(policy, cost, reason="2025", evidence=evidence)
 
 
 def test_prior_spending_is_charged_before_the_first_step(ledger):
@@ -154,21 +143,21 @@ def test_prior_spending_notes_its_flow(ledger):
     """What a flow used without a share cannot be set against one afterwards."""
     before, cost = make_policy(flows="{f: {}, g: {}}"), PureDP(epsilon="0.5")
     granted(ledger, "0.01", policies=[before], flow="g")
-    ledger.ask(Prior(policy=before, cost=cost, flow="f", reason=WHY))
+    ledger.charge_prior(before, cost, flow="f", reason=WHY)
     with pytest.raises(PolicyChanged, match=r"flows\.f\.epsilon"):
-        apply_policy(ledger, make_policy(flows="{f: {epsilon: 0.3}, g: {}}"))
+        ledger.apply(make_policy(flows="{f: {epsilon: 0.3}, g: {}}"))
 
 
 def test_evidence_proves_one_charge_of_a_term(ledger):
     """A corrected cost and prior spending share the evidence of a term."""
     name = granted(ledger, "0.1")
     proof = {"reason": WHY, "evidence": "e" * 64}
-    ledger.ask(Amend(charge=name, cost=PureDP(epsilon="0.2"), **proof))
+    ledger.amend(name, PureDP(epsilon="0.2"), **proof)
     assert body(ledger, "adjust")["evidence"] == "e" * 64
-    proof |= {"cost": PureDP(epsilon="0.4")}
-    for again in Amend(charge=name, **proof), Prior(policy=BASIC, **proof):
+    more = PureDP(epsilon="0.4")
+    for call, what in (ledger.amend, name), (ledger.charge_prior, BASIC):
         with pytest.raises(ConfigurationError, match="by entry 3"):
-            ledger.ask(again)
+            call(what, more, **proof)
     assert sum(sums(ledger)) == Fraction(1, 5)
     audit(ledger)
 
@@ -176,8 +165,8 @@ def test_evidence_proves_one_charge_of_a_term(ledger):
 # Freezes
 
 ME = system_user()
-FREEZE = Freeze(book="a", reason="wrong sigma")
-THAW = Freeze(book="a", reason="it was right", unfreeze=True)
+FREEZE = {"dataset": "a", "reason": "wrong sigma"}
+THAW = {"dataset": "a", "reason": "it was right", "unfreeze": True}
 WIDE = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
 HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **WIDE)
 
@@ -185,7 +174,7 @@ HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **
 def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
     """Not as an exhausted budget; steps that run already settle and void."""
     first, second = granted(ledger), granted(ledger)
-    assert ledger.ask(FREEZE)
+    assert ledger.freeze(**FREEZE)
     with pytest.raises(BudgetRefused, match=f"frozen by {ME}: 'wrong sigma'") as caught:
         granted(ledger)
     assert not isinstance(caught.value, BudgetExhausted)
@@ -198,28 +187,17 @@ def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_not_even_a_replay_is_answered(ledger: Ledger) -> None:
-    """It costs nothing, and frozen still means that nothing goes out."""
-    ledger.settle(granted(ledger, key="week/1"), value="1")
-    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
-    ledger.ask(FREEZE)
-    with pytest.raises(BudgetRefused, match="frozen"):
-        ledger.reserve(request(ledger, key="week/1"))
-    ledger.ask(THAW)
-    assert isinstance(ledger.reserve(request(ledger, key="week/1")), Replayed)
-
-
 def test_a_second_freeze_or_unfreeze_changes_nothing(ledger: Ledger) -> None:
     """A flow that may not use the dataset hears of the freeze first."""
     granted(ledger, policies=[HALTING], flow="weekly")
-    assert ledger.ask(FREEZE)
-    assert not ledger.ask(Freeze(book="a", reason="me too"))
+    assert ledger.freeze(**FREEZE)
+    assert not ledger.freeze("a", reason="me too")
     (term,) = views.terms(ledger, "a")
     assert (term.frozen or {})["who"] == ME
     with pytest.raises(BudgetRefused, match="frozen by"):
         granted(ledger, policies=[HALTING], flow="daily")
-    assert ledger.ask(THAW)
-    assert not ledger.ask(Freeze(book="a", reason="again", unfreeze=True))
+    assert ledger.freeze(**THAW)
+    assert not ledger.freeze("a", reason="again", unfreeze=True)
     assert freeze_of(ledger, "a") is None
     granted(ledger, policies=[HALTING], flow="weekly")
     audit(ledger)
@@ -229,10 +207,10 @@ def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger: Ledger) -> None:
     """Its odometer was frozen like all else, but did not refuse by its reading."""
     step = {"policies": [HALTING], "flow": "weekly", "flow_run": "run1"}
     granted(ledger, **step)
-    ledger.ask(FREEZE)
+    ledger.freeze(**FREEZE)
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(ledger, **step)
-    ledger.ask(THAW)
+    ledger.freeze(**THAW)
     granted(ledger, **step)
 
 
@@ -240,7 +218,7 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
     """A step that reads both is refused as a whole."""
     other = make_policy("b")
     granted(ledger)
-    ledger.ask(FREEZE)
+    ledger.freeze(**FREEZE)
     granted(ledger, policies=[other])
     with pytest.raises(BudgetRefused, match="Dataset 'a' is frozen"):
         granted(ledger, policies=[other, make_policy()])
@@ -250,4 +228,26 @@ def test_what_was_never_applied_cannot_be_frozen(ledger: Ledger) -> None:
     """The error says how to make a term first."""
     for command in (FREEZE, THAW):
         with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
-            ledger.ask(command)
+            ledger.freeze(**command)
+
+
+def test_a_decision_that_is_sent_again_is_witnessed_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair freezes a dataset that lost it; the first COMMIT had no answer."""
+    witness = str(tmp_path / "witness")
+    ledger = create_ledger(url(tmp_path / "ledger.db"), witness=witness)
+    granted(ledger)
+    transact = Ledger._transact_once
+
+    def once(self: Ledger, *how: Any, again: bool) -> Any:
+        answer = transact(self, *how, again=again)
+        if not again:
+            raise LedgerUnavailable("lost", ledger="here")
+        return answer
+
+    monkeypatch.setattr(Ledger, "_transact_once", once)
+    assert ledger.freeze(**FREEZE)
+    assert ledger.watch.witness is not None
+    head = ledger.watch.witness.read_all().heads["a"]
+    assert (head.number, head.decided_number) == (3, 3)
