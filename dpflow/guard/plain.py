@@ -41,6 +41,7 @@ def guarded(
     *,
     dataset: str | tuple[str, ...],
     cost: CostLike,
+    load: Callable[..., Any] | None = None,
     flow: str | None = None,
     private: tuple[str, ...] = (),
     length: LengthLike | None = None,
@@ -63,6 +64,11 @@ def guarded(
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
+        load: Function that reads the data: the function's first parameter takes what it
+            returns. It runs before the reservation, and only where the step would be
+            charged, so that its failure (`LoadFailed`) costs nothing. A function with
+            that parameter alone is called with the load's parameters; else the load
+            takes those of the function that it names.
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
@@ -118,14 +124,14 @@ def guarded(
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await arun(step, function, args, kwargs, current_place(named))
+            return await arun(step, args, kwargs, current_place(named))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(step, function, args, kwargs, current_place(named))
+            return run(step, args, kwargs, current_place(named))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
-        return cast("Callable[P, R]", charging(chosen))
+        return cast("Callable[P, R]", charging(chosen, step.signature))
 
     return decorate
 

@@ -18,15 +18,22 @@ from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     DPStepFailed,
+    LoadFailed,
+    PublicError,
     made_anew,
     public_kind,
     public_name,
 )
+from dpflow.ledger.records import Request
 
 #: Python's own errors that are no `Exception`, the general one last.
 _ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError, BaseException)
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
 _SCOPE = "Cancelled via cancel scope "
+#: Errors of connections and statements, by the modules of drivers. Rows choose a
+#: DataError.
+_DRIVERS = {"sqlalchemy", "psycopg", "sqlite3", "duckdb", "_duckdb"}
+_OF_DRIVERS = {"OperationalError", "InterfaceError", "ProgrammingError"}
 #: Where the code of others is installed.
 _INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
@@ -73,6 +80,56 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
         return (BudgetExhausted if exhausted else BudgetRefused)(msg, step=task)
     hint = 'To see the text where that is safe, say private_task(errors="keep").'
     return _withheld(error, f"private task {task!r}", hint, step=task)
+
+
+def shown_of_load(error: BaseException, request: Request) -> BaseException:
+    """Return what the outside may see of an error of a load; nothing was charged.
+
+    Args:
+        error: What ended the load.
+        request: The request of the step.
+
+    Returns:
+        A `LoadFailed` for every `Exception`, with the words of a `PublicError`.
+    """
+    keeps = not any(policy.errors == "redact" for policy in request.policies)
+    if not issubclass(type(error), Exception):
+        return error if keeps else _ending(error)
+    name, words = _class_of_load(type(error)), ""
+    public: Any = made_anew(error)
+    if public is None and type(error) is PublicError:
+        public = error
+    if public is not None:
+        name, words = type(public).__name__, f": {public.message}"
+    elif keeps:
+        name = public_name(type(error))
+        words = f": {error}"
+    datasets = ", ".join(request.datasets)
+    msg = (
+        f"The load of DP step {request.step!r} on dataset {datasets!r} failed: "
+        f"{name}{words.rstrip('.')}. Nothing was charged; run the step again when its "
+        "source answers."
+    )
+    if not words:
+        msg += (
+            " The text is withheld, for it may hold private data: on synthetic data, "
+            "`errors: keep` in the policy shows it."
+        )
+    result = LoadFailed(msg, dataset=datasets, step=request.step, error_type=name)
+    if keeps:
+        result.__cause__ = error
+    return result
+
+
+def _class_of_load(kind: type) -> str:
+    """Return the class of an error of the system or a driver; else "an error"."""
+    for base in vars(type)["__mro__"].__get__(kind):
+        name = public_name(base)
+        module = str(vars(type)["__module__"].__get__(public_kind(base)))
+        of_system = module == "builtins" and issubclass(base, OSError)
+        if of_system or (module.partition(".")[0] in _DRIVERS and name in _OF_DRIVERS):
+            return name
+    return "an error"
 
 
 def _withheld(
