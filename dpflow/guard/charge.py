@@ -437,7 +437,7 @@ def run(
     place: Place,
     around: Around = nullcontext,
 ) -> Any:
-    """Run load and body of a step in a context under the guard, or replay its release."""
+    """Run load and body of a step in a context under the guard, or replay it."""
     project, request = ask(step, args, kwargs, place)
     load = Load(step, request, args, kwargs, around)
     with owed(project, request):

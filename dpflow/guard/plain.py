@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from typing_extensions import Unpack
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -18,6 +20,7 @@ from dpflow.exceptions import UnsupportedCost, require
 from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, granted, run
 from dpflow.guard.functions import charging
+from dpflow.guard.keywords import LoadingDecorator, StepKeywords
 from dpflow.guard.request import ask, checked_flow, current_place
 from dpflow.guard.reserving import reserve
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
@@ -34,9 +37,27 @@ from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Granted, Request
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
+@overload
+def guarded(
+    *,
+    load: Callable[Q, T],
+    flow: str | None = None,
+    name: str | None = None,
+    **keywords: Unpack[StepKeywords],
+) -> LoadingDecorator[Q, T]: ...
+@overload
+def guarded(
+    *,
+    load: None = None,
+    flow: str | None = None,
+    name: str | None = None,
+    **keywords: Unpack[StepKeywords],
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def guarded(
     *,
     dataset: str | tuple[str, ...],
@@ -58,7 +79,7 @@ def guarded(
     noise: NoiseLike = "release",
     measures: str | None = None,
     name: str | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Any:
     """Guard a function that reads private data, without Prefect or in a flow of its.
 
     Args:

@@ -11,11 +11,20 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
@@ -28,6 +37,7 @@ from dpflow.exceptions import LoadFailed, require
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
 from dpflow.guard.functions import charging
+from dpflow.guard.keywords import StepKeywords
 from dpflow.guard.project import bind_step
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
@@ -55,7 +65,11 @@ from dpflow.prefect.run_context import called_by_engine, current_place, listen_f
 from dpflow.prefect.states import StepEvents, refusal_in, value_of
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class DPTask(MaterializingTask[P, R]):
@@ -190,6 +204,45 @@ async def _value_later(result: Any) -> Any:
     return _value(await result)
 
 
+class TaskKeywords(StepKeywords, TaskOptions, total=False):
+    """Keywords of a task."""
+
+    assets: Sequence[str | Asset]
+
+
+class LoadingTask(Generic[Q, T_co]):
+    """Decorator of a function whose first parameter takes a loaded value."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self: LoadingTask[Q, Coroutine[Any, Any, S]], function: Callable[[S], R], /
+        ) -> DPTask[Q, R]: ...
+        @overload
+        def __call__(
+            self: LoadingTask[Q, Coroutine[Any, Any, S]],
+            function: Callable[Concatenate[S, P], R],
+            /,
+        ) -> DPTask[P, R]: ...
+        @overload
+        def __call__(self, function: Callable[[T_co], R], /) -> DPTask[Q, R]: ...
+        @overload
+        def __call__(  # type: ignore[overload-cannot-match]
+            self, function: Callable[Concatenate[T_co, P], R], /
+        ) -> DPTask[P, R]: ...
+        def __call__(self, function: Callable[..., R], /) -> DPTask[..., R]:
+            """Make a task of the function."""
+
+
+@overload
+def dp_task(
+    *, load: Callable[Q, T], **keywords: Unpack[TaskKeywords]
+) -> LoadingTask[Q, T]: ...
+@overload
+def dp_task(
+    *, load: None = None, **keywords: Unpack[TaskKeywords]
+) -> Callable[[Callable[P, R]], DPTask[P, R]]: ...
 def dp_task(
     *,
     dataset: str | tuple[str, ...],
@@ -211,7 +264,7 @@ def dp_task(
     measures: str | None = None,
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
-) -> Callable[[Callable[P, R]], DPTask[P, R]]:
+) -> Any:
     """Make a Prefect task of a function that reads private data.
 
     The step's worst case is reserved in the ledger before the body runs and settled

@@ -76,7 +76,7 @@ def test_a_load_that_fails_to_the_end_fails_its_task(project, caplog):
     state = report(return_state=True)
     assert state.is_failed()
     assert (source.reads, kinds()) == (3, [])
-    with pytest.raises(LoadFailed, match="failed: ConnectionError. Nothing was"):
+    with pytest.raises(LoadFailed, match=r"failed: ConnectionError\. Nothing was"):
         state.result()
     assert SECRET not in caplog.text + repr(state)
 
