@@ -10,10 +10,11 @@ from typing import (
     Generic,
     ParamSpec,
     Required,
-    TypedDict,
     TypeVar,
     overload,
 )
+
+from typing_extensions import TypedDict
 
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import CellLike, CostLike, NoiseLike, OnChange, PartitionsLike
