@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import PoissonSampledGaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
-from dpflow.exceptions import InvalidCost, PublicError, UnsupportedCost, require
+from dpflow.exceptions import (
+    BudgetRefused,
+    InvalidCost,
+    PublicError,
+    UnsupportedCost,
+    require,
+)
 from dpflow.guard.charge import current_execution
 from dpflow.ledger.codec.kinds import releasable
 from dpflow.libraries import comes_from
 
-__all__ = ["check_spent", "from_dp_event", "from_opendp", "releasable"]
+__all__ = ["check_spent", "from_dp_event", "from_opendp", "releasable", "tool_error"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def check_spent(declared: Cost, spent: Any, *, d_in: Any = None) -> None:
@@ -87,3 +99,44 @@ def _count_parts(cost: Cost) -> Counter[Cost]:
         parts = _count_parts(cost.cost)
         return Counter({part: number * cost.times for part, number in parts.items()})
     return Counter([cost])
+
+
+def tool_error(kind: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a step that is a tool of an agent answer a refusal with what remains.
+
+    A server of tools, as of the Model Context Protocol (MCP), hides the text of other
+    errors than its own.
+
+    Args:
+        kind: The server's own error, such as `ToolError`.
+
+    Returns:
+        A decorator, above `@guarded`, that keeps parameters and types.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except BudgetRefused as refusal:
+                raise kind(_describe(refusal)) from None
+
+        @functools.wraps(function)
+        async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            try:
+                return await cast("Any", function(*args, **kwargs))
+            except BudgetRefused as refusal:
+                raise kind(_describe(refusal)) from None
+
+        is_async = inspect.iscoroutinefunction(function)
+        return cast("Callable[P, R]", call_async if is_async else call)
+
+    return decorate
+
+
+def _describe(refusal: BudgetRefused) -> str:
+    """Return the text of a refusal, with the remaining amounts in any case."""
+    amounts = ", ".join(f"{name} {left}" for name, left in (refusal.left or {}).items())
+    is_said = "Remaining" in refusal.message or not amounts
+    return refusal.message if is_said else f"{refusal.message} Remaining: {amounts}."

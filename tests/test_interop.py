@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -26,11 +27,13 @@ from dpflow import (
     PoissonSampledGaussian,
     PureDP,
     Repeated,
+    guarded,
+    release,
     spend,
 )
-from dpflow.exceptions import PublicError, ReleaseError
-from dpflow.interop import check_spent, from_dp_event, from_opendp
-from tests.projects import POLICY, ROOT, kinds, make_project, outcome
+from dpflow.exceptions import BudgetRefused, DPStepFailed, PublicError, ReleaseError
+from dpflow.interop import check_spent, from_dp_event, from_opendp, tool_error
+from tests.projects import NOISY, POLICY, ROOT, TENTH, kinds, make_project, outcome
 
 NOISE = Gaussian(sensitivity=1, sigma=20)
 ANOTHER = Laplace(sensitivity=1, scale=9)
@@ -237,3 +240,54 @@ def test_the_line_of_each_library_compares(project, library):
         eval(line, {**words, **names, "COST": declared})
         with pytest.raises(PublicError):
             eval(line, {**words, **names, "COST": declared.noisier(2)})
+
+
+class ToolError(Exception):
+    """The error of a server of tools, whose text the agent sees."""
+
+
+async def test_a_tool_answers_a_refusal_with_what_remains(project):
+    """Sync and async; replays are free, and all other errors stay as they are."""
+    project("basic")
+
+    @tool_error(ToolError)
+    @guarded(dataset="shop", cost=NOISY.but(scale="0.05"), release_key="{week}")
+    def buyers(week: str) -> float:
+        """Count the buyers of a week."""
+        return release(len(week))
+
+    @tool_error(ToolError)
+    @guarded(dataset="shop", cost=NOISY.but(scale="0.05"), release_key="later/{week}")
+    async def buyers_later(week: str) -> float:
+        return release(len(week))
+
+    @tool_error(ToolError)
+    @guarded(dataset="shop", cost=TENTH)
+    def fail() -> float:
+        raise ValueError
+
+    assert [*inspect.signature(buyers).parameters] == ["week"]
+    assert buyers.__doc__ == "Count the buyers of a week."
+    assert inspect.iscoroutinefunction(buyers_later)
+    with pytest.raises(DPStepFailed):
+        fail()
+    assert buyers("1") == buyers("1")
+    with pytest.raises(ToolError, match=r"Remaining: epsilon 9\.9, delta") as error:
+        buyers("2")
+    assert error.value.__cause__ is None
+    with pytest.raises(ToolError, match="Remaining: epsilon"):
+        await buyers_later("1")
+
+
+def test_what_remains_is_said_in_any_case():
+    """Also where the text of the refusal lacks it."""
+    refusal = BudgetRefused("No.", left={"mu_squared": "0.1", "delta": "0"})
+
+    @tool_error(ToolError)
+    def refuse() -> None:
+        raise refusal
+
+    with pytest.raises(
+        ToolError, match=r"^No\. Remaining: mu_squared 0\.1, delta 0\.$"
+    ):
+        refuse()
