@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar, cast
 
 from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
@@ -21,6 +21,7 @@ from dpflow.exceptions import (
     require,
 )
 from dpflow.guard.charge import current_execution
+from dpflow.interrupts import contextmanager
 from dpflow.ledger.codec.kinds import releasable
 from dpflow.libraries import comes_from
 
@@ -114,29 +115,29 @@ def tool_error(kind: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, 
         A decorator, above `@guarded`, that keeps parameters and types.
     """
 
+    @contextmanager
+    def answering() -> Iterator[None]:
+        try:
+            yield
+        except BudgetRefused as refusal:
+            text, left = refusal.message, refusal.left or {}
+            if left and "Remaining" not in text:
+                amounts = ", ".join(f"{name} {rest}" for name, rest in left.items())
+                text += f" Remaining: {amounts}."
+            raise kind(text) from None
+
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except BudgetRefused as refusal:
-                raise kind(_describe(refusal)) from None
+        async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with answering():
+                return await cast("Any", function(*args, **kwargs))
 
         @functools.wraps(function)
-        async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            try:
-                return await cast("Any", function(*args, **kwargs))
-            except BudgetRefused as refusal:
-                raise kind(_describe(refusal)) from None
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with answering():
+                return function(*args, **kwargs)
 
         is_async = inspect.iscoroutinefunction(function)
-        return cast("Callable[P, R]", call_async if is_async else call)
+        return cast("Callable[P, R]", call_async) if is_async else call
 
     return decorate
-
-
-def _describe(refusal: BudgetRefused) -> str:
-    """Return the text of a refusal, with the remaining amounts in any case."""
-    amounts = ", ".join(f"{name} {left}" for name, left in (refusal.left or {}).items())
-    is_said = "Remaining" in refusal.message or not amounts
-    return refusal.message if is_said else f"{refusal.message} Remaining: {amounts}."

@@ -22,7 +22,7 @@ from dpflow.guard.redaction import shown_of_load
 from dpflow.guard.signatures import count_receivers
 from dpflow.guard.step import Step
 from dpflow.interrupts import contextmanager
-from dpflow.ledger.records import Request
+from dpflow.ledger.records import Granted, Request
 
 #: The number of failed loads by the bodies of steps, since the last reservation.
 _failed: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
@@ -61,22 +61,25 @@ class Load:
         self._value: Any = None
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        """Read the input of the body, if it is not read.
+    def run(self, answer: object) -> None:
+        """Read the input of the body where the ledger grants the step, once.
+
+        Args:
+            answer: What the ledger answers, or would answer.
 
         Raises:
             LoadFailed: If the load raises.
             ConfigurationError: If it returns an iterator.
         """
-        if self.is_due:
+        if self.is_due and isinstance(answer, Granted):
             read = self._bound()
             with self._reading(inspect.currentframe()):
                 self._value = read()
             self._end()
 
-    async def arun(self) -> None:
+    async def arun(self, answer: object) -> None:
         """Read as `run`; a load that is not async runs in a thread."""
-        if self.is_due:
+        if self.is_due and isinstance(answer, Granted):
             read = self._bound()
             if not inspect.iscoroutinefunction(self._step.load):
                 read = partial(asyncio.to_thread, read)

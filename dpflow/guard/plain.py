@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast, overload
-
-from typing_extensions import Unpack
+from contextlib import nullcontext
+from typing import Any, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -19,8 +18,9 @@ from dpflow.accounting.rules.windows import has_delta
 from dpflow.exceptions import UnsupportedCost, require
 from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, granted, run
+from dpflow.guard.decorators import Decorator, P, Q, R, T_co
 from dpflow.guard.functions import charging
-from dpflow.guard.keywords import LoadingDecorator, StepKeywords
+from dpflow.guard.loading import Load
 from dpflow.guard.request import ask, checked_flow, current_place
 from dpflow.guard.reserving import reserve
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
@@ -36,33 +36,12 @@ from dpflow.guard.step import (
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Granted, Request
 
-P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R")
-T = TypeVar("T")
 
-
-@overload
-def guarded(
-    *,
-    load: Callable[Q, T],
-    flow: str | None = None,
-    name: str | None = None,
-    **keywords: Unpack[StepKeywords],
-) -> LoadingDecorator[Q, T]: ...
-@overload
-def guarded(
-    *,
-    load: None = None,
-    flow: str | None = None,
-    name: str | None = None,
-    **keywords: Unpack[StepKeywords],
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def guarded(
     *,
     dataset: str | tuple[str, ...],
     cost: CostLike,
-    load: Callable[..., Any] | None = None,
+    load: Callable[Q, T_co] | None = None,
     flow: str | None = None,
     private: tuple[str, ...] = (),
     length: LengthLike | None = None,
@@ -79,7 +58,7 @@ def guarded(
     noise: NoiseLike = "release",
     measures: str | None = None,
     name: str | None = None,
-) -> Any:
+) -> Decorator[Q, T_co]:
     """Guard a function that reads private data, without Prefect or in a flow of its.
 
     Args:
@@ -154,7 +133,7 @@ def guarded(
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
         return cast("Callable[P, R]", charging(chosen, step.signature))
 
-    return decorate
+    return cast("Decorator[Q, T_co]", decorate)
 
 
 @contextmanager
@@ -207,7 +186,8 @@ def spend(
     place = current_place(checked_flow(flow))
     project, request = ask(defined, (), {}, place)
     _check_windows(request)
-    answer = reserve(project, request, place, noise=noise)
+    load = Load(defined, request, (), {}, nullcontext)
+    answer = reserve(project, request, place, noise=noise, load=load)
     # A block has no release key, so that nothing is replayed.
     granting = cast("Granted", answer)
     execution = granted(

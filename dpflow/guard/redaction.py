@@ -95,29 +95,23 @@ def shown_of_load(error: BaseException, request: Request) -> BaseException:
     keeps = not any(policy.errors == "redact" for policy in request.policies)
     if not issubclass(type(error), Exception):
         return error if keeps else _ending(error)
-    name, words = _class_of_load(type(error)), ""
-    public: Any = made_anew(error)
-    if public is None and type(error) is PublicError:
-        public = error
-    if public is not None:
-        name, words = type(public).__name__, f": {public.message}"
-    elif keeps:
-        name = public_name(type(error))
-        words = f": {error}"
-    datasets = ", ".join(request.datasets)
-    msg = (
-        f"The load of DP step {request.step!r} on dataset {datasets!r} failed: "
-        f"{name}{words.rstrip('.')}. Nothing was charged; run the step again when its "
-        "source answers."
-    )
-    if not words:
-        msg += (
+    # The load itself may raise a public error with words of its own.
+    public: Any = made_anew(error) or (error if type(error) is PublicError else None)
+    name = public_name(type(error)) if keeps or public else _class_of_load(type(error))
+    text, after = str(public or (error if keeps else "")), ""
+    if not text:
+        after = (
             " The text is withheld, for it may hold private data: on synthetic data, "
             "`errors: keep` in the policy shows it."
         )
-    result = LoadFailed(msg, dataset=datasets, step=request.step, error_type=name)
-    if keeps:
-        result.__cause__ = error
+    what = f"{name}: {text}".rstrip(".: ")
+    facts = {"dataset": ", ".join(request.datasets), "step": request.step}
+    msg = (
+        f"The load of DP step {request.step!r} failed: {what}. Nothing was charged; "
+        f"run the step again when its source answers.{after}"
+    )
+    result = LoadFailed(msg, **facts, error_type=name)
+    result.__cause__ = error if keeps else None
     return result
 
 
@@ -126,8 +120,8 @@ def _class_of_load(kind: type) -> str:
     for base in vars(type)["__mro__"].__get__(kind):
         name = public_name(base)
         module = str(vars(type)["__module__"].__get__(public_kind(base)))
-        of_system = module == "builtins" and issubclass(base, OSError)
-        if of_system or (module.partition(".")[0] in _DRIVERS and name in _OF_DRIVERS):
+        of_driver = name in _OF_DRIVERS and module.partition(".")[0] in _DRIVERS
+        if of_driver or (module == "builtins" and issubclass(base, OSError)):
             return name
     return "an error"
 

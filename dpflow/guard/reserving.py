@@ -82,12 +82,7 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
 
 
 def reserve(
-    project: Project,
-    request: Request,
-    place: Place,
-    *,
-    noise: str,
-    load: Load | None = None,
+    project: Project, request: Request, place: Place, *, noise: str, load: Load
 ) -> Granted | Replayed:
     """Reserve a step's worst case, or return its release.
 
@@ -107,20 +102,12 @@ def reserve(
         if place.before_charge is not None:
             place.before_charge(project, request)
         _prepare(project, request, noise)
-        while True:
-            answer = _preview(project, request, load)
-            if load is not None and isinstance(answer, Granted):
-                load.run()
-            if not isinstance(answer, Busy):
-                answer = _answer(project, request)
-            if not isinstance(answer, Busy):
-                break
+        while isinstance(answer := _load_and_answer(project, request, load), Busy):
             if not project.unsettled.settle(answer.reservation):
                 check_patience()
                 time.sleep(_POLL_SECONDS)
-        if load is not None and isinstance(answer, Granted):
-            with _void_on_error(project, request, answer):
-                load.run()
+        with _voided_on_error(project, request, answer):
+            load.run(answer)
         return _warned(request, answer)
 
 
@@ -143,8 +130,7 @@ async def areserve(
         await asyncio.to_thread(_prepare, project, request, noise)
         while True:
             answer = await asyncio.to_thread(_preview, project, request, load)
-            if isinstance(answer, Granted):
-                await load.arun()
+            await load.arun(answer)
             if not isinstance(answer, Busy):
                 answer = await _answer_in_thread(project, request)
             if not isinstance(answer, Busy):
@@ -153,9 +139,8 @@ async def areserve(
             if not await asyncio.to_thread(late, answer.reservation):
                 check_patience()
                 await asyncio.sleep(_POLL_SECONDS)
-        if isinstance(answer, Granted):
-            with _void_on_error(project, request, answer):
-                await load.arun()
+        with _voided_on_error(project, request, answer):
+            await load.arun(answer)
         return _warned(request, answer)
 
 
@@ -186,20 +171,24 @@ def _reserving(
         raise
 
 
-def _preview(
-    project: Project, request: Request, load: Load | None
-) -> Answer | DpflowError | None:
+def _load_and_answer(project: Project, request: Request, load: Load) -> Answer:
+    """Ask the ledger once, after the load if it would grant the step."""
+    answer = _preview(project, request, load)
+    load.run(answer)
+    return answer if isinstance(answer, Busy) else _answer(project, request)
+
+
+def _preview(project: Project, request: Request, load: Load) -> object:
     """Return what the ledger would answer, if a load waits for it.
 
     What is replayed or refused is not loaded; the refusal is journaled by the request.
     """
-    is_due = load is not None and load.is_due
-    return project.ledger.would_answer(request) if is_due else None
+    return project.ledger.would_answer(request) if load.is_due else None
 
 
 @contextmanager
-def _void_on_error(
-    project: Project, request: Request, answer: Granted
+def _voided_on_error(
+    project: Project, request: Request, answer: Answer
 ) -> Iterator[None]:
     """Void a grant that the ledger would not have given before, if its load fails."""
     try:

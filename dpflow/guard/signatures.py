@@ -68,16 +68,14 @@ def _check_load(step: str, body: Callable[..., Any], load: Callable[..., Any]) -
     Raises:
         ConfigurationError: If so.
     """
-    require(callable(load), f"step {step!r} takes load= as a function, got {load!r}")
-    is_generator = inspect.isgeneratorfunction(load) or inspect.isasyncgenfunction(load)
-    is_awaited = inspect.iscoroutinefunction(load)
-    require(
-        not is_generator,
-        f"the load of step {step!r} is a generator, which reads nothing before the "
-        "body: return list(...)",
-    )
-    require(
-        not is_awaited or inspect.iscoroutinefunction(body),
-        f"the load of step {step!r} is async, and the step is not: make both async, or "
-        "neither",
-    )
+    problems = {
+        f"takes load= as a function, got {load!r}": not callable(load),
+        "has a generator as its load, which reads nothing before the body: return "
+        "list(...)": inspect.isgeneratorfunction(load)
+        or inspect.isasyncgenfunction(load),
+        "has an async load and is not async: make both async, or neither": (
+            inspect.iscoroutinefunction(load) > inspect.iscoroutinefunction(body)
+        ),
+    }
+    for problem, is_there in problems.items():
+        require(not is_there, f"step {step!r} {problem}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,6 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    ParamSpec,
-    TypeVar,
     cast,
     overload,
 )
@@ -36,8 +34,8 @@ from dpflow.config import settings
 from dpflow.exceptions import LoadFailed, require
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
+from dpflow.guard.decorators import Later, NoLoad, P, Q, R, S, T_co
 from dpflow.guard.functions import charging
-from dpflow.guard.keywords import StepKeywords
 from dpflow.guard.project import bind_step
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
@@ -63,13 +61,6 @@ from dpflow.prefect.privacy import (
 )
 from dpflow.prefect.run_context import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.states import StepEvents, refusal_in, value_of
-
-P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R")
-S = TypeVar("S")
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 class DPTask(MaterializingTask[P, R]):
@@ -204,50 +195,38 @@ async def _value_later(result: Any) -> Any:
     return _value(await result)
 
 
-class TaskKeywords(StepKeywords, TaskOptions, total=False):
-    """Keywords of a task."""
-
-    assets: Sequence[str | Asset]
-
-
-class LoadingTask(Generic[Q, T_co]):
-    """Decorator of a function whose first parameter takes a loaded value."""
+class TaskDecorator(Generic[Q, T_co]):
+    """Decorator of a function, whose first parameter takes the value of a load."""
 
     if TYPE_CHECKING:
 
         @overload
         def __call__(
-            self: LoadingTask[Q, Coroutine[Any, Any, S]], function: Callable[[S], R], /
+            self: TaskDecorator[..., NoLoad], body: Callable[P, R], /
+        ) -> DPTask[P, R]: ...
+        @overload
+        def __call__(
+            self: TaskDecorator[Q, Later[S]], body: Callable[[S], R], /
         ) -> DPTask[Q, R]: ...
         @overload
         def __call__(
-            self: LoadingTask[Q, Coroutine[Any, Any, S]],
-            function: Callable[Concatenate[S, P], R],
-            /,
+            self: TaskDecorator[Q, Later[S]], body: Callable[Concatenate[S, P], R], /
         ) -> DPTask[P, R]: ...
         @overload
-        def __call__(self, function: Callable[[T_co], R], /) -> DPTask[Q, R]: ...
+        def __call__(self, body: Callable[[T_co], R], /) -> DPTask[Q, R]: ...
         @overload
         def __call__(  # type: ignore[overload-cannot-match]
-            self, function: Callable[Concatenate[T_co, P], R], /
+            self, body: Callable[Concatenate[T_co, P], R], /
         ) -> DPTask[P, R]: ...
-        def __call__(self, function: Callable[..., R], /) -> DPTask[..., R]:
+        def __call__(self, body: Callable[..., R], /) -> DPTask[..., R]:
             """Make a task of the function."""
 
 
-@overload
-def dp_task(
-    *, load: Callable[Q, T], **keywords: Unpack[TaskKeywords]
-) -> LoadingTask[Q, T]: ...
-@overload
-def dp_task(
-    *, load: None = None, **keywords: Unpack[TaskKeywords]
-) -> Callable[[Callable[P, R]], DPTask[P, R]]: ...
 def dp_task(
     *,
     dataset: str | tuple[str, ...],
     cost: CostLike,
-    load: Callable[..., Any] | None = None,
+    load: Callable[Q, T_co] | None = None,
     private: tuple[str, ...] = (),
     length: LengthLike | None = None,
     groups: GroupsLike | None = None,
@@ -264,7 +243,7 @@ def dp_task(
     measures: str | None = None,
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
-) -> Any:
+) -> TaskDecorator[Q, T_co]:
     """Make a Prefect task of a function that reads private data.
 
     The step's worst case is reserved in the ledger before the body runs and settled
@@ -358,7 +337,7 @@ def dp_task(
         check_options(step, task)
         return task
 
-    return decorate
+    return cast("TaskDecorator[Q, T_co]", decorate)
 
 
 def _may_retry(condition: Any, task: Any, run: Any, state: Any) -> Any:

@@ -113,7 +113,7 @@ assert_type(report_bare("1997-01"), float)
 report_bare(7)  # type: ignore[call-overload]
 
 
-@dp_task  # type: ignore[call-overload]
+@dp_task  # type: ignore[call-arg,arg-type]
 def count_bare(week: str) -> int:
     """Lack a dataset and a cost."""
     return 1
@@ -137,9 +137,9 @@ all_options = dp_task(
     on_completion=[],
     asset_deps=[],
 )
-dp_task(dataset="shop")  # type: ignore[call-overload]
-dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-overload]
-dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[call-overload]
+dp_task(dataset="shop")  # type: ignore[call-arg]
+dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-arg]
+dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[arg-type]
 private_task(persist=True)  # type: ignore[call-overload]
 
 
