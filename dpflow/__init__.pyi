@@ -27,6 +27,7 @@ from dpflow.exceptions import BudgetExhausted as BudgetExhausted
 from dpflow.exceptions import BudgetRefused as BudgetRefused
 from dpflow.exceptions import DpflowError as DpflowError
 from dpflow.exceptions import DPStepFailed as DPStepFailed
+from dpflow.exceptions import LoadFailed as LoadFailed
 from dpflow.forecast.what_if import forecast as forecast
 from dpflow.guard.iterations import iterations as iterations
 from dpflow.guard.plain import guarded as guarded

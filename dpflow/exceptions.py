@@ -24,6 +24,7 @@ cross process pools and Prefect's result storage), and ends with what to do next
     │   └── ReservationConflict an id or key is used for two different requests
     ├── ReleaseError            a value that cannot be released or stored
     │   └── PublicError         a declaration of a step that does not fit, in its body
+    ├── LoadFailed              the load of a DP step raised; nothing was charged
     └── DPStepFailed            the body of a DP step raised; its text is withheld
 """
 
@@ -219,7 +220,8 @@ class PublicError(_Traced, ReleaseError):
     """An error of dpflow's own checks of declarations, which leaves a body.
 
     Its text holds declared names and numbers only. A subclass is withheld, and so is
-    one that other code makes; what a body changes in one is lost.
+    one that the code of a body makes; what a body changes in one is lost. A load may
+    make one with words of its own.
     """
 
 
@@ -271,6 +273,17 @@ def public_kind(kind: type) -> Any:
 def public_name(kind: type) -> str:
     """Return the name of that class, as its definition says it."""
     return str(vars(type)["__qualname__"].__get__(public_kind(kind))).split(".")[-1]
+
+
+class LoadFailed(DpflowError):
+    """The load of a DP step raised, before the reservation; nothing was charged.
+
+    `error_type` is a class of errors of the system or of a database's driver, or "an
+    error": which other class it is may depend on private data. A load shows words of
+    its own by `PublicError`.
+    """
+
+    detail_names = ("dataset", "step", "error_type")
 
 
 class DPStepFailed(DpflowError):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import pandas as pd
 from prefect import task
 
 from dpflow import BudgetRefused, Estimate, Gaussian, Refined, dp_flow, dp_task, release
@@ -41,10 +42,15 @@ COST = Refined(Gaussian(sensitivity=1, noise_multiplier=14), coarsest=80)
 FEWEST, QUANTILE = 334, Fraction("1.96")
 
 
-@dp_task(dataset="cdnow-good-enough", cost=COST, release_key="customers/{week}")
-def customers(week: str) -> Estimate:
+@dp_task(
+    dataset="cdnow-good-enough",
+    cost=COST,
+    load=data.purchases,
+    release_key="customers/{week}",
+)
+def customers(rows: pd.DataFrame) -> Estimate:
     """Release how many customers bought something in the week."""
-    count = data.active_customers(data.purchases(week))
+    count = data.active_customers(rows)
     return release(count, within=WITHIN, confidence=CONFIDENCE)
 
 

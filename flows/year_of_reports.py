@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from dpflow import (
     BudgetRefused,
     Estimate,
@@ -40,28 +42,33 @@ WORST = Refined(Gaussian(sensitivity=1, noise_multiplier=15), coarsest=80)
 QUESTION = Gaussian(sensitivity=1, noise_multiplier=12)
 
 
-@dp_task(dataset=DATASET, cost=PLANNED, release_key="revenue/{week}")
-def revenue(week: str) -> float:
+@dp_task(
+    dataset=DATASET, cost=PLANNED, load=data.purchases, release_key="revenue/{week}"
+)
+def revenue(rows: pd.DataFrame) -> float:
     """Release the week's revenue in cents, clipped for each customer."""
-    return release(data.revenue_cents(data.purchases(week)))
+    return release(data.revenue_cents(rows))
 
 
-@dp_task(dataset=DATASET, cost=WORST, release_key="customers/{week}")
-def customers(week: str) -> Estimate:
+@dp_task(
+    dataset=DATASET, cost=WORST, load=data.purchases, release_key="customers/{week}"
+)
+def customers(rows: pd.DataFrame) -> Estimate:
     """Release how many customers bought something, within 10 % at 95 %."""
-    count = data.active_customers(data.purchases(week))
+    count = data.active_customers(rows)
     return release(count, within="10%", confidence="95%")
 
 
 @dp_task(
     dataset=DATASET,
     cost=QUESTION,
+    load=data.purchases,
     release_key="baskets/{week}",
     length=len(data.BASKET_LABELS),
 )
-def baskets(week: str) -> list[float]:
+def baskets(rows: pd.DataFrame) -> list[float]:
     """Release how many customers bought how many records, for somebody who asks."""
-    counts = release(data.basket_sizes(data.purchases(week)))
+    counts = release(data.basket_sizes(rows))
     numbers: list[float] = counts.tolist()
     return numbers
 

@@ -13,8 +13,8 @@ from dpflow.cli import app
 from tests.pages import blocks
 from tests.projects import ROOT
 
-#: Airflow and Dagster are not installed with the tests' tools.
-UNCHECKED = {"orchestrators"}
+#: Airflow, Dagster and MCP are not installed with the tests' tools.
+UNCHECKED = {"agents", "orchestrators"}
 PAGES = [
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "budget-over-time")),

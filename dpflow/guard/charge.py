@@ -8,8 +8,8 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import FrameType
@@ -27,6 +27,7 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
+from dpflow.guard.loading import Around, Load
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import shown
 from dpflow.guard.request import Place, ask, warn
@@ -318,7 +319,10 @@ class Execution:
         )
         if self.value is None and forgot and self.request.step not in _warned_steps:
             _warned_steps.add(self.request.step)
-            self._warn("it drew its noise and returned None; is a `return` missing?")
+            warn(
+                self.request.step,
+                "it drew its noise and returned None; is a `return` missing?",
+            )
 
     def _shown(self, error: BaseException) -> BaseException:
         """Return the public form of an error of the body."""
@@ -376,7 +380,7 @@ class Execution:
         facts: dict[str, Any] = {"noise": self._draw.by, **drawn}
         self._post("completed", text, facts)
         for warning in warned:
-            self._warn(warning)
+            warn(self.request.step, warning)
         return kept
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
@@ -396,13 +400,13 @@ class Execution:
             unsettled.add(reservation, **settlement)
             if not isinstance(error, DpflowError):
                 raise
-            self._warn(f"it stays charged in full and unsettled: {error.message}")
+            warn(
+                self.request.step,
+                f"it stays charged in full and unsettled: {error.message}",
+            )
         else:
             unsettled.running.discard(reservation)
             self.place.tell_settled(self.request, settled, outcome)
-
-    def _warn(self, text: str) -> None:
-        warn(self.request.step, text)
 
 
 def current_execution(caller: str) -> Execution:
@@ -414,8 +418,8 @@ def current_execution(caller: str) -> Execution:
     Raises:
         ReleaseError: Outside the body of a DP step.
     """
-    execution: Execution | None = next(calling_bodies(), None)
-    if execution is not None:
+    execution = next(calling_bodies(), None)
+    if isinstance(execution, Execution):
         return execution
     msg = (
         f"{caller} was called outside the body of a DP step, so nothing pays for "
@@ -428,29 +432,31 @@ def current_execution(caller: str) -> Execution:
 
 def run(
     step: Step,
-    body: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     place: Place,
+    around: Around = nullcontext,
 ) -> Any:
-    """Run a step's body under the guard, or replay its release."""
+    """Run load and body of a step in a context under the guard, or replay it."""
     project, request = ask(step, args, kwargs, place)
+    load = Load(step, request, args, kwargs, around)
     with owed(project, request):
-        answer = reserve(project, request, place, noise=step.noise)
+        answer = reserve(project, request, place, noise=step.noise, load=load)
         if isinstance(answer, Replayed):
             return _replayed(request, answer, place)
+        args, kwargs = load.pass_on()
         execution = granted(project, request, answer, place, noise=step.noise)
-        with execution.charged(inspect.currentframe()):
-            execution.value = body(*args, **kwargs)
+        with execution.charged(inspect.currentframe()), around():
+            execution.value = step.body(*args, **kwargs)
         return execution.end(step.cell)
 
 
 async def arun(
     step: Step,
-    body: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     place: Place,
+    around: Around = nullcontext,
 ) -> Any:
     """Run an async step's body under the guard; as `run`.
 
@@ -458,12 +464,14 @@ async def arun(
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
     project, request = ask(step, args, kwargs, place)
-    answer = await areserve(project, request, place, noise=step.noise)
+    load = Load(step, request, args, kwargs, around)
+    answer = await areserve(project, request, place, noise=step.noise, load=load)
     if isinstance(answer, Replayed):
         return _replayed(request, answer, place)
+    args, kwargs = load.pass_on()
     execution = granted(project, request, answer, place, noise=step.noise)
-    with execution.charged(inspect.currentframe()):
-        execution.value = await body(*args, **kwargs)
+    with execution.charged(inspect.currentframe()), around():
+        execution.value = await step.body(*args, **kwargs)
     return execution.end(step.cell)
 
 
@@ -481,13 +489,8 @@ def granted(
     ledger, key = project.ledger, request.key_text
     stream = stream_for(ledger.id, ledger.environment, request.step, key)
     draw = OneDraw(own=noise == OWN, stream=stream)
-    return Execution(
-        project=project,
-        request=request,
-        place=place,
-        is_function=is_function,
-        _draw=draw,
-    )
+    facts: dict[str, Any] = {"project": project, "request": request, "place": place}
+    return Execution(**facts, is_function=is_function, _draw=draw)
 
 
 def _replayed(request: Request, answer: Replayed, place: Place) -> Any:

@@ -25,15 +25,29 @@ _MOST_LAYERS = 100
 #: Attributes of the classes of frames, arrays and Series.
 _TABLES = ("shape", "__arrow_c_stream__", "__arrow_c_array__")
 _TEXTS = (str, bytes)
+#: Methods of what can be read once only.
+_ONCE = ("__next__", "__anext__", "__aiter__")
 _LATER = (inspect.isawaitable, inspect.isgenerator, inspect.isasyncgen)
 #: Outputs that are yet to be computed, too.
 _FUTURES = {"concurrent.futures._base.Future", "prefect.futures.PrefectFuture"}
 _FUTURES |= {"prefect.futures.PrefectFutureList"}
 
 
-def charging(guard: F) -> F:
-    """Mark the guard of a step, so that no second one goes over it."""
+def charging(guard: F, signature: inspect.Signature) -> F:
+    """Mark the guard of a step, so that no second one goes over it.
+
+    Args:
+        guard: The function that callers call.
+        signature: Its parameters, which are the load's if it has one.
+    """
     setattr(guard, _CHARGES, True)
+    if signature != inspect.signature(guard):
+        annotated: Any = guard
+        annotated.__signature__ = signature
+        types = {p.name: p.annotation for p in signature.parameters.values()}
+        types["return"] = signature.return_annotation
+        empty = inspect.Parameter.empty
+        annotated.__annotations__ = {n: t for n, t in types.items() if t is not empty}
     return guard
 
 
@@ -88,6 +102,22 @@ def check_output(step: str, value: object) -> None:
         f"step {step!r} returned a {public_name(type(value))}, which reads the data "
         "only after the step has ended. Return the whole output.",
         PublicError,
+    )
+
+
+def check_reusable(step: str, what: str, value: object) -> None:
+    """Refuse private data that only the first reader would get.
+
+    Raises:
+        ConfigurationError: If it is an iterator, such as a cursor, or a coroutine.
+    """
+    is_once = any(hasattr(type(value), name) for name in _ONCE)
+    require(
+        not is_once and not inspect.iscoroutine(value),
+        f"step {step!r}: {what} a {public_name(type(value))}, which can be read once "
+        "only: a retry or another step would read nothing. The step did not run, and "
+        "nothing was charged. Pass list(...), or an object with __iter__, such as a "
+        "DataLoader.",
     )
 
 

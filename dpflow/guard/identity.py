@@ -90,11 +90,11 @@ def _home(file: str, module: str, root: Path) -> str:
     return path.relative_to(base).as_posix() if is_ours else ""
 
 
-#: The last function of this process that asked for each release key.
-_asked: dict[str, tuple[weakref.ref[Any], Maker]] = {}
+#: The last function of this process that asked for each release key, and its load.
+_asked: dict[str, tuple[weakref.ref[Any], Any, Maker]] = {}
 
 
-def other_maker(key: str, function: Any, makers: tuple[Maker, ...]) -> Maker | None:
+def other_maker(key: str, step: Step, makers: tuple[Maker, ...]) -> Maker | None:
     """Return the function that requested a release key before, if it is another one.
 
     A later definition under one name of a module replaces the earlier one: an edited
@@ -103,23 +103,33 @@ def other_maker(key: str, function: Any, makers: tuple[Maker, ...]) -> Maker | N
 
     Args:
         key: The keyed digest of the release key.
-        function: The function that asks now.
+        step: The step that requests it now, with its function and its load.
         makers: Its identity, and those that it had before it was moved.
     """
-    reference, before = _asked.get(key, (None, makers[0]))
+    reference, load, before = _asked.get(key, (None, None, makers[0]))
     other = reference and reference()
-    if other in (None, function) or before in makers[1:]:
+    if other is None or before in makers[1:]:
         return None
-    is_replaced = _has_name(function, own=True) and not _has_name(other, own=False)
-    is_same = _code(other) == _code(function) or is_replaced
-    return None if before == makers[0] and is_same else before
+    is_moved = other is not step.body and before != makers[0]
+    # A load that was added or removed reads what the function read.
+    loaded = load and load()
+    is_other_load = loaded and step.load and _differ(loaded, step.load)
+    return before if is_moved or is_other_load or _differ(other, step.body) else None
 
 
-def note_maker(key: str, function: Callable[..., Any], maker: Maker) -> None:
+def note_maker(key: str, step: Step, maker: Maker) -> None:
     """Note the function that asks for a release key."""
     if len(_asked) >= _MOST_KEYS:
         _asked.clear()
-    _asked[key] = weakref.ref(function), maker
+    load = step.load and weakref.ref(step.load)
+    _asked[key] = weakref.ref(step.body), load, maker
+
+
+def _differ(other: Any, function: Any) -> bool:
+    """Return whether a function is not another one, nor a newer definition of it."""
+    is_replaced = _has_name(function, own=True) and not _has_name(other, own=False)
+    is_same = other is function or is_replaced
+    return not is_same and _code(other) != _code(function)
 
 
 def _code(function: Any) -> list[object]:
@@ -174,7 +184,9 @@ def requested_release(
     if call.key is None and (run is None or not step.replays):
         return None, {}
     digests = project.ledger.digests
-    own = maker_of(step.body, call.receiver, project.settings.root)
+    root = project.settings.root
+    own = maker_of(step.body, call.receiver, root)
+    loaded = [maker_of(step.load, None, root).function] if step.load else []
     makers = own, *map(own.before_move, step.moved_from)
 
     def key_of(name: str, maker: Maker) -> str:
@@ -182,15 +194,15 @@ def requested_release(
         parts += [call.partitions] if call.partitions else []
         if call.key is not None:
             return digests.of("named", *parts, call.key)
-        what = [maker.function, described(cost), _encoded(step, call.public)]
-        return digests.of("run", *parts, run, *what)
+        what = [described(cost), _encoded(step, call.public)]
+        return digests.of("run", *parts, run, maker.function, *loaded, *what)
 
     key = key_of(step.name, own)
     for maker in makers[1:]:
         former = maker.function.rpartition(":")[2].rpartition(".")[2]
         keys = (key, key_of(step.name, maker), key_of(former, maker))
         key = next((k for k in keys if has_release(project.ledger, k)), key)
-    other = None if step.fresh else other_maker(key, step.body, makers)
+    other = None if step.fresh else other_maker(key, step, makers)
     if other is not None and has_release(project.ledger, key):
         theirs = repr(str(other)) if other != own else "one of this name and other code"
         msg = (
@@ -199,7 +211,7 @@ def requested_release(
             f"move say moved_from={other.function!r}. The step did not run."
         )
         raise ReservationConflict(msg, release_key=call.key)
-    note_maker(key, step.body, own)
+    note_maker(key, step, own)
     texts = {digests.of("function", key, *maker): str(maker) for maker in makers}
     return key, texts
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast
+from contextlib import nullcontext
+from typing import Any, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -17,7 +18,9 @@ from dpflow.accounting.rules.windows import has_delta
 from dpflow.exceptions import UnsupportedCost, require
 from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, granted, run
+from dpflow.guard.decorators import Decorator, P, Q, R, T_co
 from dpflow.guard.functions import charging
+from dpflow.guard.loading import Load
 from dpflow.guard.request import ask, checked_flow, current_place
 from dpflow.guard.reserving import reserve
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
@@ -33,14 +36,12 @@ from dpflow.guard.step import (
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Granted, Request
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 def guarded(
     *,
     dataset: str | tuple[str, ...],
     cost: CostLike,
+    load: Callable[Q, T_co] | None = None,
     flow: str | None = None,
     private: tuple[str, ...] = (),
     length: LengthLike | None = None,
@@ -57,12 +58,17 @@ def guarded(
     noise: NoiseLike = "release",
     measures: str | None = None,
     name: str | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Decorator[Q, T_co]:
     """Guard a function that reads private data, without Prefect or in a flow of its.
 
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
+        load: Function that reads the data: the function's first parameter takes what it
+            returns. It runs before the reservation, and only where the step would be
+            charged, so that its failure (`LoadFailed`) costs nothing. A function with
+            that parameter alone is called with the load's parameters; else the load
+            takes those of the function that it names.
         flow: Name of the flow whose share and odometer are charged, outside of
             Prefect. Within a Prefect flow it is that one, as for a `dp_task`.
         private: Names of parameters that hold private data.
@@ -118,16 +124,16 @@ def guarded(
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await arun(step, function, args, kwargs, current_place(named))
+            return await arun(step, args, kwargs, current_place(named))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(step, function, args, kwargs, current_place(named))
+            return run(step, args, kwargs, current_place(named))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
-        return cast("Callable[P, R]", charging(chosen))
+        return cast("Callable[P, R]", charging(chosen, step.signature))
 
-    return decorate
+    return cast("Decorator[Q, T_co]", decorate)
 
 
 @contextmanager
@@ -180,7 +186,8 @@ def spend(
     place = current_place(checked_flow(flow))
     project, request = ask(defined, (), {}, place)
     _check_windows(request)
-    answer = reserve(project, request, place, noise=noise)
+    load = Load(defined, request, (), {}, nullcontext)
+    answer = reserve(project, request, place, noise=noise, load=load)
     # A block has no release key, so that nothing is replayed.
     granting = cast("Granted", answer)
     execution = granted(

@@ -18,15 +18,22 @@ from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     DPStepFailed,
+    LoadFailed,
+    PublicError,
     made_anew,
     public_kind,
     public_name,
 )
+from dpflow.ledger.records import Request
 
 #: Python's own errors that are no `Exception`, the general one last.
 _ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError, BaseException)
 #: How anyio, and so Prefect's timeouts, recognise their own cancellations.
 _SCOPE = "Cancelled via cancel scope "
+#: Errors of connections and statements, by the modules of drivers. Rows choose a
+#: DataError.
+_DRIVERS = {"sqlalchemy", "psycopg", "sqlite3", "duckdb", "_duckdb"}
+_OF_DRIVERS = {"OperationalError", "InterfaceError", "ProgrammingError"}
 #: Where the code of others is installed.
 _INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
@@ -73,6 +80,50 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
         return (BudgetExhausted if exhausted else BudgetRefused)(msg, step=task)
     hint = 'To see the text where that is safe, say private_task(errors="keep").'
     return _withheld(error, f"private task {task!r}", hint, step=task)
+
+
+def shown_of_load(error: BaseException, request: Request) -> BaseException:
+    """Return what the outside may see of an error of a load; nothing was charged.
+
+    Args:
+        error: What ended the load.
+        request: The request of the step.
+
+    Returns:
+        A `LoadFailed` for every `Exception`, with the words of a `PublicError`.
+    """
+    keeps = not any(policy.errors == "redact" for policy in request.policies)
+    if not issubclass(type(error), Exception):
+        return error if keeps else _ending(error)
+    # The load itself may raise a public error with words of its own.
+    public: Any = made_anew(error) or (error if type(error) is PublicError else None)
+    name = public_name(type(error)) if keeps or public else _class_of_load(type(error))
+    text, after = str(public or (error if keeps else "")), ""
+    if not text:
+        after = (
+            " The text is withheld, for it may hold private data: on synthetic data, "
+            "`errors: keep` in the policy shows it."
+        )
+    what = f"{name}: {text}".rstrip(".: ")
+    facts = {"dataset": ", ".join(request.datasets), "step": request.step}
+    msg = (
+        f"The load of DP step {request.step!r} failed: {what}. Nothing was charged; "
+        f"run the step again when its source answers.{after}"
+    )
+    result = LoadFailed(msg, **facts, error_type=name)
+    result.__cause__ = error if keeps else None
+    return result
+
+
+def _class_of_load(kind: type) -> str:
+    """Return the class of an error of the system or a driver; else "an error"."""
+    for base in vars(type)["__mro__"].__get__(kind):
+        name = public_name(base)
+        module = str(vars(type)["__module__"].__get__(public_kind(base)))
+        of_driver = name in _OF_DRIVERS and module.partition(".")[0] in _DRIVERS
+        if of_driver or (module == "builtins" and issubclass(base, OSError)):
+            return name
+    return "an error"
 
 
 def _withheld(

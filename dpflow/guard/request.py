@@ -27,6 +27,7 @@ from dpflow.exceptions import (
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named, holds_rows
 from dpflow.guard.identity import requested_release
+from dpflow.guard.loading import failed_loads
 from dpflow.guard.project import Project, people_folder, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
@@ -225,6 +226,8 @@ def ask(
     measured = _measured(step, call, cost, policies[0], project)
     declared = call.shape.describe()
     shape_facts = {"shape": declared} if declared else {}
+    body = {**place.facts, "versions": versions, **measured, **shape_facts}
+    body |= failed_loads(step)
     request = request_of(
         project,
         place,
@@ -238,7 +241,7 @@ def ask(
         makers=makers,
         fresh=step.fresh,
         on_change=step.on_change,
-        body={**place.facts, "versions": versions, **measured, **shape_facts},
+        body=body,
         shape=call.shape,
     )
     _check_person_budgets(step, project, request)
@@ -376,7 +379,8 @@ def _measured(
         "answers need one dataset, a release_key, and Gaussian, Laplace or Refined "
         "noise that release() draws. The step did not run. Omit or correct measures=.",
     )
-    limits = sorted(map(repr, constants_named(step.body, _LIMITS)))
+    functions = filter(None, (step.body, step.load))
+    limits = sorted(repr(v) for f in functions for v in constants_named(f, _LIMITS))
     bounds = project.ledger.digests.of("bounds", policy.unit, policy.relation, *limits)
     key = call.key or ""
     fields = {name: text for name, text in call.texts.items() if text and text in key}

@@ -20,6 +20,7 @@ from dpflow.exceptions import (
     require,
 )
 from dpflow.guard.bodies import home
+from dpflow.guard.loading import Load
 from dpflow.guard.project import Project
 from dpflow.guard.request import Place
 from dpflow.interrupts import contextmanager, without_interrupts
@@ -81,7 +82,7 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
 
 
 def reserve(
-    project: Project, request: Request, place: Place, *, noise: str
+    project: Project, request: Request, place: Place, *, noise: str, load: Load
 ) -> Granted | Replayed:
     """Reserve a step's worst case, or return its release.
 
@@ -90,8 +91,10 @@ def reserve(
         request: The question to the ledger.
         place: Its listener hears of a refusal.
         noise: Who draws the declared noise: the step's body, if "own".
+        load: Reads the body's input once the ledger would grant the step.
 
     Raises:
+        LoadFailed: If the load raises; nothing was charged.
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
@@ -99,15 +102,17 @@ def reserve(
         if place.before_charge is not None:
             place.before_charge(project, request)
         _prepare(project, request, noise)
-        while isinstance(answer := _answer(project, request), Busy):
+        while isinstance(answer := _load_and_answer(project, request, load), Busy):
             if not project.unsettled.settle(answer.reservation):
                 check_patience()
                 time.sleep(_POLL_SECONDS)
+        with _voided_on_error(project, request, answer):
+            load.run(answer)
         return _warned(request, answer)
 
 
 async def areserve(
-    project: Project, request: Request, place: Place, *, noise: str
+    project: Project, request: Request, place: Place, *, noise: str, load: Load
 ) -> Granted | Replayed:
     """Reserve as `reserve` does, in a task, while others of its event loop go on.
 
@@ -123,11 +128,19 @@ async def areserve(
         if place.before_charge is not None:
             await asyncio.to_thread(place.before_charge, project, request)
         await asyncio.to_thread(_prepare, project, request, noise)
-        while isinstance(answer := await _answer_in_thread(project, request), Busy):
+        while True:
+            answer = await asyncio.to_thread(_preview, project, request, load)
+            await load.arun(answer)
+            if not isinstance(answer, Busy):
+                answer = await _answer_in_thread(project, request)
+            if not isinstance(answer, Busy):
+                break
             late = project.unsettled.settle
             if not await asyncio.to_thread(late, answer.reservation):
                 check_patience()
                 await asyncio.sleep(_POLL_SECONDS)
+        with _voided_on_error(project, request, answer):
+            await load.arun(answer)
         return _warned(request, answer)
 
 
@@ -155,6 +168,33 @@ def _reserving(
         yield check_patience
     except BudgetRefused as refusal:
         place.tell_refusal(refusal, request)
+        raise
+
+
+def _load_and_answer(project: Project, request: Request, load: Load) -> Answer:
+    """Ask the ledger once, after the load if it would grant the step."""
+    answer = _preview(project, request, load)
+    load.run(answer)
+    return answer if isinstance(answer, Busy) else _answer(project, request)
+
+
+def _preview(project: Project, request: Request, load: Load) -> object:
+    """Return what the ledger would answer, if a load waits for it.
+
+    What is replayed or refused is not loaded; the refusal is journaled by the request.
+    """
+    return project.ledger.would_answer(request) if load.is_due else None
+
+
+@contextmanager
+def _voided_on_error(
+    project: Project, request: Request, answer: Answer
+) -> Iterator[None]:
+    """Void a grant that the ledger would not have given before, if its load fails."""
+    try:
+        yield
+    except BaseException:
+        _give_back(project, request, answer)
         raise
 
 
@@ -194,7 +234,7 @@ def _give_back(project: Project, request: Request, answer: Answer) -> None:
     """Void a grant whose body will not run."""
     if not isinstance(answer, Granted):
         return
-    reason = "the step was cancelled before its body started"
+    reason = "the step ended before its body started"
     try:
         project.ledger.void(answer.reservation, reason=reason)
     except DpflowError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.functions import (
     captured,
     check_body,
+    check_reusable,
     decorator_of,
     is_constant,
     name_of,
@@ -36,14 +37,12 @@ from dpflow.guard.shapes import (
     declared_shape,
     unstorable,
 )
+from dpflow.guard.signatures import HIDDEN, public_signature
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import OWN
 
 T = TypeVar("T")
-
-#: The instance of a method is no public argument.
-HIDDEN = frozenset({"self", "cls"})
 
 #: A cost, or a function of the step's public arguments that returns one.
 CostLike = Cost | PlannedNoise | Callable[..., Cost | PlannedNoise]
@@ -67,6 +66,7 @@ class Step:
         body: The function.
         dataset: Name of the dataset that it reads, or several.
         cost: Worst case, or a function of the public arguments that returns it.
+        load: Function that reads the body's first argument before the reservation.
         private: Parameters that hold private data; nothing derived from their values
             is ever journaled, keyed or printed.
         length: Number of places of a release without labels.
@@ -84,10 +84,10 @@ class Step:
         noise: Who draws the noise: "release", or the body's "own".
         measures: Name of the released number, which adds up over parts.
         datasets: The datasets whose private data the body reads.
-        signature: Of the body.
+        signature: Of a call: that of the body, or with a load without its value.
         replays: Whether its public arguments identify a call, so that it may be
-            replayed within a flow run. Not if the body closes over variables or is a
-            method: what those hold is no argument. Nor if it is a lambda: all have
+            replayed within a flow run. Not if body or load close over variables, or are
+            methods: what those hold is no argument. Nor if it is a lambda: all have
             one name.
 
     Raises:
@@ -98,6 +98,7 @@ class Step:
     body: Callable[..., Any] = field(repr=False, compare=False)
     dataset: str | tuple[str, ...]
     cost: CostLike
+    load: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
     private: frozenset[str] = frozenset()
     length: LengthLike | None = None
     groups: GroupsLike | None = None
@@ -118,7 +119,8 @@ class Step:
 
     def __post_init__(self) -> None:
         """Read and check what was declared."""
-        body, signature = self.body, inspect.signature(self.body)
+        body = self.body
+        signature = public_signature(self.name, body, self.load)
         own = inspect.isfunction(body) and body.__name__ != "<lambda>"
         hidden = getattr(body, "__closure__", None) or HIDDEN & {*signature.parameters}
         parts = self.partitions
@@ -129,7 +131,7 @@ class Step:
             "ignore": frozenset(_names(self.ignore) or self.ignore),
             "partitions": parts if parts is None or callable(parts) else _names(parts),
             "moved_from": _names(self.moved_from) or self.moved_from,
-            "replays": own and not hidden,
+            "replays": own and not hidden and not captured(self.load),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -153,6 +155,21 @@ class Step:
         """The declarations of several numbers, by keyword."""
         return {"length": self.length, "groups": self.groups, "columns": self.columns}
 
+    def captured(self) -> dict[str, Any]:
+        """Return by name what body and load take with them into each call.
+
+        Raises:
+            ConfigurationError: If one name stands for two values.
+        """
+        values = captured(self.body)
+        for name, value in captured(self.load).items():
+            require(
+                values.setdefault(name, value) is value or name in self.ignore,
+                f"body and load of step {self.name!r} capture two values of {name!r}: "
+                "rename one of the two. The step did not run.",
+            )
+        return values
+
     def ask(
         self,
         args: tuple[Any, ...],
@@ -173,8 +190,12 @@ class Step:
                 for the public arguments.
         """
         bound = self.signature.bind(*args, **kwargs)
+        for name in self.private & bound.arguments.keys():
+            for value in given(self, name, bound.arguments[name]):
+                what = f"its private argument {name!r} is"
+                check_reusable(self.name, what, value)
         bound.apply_defaults()
-        values = {**captured(self.body), **bound.arguments}
+        values = {**self.captured(), **bound.arguments}
         values = {k: v for k, v in values.items() if k not in self.private}
         names = self.signature.parameters.keys() - HIDDEN
         public = {name: value for name, value in values.items() if name in names}
@@ -340,6 +361,16 @@ def declared_costs() -> dict[str, Cost]:
     return {name: cost for name, cost in _costs.items() if isinstance(cost, Cost)}
 
 
+def given(step: Step, name: str, value: Any) -> Collection[Any]:
+    """Return what was given for a parameter; `*args` and `**kwargs` take several."""
+    kind = step.signature.parameters[name].kind
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return tuple(value)
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        return tuple(value.values())
+    return (value,)
+
+
 def _names(names: object) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
@@ -401,7 +432,7 @@ def _check_key(step: Step, key: str) -> None:
     Raises:
         ConfigurationError: If it does not, and `ignore` does not name the rest.
     """
-    values = {**captured(step.body), **step.signature.parameters}
+    values = {**step.captured(), **step.signature.parameters}
     names = [name for name in values if name not in step.private]
     unknown = sorted(step.ignore.difference(names))
     require(
@@ -460,7 +491,7 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     """
     ours = keyword in ("release_key", "partitions")
     hidden = step.private if ours else step.private | HIDDEN
-    names = [*(captured(step.body) if ours else ()), *step.signature.parameters]
+    names = [*(step.captured() if ours else ()), *step.signature.parameters]
     public = [name for name in names if name not in hidden]
     title = f"{keyword} {template!r} of step {step.name!r}"
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import is_dataclass
 from datetime import date, time
@@ -39,7 +39,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.release_keys import template_fields
-from dpflow.guard.step import HIDDEN, Step, check_template
+from dpflow.guard.signatures import HIDDEN
+from dpflow.guard.step import Step, check_template, given
 from dpflow.interrupts import contextmanager, without_interrupts
 
 R = TypeVar("R")
@@ -248,7 +249,7 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
     if context is None or not context.parameters:
         return
     for name in step.private & set(arguments):
-        values = [*map(_unwrapped, _given(step, name, arguments[name]))]
+        values = [*map(_unwrapped, given(step, name, arguments[name]))]
         for parameter, whole in context.parameters.items():
             if any(
                 _same(value, part, name == parameter)
@@ -263,16 +264,6 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
                     "database and shows them. Give the flow the name of the data, and "
                     "load it in a private_task or inside the step",
                 )
-
-
-def _given(step: Step, name: str, value: Any) -> Collection[Any]:
-    """Return what was given for a parameter; `*args` and `**kwargs` take several."""
-    kind = step.signature.parameters[name].kind
-    if kind is inspect.Parameter.VAR_POSITIONAL:
-        return tuple(value)
-    if kind is inspect.Parameter.VAR_KEYWORD:
-        return tuple(value.values())
-    return (value,)
 
 
 def _refuse(step: Step, why: str) -> None:

@@ -13,8 +13,16 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    cast,
+    overload,
+)
 
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
@@ -23,9 +31,10 @@ from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.config import settings
-from dpflow.exceptions import require
+from dpflow.exceptions import LoadFailed, require
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
+from dpflow.guard.decorators import Later, NoLoad, P, Q, R, S, T_co
 from dpflow.guard.functions import charging
 from dpflow.guard.project import bind_step
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
@@ -52,9 +61,6 @@ from dpflow.prefect.privacy import (
 )
 from dpflow.prefect.run_context import called_by_engine, current_place, listen_for_task
 from dpflow.prefect.states import StepEvents, refusal_in, value_of
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class DPTask(MaterializingTask[P, R]):
@@ -136,6 +142,9 @@ class DPTask(MaterializingTask[P, R]):
             fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
             version, ours = options.pop("data_version", None), self.step.data_version
             check_known(self.step, options)
+            if self.step.load is not None and options.get("retry_condition_fn"):
+                condition = options["retry_condition_fn"]
+                options["retry_condition_fn"] = partial(_may_retry, condition)
             if options or assets is not None:
                 check_outside("with_options()")
             version = ours if version is None else checked_text(version, "data_version")
@@ -186,10 +195,38 @@ async def _value_later(result: Any) -> Any:
     return _value(await result)
 
 
+class TaskDecorator(Generic[Q, T_co]):
+    """Decorator of a function, whose first parameter takes the value of a load."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self: TaskDecorator[..., NoLoad], body: Callable[P, R], /
+        ) -> DPTask[P, R]: ...
+        @overload
+        def __call__(
+            self: TaskDecorator[Q, Later[S]], body: Callable[[S], R], /
+        ) -> DPTask[Q, R]: ...
+        @overload
+        def __call__(
+            self: TaskDecorator[Q, Later[S]], body: Callable[Concatenate[S, P], R], /
+        ) -> DPTask[P, R]: ...
+        @overload
+        def __call__(self, body: Callable[[T_co], R], /) -> DPTask[Q, R]: ...
+        @overload
+        def __call__(  # type: ignore[overload-cannot-match]
+            self, body: Callable[Concatenate[T_co, P], R], /
+        ) -> DPTask[P, R]: ...
+        def __call__(self, body: Callable[..., R], /) -> DPTask[..., R]:
+            """Make a task of the function."""
+
+
 def dp_task(
     *,
     dataset: str | tuple[str, ...],
     cost: CostLike,
+    load: Callable[Q, T_co] | None = None,
     private: tuple[str, ...] = (),
     length: LengthLike | None = None,
     groups: GroupsLike | None = None,
@@ -206,7 +243,7 @@ def dp_task(
     measures: str | None = None,
     assets: Sequence[str | Asset] = (),
     **task_options: Unpack[TaskOptions],
-) -> Callable[[Callable[P, R]], DPTask[P, R]]:
+) -> TaskDecorator[Q, T_co]:
     """Make a Prefect task of a function that reads private data.
 
     The step's worst case is reserved in the ledger before the body runs and settled
@@ -216,6 +253,11 @@ def dp_task(
     Args:
         dataset: Name of the dataset it reads, or several.
         cost: Its worst case, or a function of its public arguments.
+        load: Function that reads the data: the function's first parameter takes what it
+            returns. It runs before the reservation, and only where the step would be
+            charged, so that its failure (`LoadFailed`) costs nothing. A function with
+            that parameter alone is called with the load's parameters; else the load
+            takes those of the function that it names.
         private: Names of parameters that hold private data.
         length: How many numbers without labels `release` gets, a tuple for an array of
             several dimensions; or a function of the public arguments, as `cost`.
@@ -253,9 +295,10 @@ def dp_task(
         assets: Keys of the Prefect assets that each release materialises, such as
             "dpflow://cdnow/weekly-revenue", with its cost and guarantee as metadata.
         **task_options: Every option of `prefect.task`. Retries default to 0: every
-            attempt is a charge of its own. `log_prints` defaults to False, whatever
-            the flow says: a body prints what was not released. With `private` it
-            cannot be True.
+            attempt is a charge of its own. With `load` they are for failed loads alone,
+            by default 2, after 10 and 60 seconds. `log_prints` defaults to False,
+            whatever the flow says: a body prints what was not released. With `private`
+            it cannot be True.
 
     Returns:
         A decorator that makes a `DPTask` with the function's parameters and types.
@@ -268,10 +311,15 @@ def dp_task(
         ... def customers(week: str) -> int:
         ...     return release(count(week))
     """
-    task_options.setdefault("retries", 0)
-    # The ledger replays releases; Prefect's cache key would hash private arguments.
     declared = dict(locals())
     del declared["assets"], declared["task_options"]
+    if load is not None:
+        task_options.setdefault("retries", 2)
+        task_options.setdefault("retry_delay_seconds", [10, 60])
+        condition = task_options.get("retry_condition_fn")
+        task_options["retry_condition_fn"] = partial(_may_retry, condition)
+    task_options.setdefault("retries", 0)
+    # The ledger replays releases; Prefect's cache key would hash private arguments.
     task_options.setdefault("cache_policy", NO_CACHE)
     # A flow's `log_prints` would send what the body prints to Prefect's database.
     task_options.setdefault("log_prints", False)
@@ -289,28 +337,26 @@ def dp_task(
         check_options(step, task)
         return task
 
-    return decorate
+    return cast("TaskDecorator[Q, T_co]", decorate)
+
+
+def _may_retry(condition: Any, task: Any, run: Any, state: Any) -> Any:
+    """Return whether Prefect may retry a state: a failed load, if a user agrees."""
+    error = getattr(state.data, "result", state.data)
+    has_loaded = not isinstance(error, LoadFailed)
+    return not has_loaded and (condition is None or condition(task, run, state))
 
 
 def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     """Return the guarded function, which becomes the task's `.fn`."""
 
     @functools.wraps(function)
-    def body(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with nothing_stored():
-            return function(*args, **kwargs)
-
-    @functools.wraps(function)
-    async def body_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with nothing_stored():
-            return await cast("Any", function(*args, **kwargs))
-
-    @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         events = StepEvents(listen_for_task, in_engine=called_by_engine(guard))
         with events:
-            events.value = run(step, body, args, kwargs, current_place(events.hear))
+            place = current_place(events.hear)
+            events.value = run(step, args, kwargs, place, nothing_stored)
         return events.value
 
     @functools.wraps(function)
@@ -319,8 +365,9 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         events = StepEvents(listen_for_task, in_engine=called_by_engine(guard_async))
         with events:
             place = current_place(events.hear)
-            events.value = await arun(step, body_async, args, kwargs, place)
+            charge = arun(step, args, kwargs, place, nothing_stored)
+            events.value = await charge
         return events.value
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard
-    return cast("Callable[P, R]", charging(chosen))
+    return cast("Callable[P, R]", charging(chosen, step.signature))

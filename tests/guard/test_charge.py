@@ -116,7 +116,7 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
 
     for body in (Spend.count, Visits.count):
         step = define_step(body, dataset="shop", cost=TENTH)
-        assert run(step, body, (1,), {}, PLACE) == body(1)
+        assert run(step, (1,), {}, PLACE) == body(1)
     assert spent() == "0.2"
 
 
@@ -133,18 +133,18 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
     ):
         step = define_step(count, dataset="shop", cost=TENTH, private=private)
         with pytest.raises(ConfigurationError, match=advice):
-            run(step, count, (argument,), {}, PLACE)
+            run(step, (argument,), {}, PLACE)
     assert before == rows(shop)
 
 
 def keyed():
-    """Return a step that is replayed within its flow run, and its body."""
+    """Return a step that is replayed within its flow run."""
 
     def count(frame, week):
         return 1
 
     declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",)}
-    return define_step(count, data_version="1", **declared), count
+    return define_step(count, data_version="1", **declared)
 
 
 PRIVATE = ("private-canary-2718281828", 57721566490)
@@ -181,7 +181,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
     count(frame, "public-canary")
     error = caught(lambda: count(frame, "other", fails=True))
-    run(*keyed(), (frame, 1), {}, PLACE)
+    run(keyed(), (frame, 1), {}, PLACE)
     content = ledger_bytes(shop)
     assert PRIVATE[1].to_bytes(8, "little") not in content
     for private in PRIVATE:
@@ -195,7 +195,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
 def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
     """Without the ledger's secret the default key shows nothing of the arguments."""
-    run(*keyed(), ("x", "public-canary"), {}, PLACE)
+    run(keyed(), ("x", "public-canary"), {}, PLACE)
     (row,) = rows(shop)["release"]
     assert "public-canary" not in json.dumps(row)
     assert b"public-canary" not in ledger_bytes(shop)

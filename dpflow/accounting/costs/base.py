@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import wraps
 from importlib import import_module
 from inspect import Signature, signature
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 from dpflow.exceptions import InvalidCost
 from dpflow.interrupts import without_interrupts
@@ -27,6 +27,8 @@ RELATIONS = ("add-or-remove", "replace-one")
 #: What a step reports when it is settled: the name or number of the cell that its
 #: output fell into, or the number of sub-steps that ran.
 Outcome = str | int
+
+T = TypeVar("T")
 
 _KINDS: dict[str, type[Cost]] = {}
 
@@ -69,17 +71,24 @@ def _never_quieter(own: _Noisier) -> _Noisier:
 class _CostType(ABCMeta):
     """Type of cost classes: a wrong call is answered with the form of a right one."""
 
-    def __call__(cls, *places: Any, **named: Any) -> Any:
+    @property
+    def __signature__(cls) -> Signature:
+        """Signature for `help` and notebooks: that of the constructor."""
+        _, *parameters = signature(cls.__init__).parameters.values()  # type: ignore[misc]
+        return Signature(parameters)
+
+    # The type variable lets type checkers look at the constructors of costs.
+    def __call__(cls: type[T], *places: Any, **named: Any) -> T:
         try:
-            return super().__call__(*places, **named)
+            created: T = super().__call__(*places, **named)  # type: ignore[misc]
         except without_interrupts(TypeError):
-            form = list(signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+            form = signature(cls)
             try:
-                Signature(form).bind(*places, **named)
+                form.bind(*places, **named)
             except without_interrupts(TypeError) as error:
                 words = ", ".join(
                     f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name
-                    for each in form
+                    for each in form.parameters.values()
                 )
                 name, example = cls.__name__, ""
                 if line := re.search(rf">>> ({name}\(.*\))", cls.__doc__ or ""):
@@ -87,6 +96,7 @@ class _CostType(ABCMeta):
                 msg = f"invalid {name}: {error}. Write {name}({words}){example}."
                 raise InvalidCost(msg, name="cost", value=cls.__name__) from None
             raise
+        return created
 
 
 class Cost(metaclass=_CostType):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, overload
 
 from dpflow.accounting.costs.base import Cost, whole_number
 from dpflow.accounting.costs.notions import WithEpsilon
@@ -104,6 +104,12 @@ class Gaussian(Plannable, Cost):
     sensitivity: Fraction
     sigma: Fraction
 
+    @overload
+    def __init__(self, *, sensitivity: Number, sigma: Number) -> None: ...
+    @overload
+    def __init__(self, *, sensitivity: Number, noise_multiplier: Number) -> None: ...
+    @overload
+    def __init__(self, *, sensitivity: Number, noise: Literal["planned"]) -> None: ...
     def __init__(
         self,
         *,
@@ -136,6 +142,12 @@ class Laplace(Plannable, Cost):
     sensitivity: Fraction
     scale: Fraction
 
+    @overload
+    def __init__(self, *, sensitivity: Number, scale: Number) -> None: ...
+    @overload
+    def __init__(self, *, sensitivity: Number, epsilon: Number) -> None: ...
+    @overload
+    def __init__(self, *, sensitivity: Number, noise: Literal["planned"]) -> None: ...
     def __init__(
         self,
         *,
@@ -171,6 +183,10 @@ class DiscreteLaplace(Cost):
     sensitivity: Fraction
     scale: Fraction
 
+    @overload
+    def __init__(self, *, sensitivity: Number, scale: Number) -> None: ...
+    @overload
+    def __init__(self, *, sensitivity: Number, epsilon: Number) -> None: ...
     def __init__(
         self,
         *,
@@ -206,6 +222,10 @@ class DiscreteGaussian(Cost):
     sensitivity: Fraction
     sigma: Fraction
 
+    @overload
+    def __init__(self, *, sensitivity: Number, sigma: Number) -> None: ...
+    @overload
+    def __init__(self, *, sensitivity: Number, noise_multiplier: Number) -> None: ...
     def __init__(
         self,
         *,
@@ -244,6 +264,10 @@ class RandomizedResponse(Cost):
     epsilon: Fraction
     categories: int
 
+    @overload
+    def __init__(self, *, epsilon: Number, categories: Number = 2) -> None: ...
+    @overload
+    def __init__(self, *, truth: Number, categories: Number = 2) -> None: ...
     def __init__(
         self,
         *,

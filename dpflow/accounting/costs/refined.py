@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from dpflow.accounting.costs.base import Cost, Outcome, whole_number
 from dpflow.accounting.costs.noise import Gaussian, Laplace
@@ -82,6 +82,10 @@ class Refined(Cost):
         kind = LaplaceDraws if isinstance(finest, Laplace) else GaussianDraws
         return object.__new__(kind if cls is Refined else cls)
 
+    @overload
+    def __init__(self, finest: Cost, *, coarsest: Number) -> None: ...
+    @overload
+    def __init__(self, finest: Cost, *, spreads: Sequence[Number]) -> None: ...
     def __init__(
         self,
         finest: Cost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, overload
 
 from dpflow.accounting.costs.base import RELATIONS, Outcome, whole_number
 from dpflow.accounting.costs.outcomes import MOST_CELLS, OutcomeCost, OutputDP
@@ -53,6 +53,25 @@ class SparseVector(OutcomeCost):
     sensitivity: Fraction
     monotone: bool
 
+    @overload
+    def __init__(
+        self,
+        *,
+        positives: int,
+        epsilon: Number,
+        sensitivity: Number = 1,
+        monotone: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        positives: int,
+        epsilon_threshold: Number,
+        epsilon_answers: Number,
+        sensitivity: Number = 1,
+        monotone: bool = False,
+    ) -> None: ...
     def __init__(
         self,
         *,

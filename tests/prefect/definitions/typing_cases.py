@@ -23,6 +23,7 @@ from dpflow import (
     IntEstimate,
     dp_flow,
     dp_task,
+    guarded,
     private_task,
     release,
 )
@@ -140,3 +141,64 @@ dp_task(dataset="shop")  # type: ignore[call-arg]
 dp_task(dataset="shop", cost=COST, retires=1)  # type: ignore[call-arg]
 dp_task(dataset="shop", cost=COST, retries="1")  # type: ignore[arg-type]
 private_task(persist=True)  # type: ignore[call-overload]
+
+
+def read(week: str, *, city: str = "Bonn") -> list[int]:
+    """Stand for a load."""
+    return [len(week + city)]
+
+
+async def read_later(week: str) -> list[int]:
+    """Stand for an async load."""
+    return [len(week)]
+
+
+@guarded(dataset="shop", cost=COST, load=read)
+def count_rows(rows: list[int]) -> float:
+    """Take the loaded value alone."""
+    return release(len(rows))
+
+
+@guarded(dataset="shop", cost=COST, load=read, release_key="{week}/{city}/{low}")
+def count_above(rows: list[int], week: str, city: str, *, low: int = 0) -> float:
+    """Take arguments of its own, too."""
+    return release(len(rows) + len(week + city) + low)
+
+
+@dp_task(dataset="shop", cost=COST, load=read, retries=3)
+def total(rows: list[int]) -> float:
+    """Take the loaded value alone, as a task."""
+    return release(sum(rows))
+
+
+@dp_task(dataset="shop", cost=COST, load=read_later, retries=3)
+async def total_later(rows: list[int]) -> float:
+    """Await its load."""
+    return release(sum(rows))
+
+
+@dp_task(dataset="shop", cost=COST, load=read)
+def total_above(rows: list[int], week: str, city: str) -> float:
+    """Take arguments of its own, too."""
+    return release(sum(rows))
+
+
+async def loads() -> None:
+    """Call steps with loads."""
+    assert_type(count_rows("1997-01", city="Rom"), float)
+    assert_type(count_above("1997-01", "Rom", low=2), float)
+    assert_type(total("1997-01"), float)
+    assert_type(total.submit("1997-01", city="Rom"), PrefectFuture[float])
+    assert_type(await total_later("1997-01"), float)
+    assert_type(total_above("1997-01", city="Rom"), float)
+    count_rows([1])  # type: ignore[arg-type]
+    count_rows("1997-01", low=2)  # type: ignore[call-arg]
+    count_above([1], "1997-01", "Rom")  # type: ignore[call-arg,arg-type]
+    total(7)  # type: ignore[call-overload]
+    total_above("1997-01")  # type: ignore[call-overload]
+
+
+@guarded(dataset="shop", cost=COST, load=read)  # type: ignore[arg-type]
+def count_names(rows: list[str]) -> float:
+    """Take another value than the load returns."""
+    return release(len(rows))

@@ -1,0 +1,653 @@
+"""Loads: a failure is free, a replay reads nothing, and what is read stays private."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import functools
+import inspect
+import sqlite3
+import threading
+from typing import Any
+
+import duckdb
+import psycopg
+import pyarrow as pa
+import pytest
+import sqlalchemy.exc
+
+from dpflow import guarded, release, spend
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    ConfigurationError,
+    DPStepFailed,
+    LoadFailed,
+    PublicError,
+    ReservationConflict,
+)
+from dpflow.guard.project import current_project
+from dpflow.ledger.records import Granted
+from tests.projects import NOISY, TENTH, journal, kinds, rewrite_policy, spent
+
+pytestmark = pytest.mark.quick
+
+SECRET = "Ada Lovelace"
+
+
+class Source:
+    """A source of rows that fails as often as it is said, and counts its reads."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors, self.reads = [*errors], 0
+
+    def read(self, week: int = 1) -> list[int]:
+        """Return rows, or fail."""
+        self.reads += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return [week, week]
+
+
+def counting(source: Source, **declared: Any) -> Any:
+    """Return a step that counts the rows of a source."""
+
+    def read(week: int) -> list[int]:
+        return source.read(week)
+
+    declared = {"cost": NOISY, "ignore": ("source", "declared"), **declared}
+
+    @guarded(dataset="shop", load=read, release_key="rows/{week}", **declared)
+    def count(rows: list[int]) -> float:
+        own = declared.get("noise") == "own"
+        return len(rows) if own else release(len(rows))
+
+    return count
+
+
+def test_a_failed_load_is_free_and_a_replay_reads_nothing(shop):
+    """Three failures and three calls of one key: one charge, one number, one read."""
+    source = Source(*(ConnectionRefusedError() for _ in range(3)))
+    count = counting(source)
+    for _ in range(3):
+        with pytest.raises(LoadFailed) as error:
+            count(7)
+        assert error.value.error_type == "ConnectionRefusedError"
+    assert kinds() == []
+    assert len({count(7) for _ in range(3)}) == 1
+    assert (source.reads, kinds(), spent()) == (4, ["reserve", "settle"], "0.1")
+    assert journal()[1].body["failed_loads"] == 3
+    count(8)
+    assert "failed_loads" not in journal()[3].body
+
+
+def test_a_refused_step_reads_nothing(shop):
+    """The refusal is journaled, as that of every step."""
+    source = Source()
+    count = counting(source, cost=TENTH, noise="own")
+    with spend(dataset="shop", cost=TENTH.but(epsilon=1), step="all", noise="own"):
+        pass
+    with pytest.raises(BudgetRefused):
+        count(1)
+    assert source.reads == 0
+    assert kinds() == ["reserve", "settle", "refuse"]
+
+
+def test_a_step_waits_for_the_release_of_another_run_and_reads_nothing(shop):
+    """While the other one holds the release key."""
+    source, runs, ends = Source(), threading.Event(), threading.Event()
+
+    def read(week: int) -> list[int]:
+        return source.read(week)
+
+    unread = ("source", "runs", "ends")
+
+    @guarded(dataset="shop", cost=NOISY, load=read, release_key="{week}", ignore=unread)
+    def count(rows: list[int]) -> float:
+        runs.set()
+        ends.wait(10)
+        return release(len(rows))
+
+    values: list[float] = []
+    threads = [threading.Thread(target=lambda: values.append(count(1)))]
+    threads[0].start()
+    assert runs.wait(10)
+    threads.append(threading.Thread(target=lambda: values.append(count(1))))
+    threads[1].start()
+    threads[1].join(0.3)
+    assert threads[1].is_alive()
+    ends.set()
+    for thread in threads:
+        thread.join(10)
+    assert len({*values}) == 1
+    assert (len(values), source.reads) == (2, 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_budget_that_comes_free_meanwhile_is_not_lost(
+    shop, monkeypatch, fails, is_async
+):
+    """The ledger refuses first and then grants: the load runs, and may still fail."""
+    source = Source(*[OSError()] * fails)
+    refusal = BudgetRefused("not now")
+    ledger = current_project().ledger
+    monkeypatch.setattr(ledger, "would_answer", lambda _: refusal)
+    if is_async:
+
+        @guarded(dataset="shop", cost=TENTH, load=source.read)
+        async def later(rows: list[int]) -> int:
+            return len(rows)
+
+        def count(week: int) -> int:
+            return asyncio.run(later(week))
+
+    else:
+        count = counting(source, cost=TENTH, noise="own")
+    if fails:
+        with pytest.raises(LoadFailed):
+            count(1)
+        assert (kinds(), spent()) == (["reserve", "void"], "0")
+    else:
+        assert count(1) == 2
+        assert kinds() == ["reserve", "settle"]
+
+
+# Parameters
+
+
+def read_week(week: int, *, city: str = "Bonn") -> list[str]:
+    """Stand for a query."""
+    return [city] * week
+
+
+def test_the_load_has_the_parameters_of_a_body_without_others(shop):
+    """Callers see them in the signature, and a key and a cost read them."""
+
+    @guarded(
+        dataset="shop",
+        cost=lambda week: TENTH if week else None,
+        load=read_week,
+        release_key="{week}/{city}",
+    )
+    def count(rows: list[str]) -> int:
+        return len(rows)
+
+    assert list(inspect.signature(count).parameters) == ["week", "city"]
+    assert inspect.signature(count).return_annotation == "int"
+    assert set(count.__annotations__) == {"week", "city", "return"}
+    assert [count(3), count(week=4), count(3, city="Bonn")] == [3, 4, 3]
+    assert kinds() == ["reserve", "settle"] * 2
+    with pytest.raises(TypeError):
+        count()
+    with pytest.raises(TypeError):
+        count(3, rows=[])
+
+
+def test_a_load_takes_the_arguments_that_it_names(shop):
+    """The others are the body's alone; defaults are those of the step."""
+
+    @guarded(dataset="shop", cost=TENTH, load=read_week)
+    def join(rows: list[str], week: int, sign: str = "-", *, city: str = "Köln") -> str:
+        return sign.join(rows) + str(week)
+
+    assert list(inspect.signature(join).parameters) == ["week", "sign", "city"]
+    assert join(2) == "Köln-Köln2"
+    assert join(2, "+", city="Rom") == "Rom+Rom2"
+
+
+def test_a_method_has_a_load(shop):
+    """It may take the instance, or not."""
+
+    class Report:
+        factor = 2
+
+        def read(self, week: int) -> list[int]:
+            return [week] * self.factor
+
+        @guarded(dataset="shop", cost=TENTH, load=read)
+        def total(self, rows: list[int]) -> int:
+            return sum(rows)
+
+        @guarded(dataset="shop", cost=TENTH, load=read_week)
+        def size(self, rows: list[str], week: int, city: str = "") -> int:
+            return len(rows) + self.factor + week + len(city)
+
+    assert Report().total(3) == 6
+    assert Report().size(week=3) == 8
+    assert list(inspect.signature(Report.total).parameters) == ["self", "week"]
+
+
+def a_generator():
+    """Yield."""
+    yield 1
+
+
+async def an_async_generator():
+    """Yield."""
+    yield 1
+
+
+async def an_async_load():
+    """Read."""
+    return [1]
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (5, "takes load= as a function, got 5"),
+        (a_generator, "has a generator as its load"),
+        (an_async_generator, "has a generator as its load"),
+        (functools.partial(a_generator), "has a generator as its load"),
+        (an_async_load, "has an async load and is not async"),
+        (lambda year: [year], "takes ['year'], which are no parameters of the step"),
+        (lambda **more: [more], "takes ['more']"),
+    ],
+)
+def test_a_load_that_cannot_work_is_refused_at_definition(load, reason):
+    """As a generator, which reads after the reservation."""
+    with pytest.raises(ConfigurationError) as error:
+
+        @guarded(dataset="shop", cost=TENTH, load=load)
+        def count(rows: Any, week: int) -> int:
+            return 1
+
+    assert reason in error.value.message
+
+
+def test_a_body_needs_a_place_for_the_loaded_value():
+    """A first parameter, by position."""
+
+    def none() -> int:
+        return 1
+
+    def named(*, rows: Any) -> int:
+        return 1
+
+    def several(*rows: Any) -> int:
+        return 1
+
+    for body in (none, named, several):
+        with pytest.raises(ConfigurationError, match="first parameter"):
+            guarded(dataset="shop", cost=TENTH, load=read_week)(body)
+
+
+# What is read once only
+
+
+ONCE = {
+    "generator": a_generator,
+    "map": lambda: map(str, [1]),
+    "iterator": lambda: iter([1]),
+    "cursor": lambda: sqlite3.connect(":memory:").execute("SELECT 1"),
+    "csv": lambda: csv.reader(["1"]),
+    "zip": lambda: zip([1], strict=True),
+    "arrow": lambda: pa.table({"n": [1]}).to_reader(),
+    "async": an_async_generator,
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_private_data_is_no_iterator(shop, name):
+    """Neither what a load returns nor a private argument."""
+    value = ONCE[name]()
+
+    @guarded(dataset="shop", cost=TENTH, load=lambda: value)
+    def count(rows: Any) -> int:
+        return len([*rows])
+
+    @guarded(dataset="shop", cost=TENTH, private=("rows",), data_version="1")
+    def count_given(*rows: Any) -> int:
+        return len([*rows])
+
+    for call in (count, lambda: count_given([1], value)):
+        with pytest.raises(ConfigurationError, match="read once only") as error:
+            call()
+        assert "list(...)" in error.value.message
+        assert "__iter__" in error.value.message
+    assert kinds() == []
+
+
+class Loader:
+    """Rows that each reader gets anew, as those of a DataLoader."""
+
+    def __iter__(self):
+        """Begin."""
+        return iter([1, 2])
+
+
+def test_what_is_read_again_is_private_data(shop):
+    """Such as an object with `__iter__`."""
+
+    @guarded(dataset="shop", cost=TENTH, load=Loader)
+    def count(rows: Loader) -> int:
+        return len([*rows]) + len([*rows])
+
+    assert count() == 4
+
+
+# What is shown
+
+
+class Quoted(ValueError):
+    """An error whose class says that there was a person."""
+
+
+ERRORS = [
+    (ConnectionResetError(SECRET), "ConnectionResetError"),
+    (TimeoutError(SECRET), "TimeoutError"),
+    (sqlite3.OperationalError(SECRET), "OperationalError"),
+    (sqlite3.DataError(SECRET), "an error"),
+    (psycopg.errors.UndefinedTable(SECRET), "ProgrammingError"),
+    (psycopg.errors.DivisionByZero(SECRET), "an error"),
+    (psycopg.InterfaceError(SECRET), "InterfaceError"),
+    (duckdb.CatalogException(SECRET), "ProgrammingError"),
+    (duckdb.ConversionException(SECRET), "an error"),
+    (sqlalchemy.exc.OperationalError(SECRET, {}, Exception()), "OperationalError"),
+    (sqlalchemy.exc.DataError(SECRET, {}, Exception()), "an error"),
+    (ZeroDivisionError(SECRET), "an error"),
+    (Quoted(SECRET), "an error"),
+    (type(SECRET, (OSError,), {})(SECRET), "OSError"),
+]
+
+
+@pytest.mark.parametrize(("raised", "name"), ERRORS)
+def test_a_load_shows_classes_of_the_system_and_of_drivers(shop, raised, name):
+    """And no text, no other class and no traceback into the load."""
+    raised.__cause__ = ValueError(SECRET)
+    with pytest.raises(LoadFailed) as error:
+        counting(Source(raised))(1)
+    failed = error.value
+    assert failed.error_type == name
+    assert f"failed: {name}. Nothing was charged" in failed.message
+    assert failed.__cause__ is failed.__context__ is None
+    assert SECRET not in f"{failed!r} {failed.details}"
+    frames = [entry.name for entry in error.traceback]
+    assert "read" not in frames
+    assert kinds() == []
+
+
+def test_a_load_may_speak(shop):
+    """By a `PublicError` of its own; a subclass is withheld."""
+    words = "The warehouse is being rebuilt until 5:00."
+    with pytest.raises(LoadFailed, match=f"PublicError: {words} Nothing") as error:
+        counting(Source(PublicError(words)))(1)
+    assert error.value.error_type == "PublicError"
+
+    class Own(PublicError):
+        """Anything."""
+
+    with pytest.raises(LoadFailed, match="failed: an error") as error:
+        counting(Source(Own(SECRET)))(1)
+    assert SECRET not in error.value.message
+
+
+def test_a_policy_for_synthetic_data_shows_the_error(shop):
+    """As it shows that of a body; it is a failed load all the same."""
+    rewrite_policy(shop, "filter: basic", "filter: basic\nerrors: keep")
+    raised = Quoted(SECRET)
+    with pytest.raises(LoadFailed, match=f"Quoted: {SECRET}") as error:
+        counting(Source(raised))(1)
+    assert error.value.__cause__ is raised
+    assert error.value.error_type == "Quoted"
+
+
+@pytest.mark.parametrize(
+    "kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
+)
+def test_what_ends_the_program_ends_it(shop, kind):
+    """Without a charge, without the text, and nothing is owed."""
+    count = counting(Source(kind(SECRET)))
+    with pytest.raises(kind) as error:
+        count(1)
+    assert SECRET not in repr(error.value)
+    project = current_project()
+    project.unsettled.try_last()
+    assert (kinds(), count(1) is not None, kinds()[0]) == ([], True, "reserve")
+    assert "failed_loads" not in journal()[1].body
+
+
+def test_a_load_has_read_private_data(shop):
+    """So it draws no noise, and calls and declares no DP step."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def inner() -> int:
+        return 1
+
+    def declare() -> None:
+        guarded(dataset="shop", cost=TENTH)(read_week)
+
+    for inside in (inner, declare, lambda: release(1)):
+
+        @guarded(dataset="shop", cost=NOISY, load=inside, name="outer")
+        def outer(rows: Any) -> float:
+            return release(1)
+
+        with pytest.raises(LoadFailed) as error:
+            outer()
+        assert error.value.error_type == "PublicError"
+    assert kinds() == []
+
+
+def test_a_failure_of_the_body_is_one_of_the_body(shop):
+    """And is charged."""
+
+    @guarded(dataset="shop", cost=TENTH, load=list)
+    def count(rows: list[int]) -> int:
+        raise OSError
+
+    with pytest.raises(DPStepFailed):
+        count(())
+    assert spent() == "0.1"
+
+
+# Releases
+
+
+def of_region(region: str, **declared: Any) -> Any:
+    """Return a step of a region, which the load captures alone."""
+
+    def read(week: int) -> list[str]:
+        return [region] * week
+
+    @guarded(dataset="shop", cost=TENTH, load=read, name="count", **declared)
+    def count(rows: list[str]) -> str:
+        return rows[0]
+
+    return count
+
+
+def test_what_a_load_captures_counts_for_the_key(shop):
+    """Else the other region's release would be replayed."""
+    with pytest.raises(ConfigurationError, match="reads nothing of 'region'"):
+        of_region("north", release_key="{week}")
+    steps = {r: of_region(r, release_key="{region}/{week}") for r in ("north", "south")}
+    assert all(step(1) == region for region, step in steps.items())
+    cached = functools.lru_cache(maxsize=1)(lambda: shop)
+    with pytest.raises(ConfigurationError, match="reads nothing of 'shop'"):
+        guarded(dataset="shop", cost=TENTH, load=cached, release_key="x")(len)
+
+
+def test_one_name_is_one_value(shop):
+    """For the key reads one of the two."""
+    region = "north"
+
+    def make(region: str) -> Any:
+        return lambda: [region]
+
+    with pytest.raises(ConfigurationError, match="capture two values of 'region'"):
+
+        @guarded(dataset="shop", cost=TENTH, load=make("south"), release_key="{region}")
+        def count(rows: list[str]) -> str:
+            return f"{rows[0]} is not {region}"
+
+    with pytest.raises(ConfigurationError, match=r"captures \['region'\]"):
+
+        @guarded(dataset="shop", cost=TENTH, load=make("x"), release_key="{region}")
+        def select(rows: list[str], region: str) -> str:
+            return region
+
+
+def test_a_release_belongs_to_its_load_too(shop):
+    """One body behind two loads, under one key, is two functions."""
+
+    def count(rows: list[int]) -> int:
+        return len(rows)
+
+    north, south = (
+        guarded(dataset="shop", cost=TENTH, load=load, release_key="count")(count)
+        for load in (lambda: [1], lambda: [1, 2])
+    )
+    assert [north(), north()] == [1, 1]
+    with pytest.raises(ReservationConflict, match="other code"):
+        south()
+
+
+def test_two_steps_share_one_read(shop):
+    """By a cache on a function that their loads call."""
+    source = Source()
+    read = functools.lru_cache(maxsize=1)(source.read)
+
+    def load(week: int) -> list[int]:
+        return read(week)
+
+    @guarded(dataset="shop", cost=TENTH, load=load)
+    def count(rows: list[int]) -> int:
+        return len(rows)
+
+    @guarded(dataset="shop", cost=TENTH, load=load)
+    def total(rows: list[int]) -> int:
+        return sum(rows)
+
+    assert [count(3), total(3), source.reads] == [2, 6, 1]
+
+
+# Async steps
+
+
+async def test_an_async_step_loads_both_ways(shop):
+    """An async load is awaited, a sync one has a thread of its own."""
+    seen = []
+
+    def read(week: int) -> list[int]:
+        seen.append(threading.current_thread())
+        return [week]
+
+    async def read_later(week: int) -> list[int]:
+        seen.append(threading.current_thread())
+        await asyncio.sleep(0)
+        return [week]
+
+    for load in (read, read_later):
+
+        @guarded(dataset="shop", cost=TENTH, load=load)
+        async def count(rows: list[int]) -> int:
+            return sum(rows)
+
+        assert await count(5) == 5
+    here = threading.current_thread()
+    assert [thread is here for thread in seen] == [False, True]
+    assert kinds() == ["reserve", "settle"] * 2
+
+
+async def test_a_failed_load_of_an_async_step_is_free(shop):
+    """Refused steps, nested ones and errors, as in a sync step."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    async def inner() -> int:
+        return 1
+
+    async def fail() -> list[int]:
+        raise ConnectionError
+
+    for load, name in (
+        (fail, "ConnectionError"),
+        (Source(ValueError()).read, "an error"),
+        (inner, "PublicError"),
+        (lambda: asyncio.run(inner()), "PublicError"),
+    ):
+
+        @guarded(dataset="shop", cost=TENTH, load=load)
+        async def count(rows: list[int]) -> int:
+            return 1
+
+        with pytest.raises(LoadFailed) as error:
+            await count()
+        assert error.value.error_type == name
+    assert kinds() == []
+
+
+async def test_a_cancelled_load_is_free(shop):
+    """As a timeout does."""
+
+    async def read() -> list[int]:
+        await asyncio.sleep(60)
+        return []
+
+    @guarded(dataset="shop", cost=TENTH, load=read)
+    async def count(rows: list[int]) -> int:
+        return 1
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(count(), 0.2)
+    assert kinds() == []
+
+
+def test_the_ledger_is_free_while_a_load_runs(shop):
+    """The load reads under no lock: another step is charged meanwhile."""
+
+    @guarded(dataset="shop", cost=TENTH)
+    def other() -> int:
+        return 1
+
+    def read() -> list[int]:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(10)
+        return [len(kinds())]
+
+    @guarded(dataset="shop", cost=TENTH, load=read)
+    def count(rows: list[int]) -> int:
+        return rows[0]
+
+    assert count() == 2
+
+
+def test_a_step_that_no_longer_fits_after_its_load_is_refused(shop):
+    """Its rows are dropped."""
+    whole = TENTH.but(epsilon=1)
+
+    def read() -> list[int]:
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join(10)
+        return [1]
+
+    def take() -> None:
+        with spend(dataset="shop", cost=whole, step="take", noise="own"):
+            pass
+
+    @guarded(dataset="shop", cost=TENTH, load=read)
+    def count(rows: list[int]) -> int:
+        raise AssertionError
+
+    with pytest.raises((BudgetRefused, BudgetExhausted)):
+        count()
+    assert spent() == "1"
+
+
+def test_a_granted_load_is_decided_twice_only(shop, monkeypatch):
+    """Once without a lock, and once to reserve; a step without a load once."""
+    ledger, answers = current_project().ledger, []
+    preview = ledger.would_answer
+
+    def ask(request: Any) -> Any:
+        answers.append(preview(request))
+        return answers[-1]
+
+    monkeypatch.setattr(ledger, "would_answer", ask)
+    counting(Source(), cost=TENTH, noise="own")(1)
+    assert [type(answer) for answer in answers] == [Granted]
+    guarded(dataset="shop", cost=TENTH)(len)([1])
+    assert len(answers) == 1
