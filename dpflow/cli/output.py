@@ -1,7 +1,7 @@
 """What the commands print: to people, to pipes and to programs.
 
 In a pipe each row of a table is one line. A terminal shows a table if it is wide
-enough, and otherwise a block of lines for each row. Words, numbers and keys never break.
+enough, and otherwise a block of lines for each row. No word, number or key breaks.
 `COLUMNS`, `NO_COLOR` and `FORCE_COLOR` are honoured.
 """
 
@@ -39,7 +39,7 @@ _STYLES = {
     "open": "green",
     "running": "green",
     "tighter": "green",
-    "halted": "bold red",
+    "no": "bold red",
     "looser": "bold red",
     "other": "bold red",
     "overdrawn": "bold red",

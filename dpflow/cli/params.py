@@ -98,7 +98,8 @@ PARAMS: dict[str, Any] = {
     ),
     "delta": "Delta, such as 1e-6; well below 1/people.",
     "deployment": Argument(metavar="FLOW/DEPLOYMENT", help="The deployment."),
-    "details": "Show every account, and the gate that limits each flow.",
+    "details": "Show every account, amounts in the currency of the filter and of its "
+    "members, and limits of flows.",
     "end": _option("The last one, included. Default: the first.", "--to"),
     "epsilon": "Budget for all releases of one term.",
     "odometers.epsilon": "Epsilon of each step.",

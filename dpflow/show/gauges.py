@@ -16,7 +16,7 @@ _GAUGES = {
     "dpflow_runs_left": "Further runs that all gates admit.",
     "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
     "dpflow_refusals": "Refused steps of the term, among the ledger's newest 1,000.",
-    "dpflow_stopped": "1 if the dataset is halted, frozen or overdrawn.",
+    "dpflow_stopped": "1 if no whole run fits, or the dataset is frozen or overdrawn.",
 }
 
 

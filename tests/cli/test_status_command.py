@@ -56,7 +56,7 @@ def test_a_new_term_answers_what_the_former_one_refused(shop: Shop) -> None:
     for _ in range(18):
         shop.charge()
     shop.refuse(STEP)
-    assert word() == "halted"
+    assert word() == "no whole run fits"
     run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     assert newest()["standing"]["term"] == 2
     assert word() == "not started"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import random
+import re
 
 import pytest
 
+from dpflow import guarded
+from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.cli import output
+from dpflow.guard.project import forget_projects
 from dpflow.notebook import Sheet
-from tests.cli.support import without_colour
+from tests.cli.support import Shop, run, run_process, run_terminal, without_colour
 
 pytestmark = pytest.mark.quick
 
@@ -99,3 +103,67 @@ def test_a_width_that_is_no_number_counts_as_none(
     """The pipe has no width then."""
     monkeypatch.setenv("COLUMNS", columns)
     assert len(printed(SHEET, io.StringIO()).splitlines()) == 4
+
+
+def mean() -> float:
+    """Return a number that is public."""
+    return 0.25
+
+
+def test_keys_of_commands_are_whole_in_pipes_and_narrow_terminals(shop: Shop) -> None:
+    """A script that looks for a key, a flow or an id gets it at every width."""
+    reservation = shop.reserve(step="a step of many words, its key has more")
+    key, flow = "mean of all adults/1997-W15", "weekly-report"
+    guarded(dataset="adult", cost=PureDP(epsilon="0.1"), release_key=key)(mean)()
+    forget_projects()
+    commands = {
+        "history": key,
+        "releases list": key,
+        "why cdnow": flow,
+        "ledger reservations": reservation,
+        "status --details": flow,
+    }
+    for command, word in commands.items():
+        assert word in run(*command.split()).stdout
+        for columns in (40, 100):
+            text = run_terminal(*command.split(), columns=columns)
+            assert word in without_colour(text), (command, columns)
+    piped = run_process("history", COLUMNS="70").stdout
+    assert max(map(len, piped.splitlines()[:-4])) <= 70
+
+
+AUTO = """\
+dataset: mixed
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 3, delta: 1e-6}
+filter: auto
+"""
+
+
+def test_auto_has_one_number_a_row(shop: Shop) -> None:
+    """Epsilon and the delta of steps; its members stand in the details."""
+    shop.write(AUTO, "mixed.yaml")
+    cost = ApproxDP(epsilon="0.5", delta="7e-8")
+    shop.charge(cost, dataset="mixed", flow=None, step="groups")
+    line = "  epsilon 0.5005 of 3, 2.499 remains; delta of steps 7e-8 of 1e-7, "
+    assert f"{line}3e-8 remains\n" in run("status", "mixed").stdout
+    settle = run("history", "mixed").stdout.splitlines()[2].split()
+    assert settle[2:6] == ["settle", "groups", "70.0%", "30.0%"]
+    (spent,) = [
+        row.split()
+        for row in run("why", "mixed").stdout.splitlines()
+        if "groups" in row
+    ]
+    assert spent[:4] == ["-", "groups", "1", "70.0%"]
+    details = run("status", "mixed", "--details").stdout
+    for member, state in (
+        ("residue", "used up"),
+        ("rdp", "ended"),
+        ("zcdp", "used up"),
+        ("basic", "open"),
+    ):
+        assert re.search(f"(?m)^ +{member} .* {state}$", details), member
+    for command in ("history", "why"):
+        text = run(command, "mixed", "--details").stdout
+        assert "rdp/uncovered 1" in text

@@ -201,8 +201,8 @@ def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
     assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
     tree = Tree(render(made))
     said = " ".join(each for _, each in tree.text)
-    assert "Halted by the odometer of weekly since" in said
-    assert "weekly: halted by its odometer" in said
+    assert "No whole run fits the odometer of weekly since" in said
+    assert "weekly: no whole run fits its odometer" in said
     # A bar is red from its first per mille on where nothing runs.
     (meter,) = tree.all("meter")
     assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
