@@ -78,7 +78,7 @@ PARAMS: dict[str, Any] = {
     "base": _option(
         "Compare with this commit in git instead of the ledger.", metavar="COMMIT"
     ),
-    "by": "Group by flow, step, week, release or who; several with commas.",
+    "by": "Group by flow, step, week, release, who, cost or noise, with commas.",
     "charge": _option("Reservation id of the step to correct.", metavar="ID"),
     "close": _option("Post this reservation in full; needs --reason.", metavar="ID"),
     "cost": _option(

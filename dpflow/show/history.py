@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpflow.accounting.rules.rule import COUNTS
@@ -59,14 +60,7 @@ class History(TableRecord):
         items, names = self.entries, [each.gate.dataset for each in self.entries]
         columns = {"when (UTC)": [minute(each.at) for each in items]}
         if self.decisions:
-            columns |= {
-                "decision": [_decision(each) for each in items],
-                "dataset": names,
-                "what": [_what(each) for each in items],
-                "who": [str(e.body.get("who") or e.writer) for e in items],
-                "reason": [str(each.body.get("reason") or "") for each in items],
-            }
-            return Sheet.of(columns)
+            return decisions_sheet(items)
         ids = [each.account for each in items] if self.all_accounts else []
         columns |= {
             "entry": [each.kind for each in items],
@@ -101,6 +95,19 @@ class History(TableRecord):
 def _place(item: JournalEntry) -> str:
     names = item.body.get("step"), item.body.get("flow"), split(item.account)[4]
     return ", ".join(map(str, filter(None, names)))
+
+
+def decisions_sheet(items: Sequence[JournalEntry]) -> Sheet:
+    """Return what people decided: when, who and why; without empty columns."""
+    columns = {
+        "when (UTC)": [minute(each.at) for each in items],
+        "decision": [_decision(each) for each in items],
+        "dataset": [each.gate.dataset for each in items],
+        "what": [_what(each) for each in items],
+        "who": [str(e.body.get("who") or e.writer) for e in items],
+        "reason": [str(each.body.get("reason") or "") for each in items],
+    }
+    return Sheet.of(columns)
 
 
 def _used_text(item: JournalEntry) -> str:

@@ -14,6 +14,7 @@ from dpflow.ledger.decisions.gates import remainder
 from dpflow.ledger.decisions.refusals import amount_text
 from dpflow.ledger.views.accounts import AccountView, OpenReservation
 from dpflow.ledger.views.entries import account_title, percent_text
+from dpflow.ledger.views.spending import Spending
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines
 from dpflow.rounding import from_units, number_from_text, short_down, short_up
@@ -27,6 +28,12 @@ _DIGITS = range(4, 60)
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 
 
+#: What draws the noise of a step, by the word of the journal.
+_DRAWN = {
+    "opendp": "dpflow, by OpenDP",
+    "own": "the step's own code",
+    "self-declared": "the step's own code or library",
+}
 #: About so many accounts appear of a dataset with many parts.
 MOST = 24
 
@@ -46,7 +53,7 @@ def details(
         accounts of parts that no table has.
     """
     pinned, accounts = facts.standing.pinned, facts.standing.accounts
-    texts = [f"{each.text}." for each in facts.overview.spent]
+    texts = [f"Used so far: {each.text}." for each in facts.overview.spent]
     texts += [facts.guarantee, facts.history]
     texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
@@ -97,6 +104,27 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     ]
     heads = ("reservation", "step", "flow", "cost", "since", "state")
     return Sheet(heads, rows, ("reservation",))
+
+
+def steps_sheet(groups: Iterable[tuple[int, Spending]]) -> Sheet:
+    """Return the declared cost of each step, and what draws its noise.
+
+    Args:
+        groups: Charges by step, flow, cost and noise, with the number of their term.
+    """
+    rows = dict[tuple[str, ...], str]()
+    for term, each in groups:
+        step, flow, cost, noise = each.group
+        mechanism, _, numbers = cost.removesuffix(")").partition("(")
+        sensitivity, rest = "-", numbers
+        if numbers.startswith("sensitivity=") and "(" not in numbers:
+            sensitivity, _, rest = numbers.removeprefix("sensitivity=").partition(", ")
+        drawn = _DRAWN.get(noise, noise)
+        row = step, flow, mechanism, sensitivity, rest or "-", drawn, str(term)
+        rows[row] = max(rows.get(row, ""), each.last[:10])
+    heads = ("step", "flow", "mechanism", "sensitivity", "noise", "drawn by", "term")
+    full = [(*row, last) for row, last in rows.items()]
+    return Sheet((*heads, "last"), full, ("last",))
 
 
 def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:

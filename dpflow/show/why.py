@@ -110,7 +110,8 @@ def why(
 
     Args:
         dataset: Its name.
-        by: What charges are grouped by: any of flow, step, week, release, who.
+        by: What charges are grouped by: any of flow, step, week, release, who, cost,
+            noise.
         term: Of an earlier term. Default: the newest.
         tell: Hears what is wrong with numbers that are printed all the same.
 
@@ -151,11 +152,11 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     return term
 
 
-def refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
-    """Return what the gates of a term refused, those alike together, newest first."""
+def refused(ledger: Ledger, dataset: str, term: int | None) -> list[Refused]:
+    """Return what gates of a term, or of all, refused, alike ones together."""
     result: dict[tuple[str, str], Refused] = {}
     refusals = views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS)
-    for each in (refusal for refusal in refusals if refusal.term == term):
+    for each in (refusal for refusal in refusals if term in (None, refusal.term)):
         alike = (each.account, str(each.body.get("message")))
         former = result.get(alike, Refused(each, each.at, 0))
         result[alike] = Refused(former.newest, each.at, former.times + 1)

@@ -154,37 +154,6 @@ def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> Non
         assert before == everything(path)
 
 
-def test_advice_ends_at_ten_times_the_noise(ledger: Ledger) -> None:
-    """Above it the refusal says what is missing."""
-    granted(ledger, "0.9")
-    error = refused(ledger, "0.98")
-    assert "times its noise it would still fit" in error.message
-    error = refused(ledger, "1.5")
-    assert error.fits == "Missing: 1.4 times the budget."
-    assert "It needs 1.5 times the budget; 10% remain. In its currency it needs" in (
-        error.message
-    )
-
-
-def test_a_union_says_what_remains_and_which_member_ended(ledger: Ledger) -> None:
-    """In per cent, with a cause for each member."""
-    policies = [make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="auto")]
-    step = ApproxDP(epsilon="0.5", delta="7e-8")
-    granted(ledger, step, policies=policies)
-    assert (
-        "It needs 70% of the budget; 30% remain. By member of the filter: residue "
-        "ended, its budget is used up; rdp ended at an earlier step that it cannot "
-        "price; zcdp ended, its budget is used up; basic needs 70% of its budget's "
-        "delta, 30% remain. No amount of noise makes it fit. Missing: 40% of the "
-        "budget."
-    ) in refused(ledger, step, policies=policies).message
-    noise = Gaussian(sensitivity=1, noise_multiplier=40)
-    assert (
-        "No member of the filter that has not ended can price it. By member of the "
-        "filter: residue ended, its budget is used up; "
-    ) in refused(ledger, noise, policies=policies).message
-
-
 def test_what_would_fit_fits(ledger: Ledger) -> None:
     """The factor of noise that a refusal names is admitted, and not far too much."""
     granted(ledger, "0.7")
