@@ -27,7 +27,7 @@ from dpflow.exceptions import (
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named, holds_rows
 from dpflow.guard.identity import requested_release
-from dpflow.guard.project import Project, people_folder, project_of_step
+from dpflow.guard.project import Project, people_folder, project_label, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger import Ledger
@@ -76,11 +76,13 @@ class Notice:
         kind: "reserved", "term-opened", "alert", "progress", "replayed", "settled",
             "refused" or "exhausted".
         details: JSON-able facts of this kind; never data.
+        project: Label of the project (`Settings.label`).
     """
 
     kind: str
     request: Request
     details: Mapping[str, Any]
+    project: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,9 @@ class Place:
         if self.listener is None:
             return
         try:
-            self.listener(Notice(kind=kind, request=request, details=details))
+            label = project_label()
+            notice = Notice(kind=kind, request=request, details=details, project=label)
+            self.listener(notice)
         except without_interrupts(Exception):
             logger.exception("a notice of step %r was not delivered", request.step)
 
