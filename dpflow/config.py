@@ -27,6 +27,8 @@ SETTINGS = {
     "environment": ENVIRONMENT_VARIABLE,
     "people": "DPFLOW_PEOPLE",
 }
+#: Number of characters of a ledger's id that tell projects apart.
+_LABEL = 6
 #: The value of `witness` for a ledger without a witness.
 NO_WITNESS = "none"
 #: Prefix of the name of a Prefect block that holds the ledger's URL.
@@ -67,6 +69,16 @@ class Settings:
     witness: str | None = field(default=None, repr=False)
     environment: str | None = None
     people: Path | None = None
+
+    def label(self, ledger: str) -> str:
+        """Return the environment, or the start of a ledger's id.
+
+        It tells two projects apart on one server of Prefect or one monitoring system.
+
+        Args:
+            ledger: Id of the project's ledger.
+        """
+        return self.environment or ledger[:_LABEL]
 
     @property
     def witness_warning(self) -> str | None:

@@ -38,12 +38,17 @@ ALL = "*"
 
 
 def automations(
-    dataset: str = ALL, *, notify: UUID | None = None, threshold: str = "0.8"
+    dataset: str = ALL,
+    *,
+    project: str = ALL,
+    notify: UUID | None = None,
+    threshold: str = "0.8",
 ) -> list[Automation]:
     """Make the automations.
 
     Args:
         dataset: Name of a dataset, or "*" for all.
+        project: Environment, or six characters of the ledger's id; "*" for all.
         notify: Id of a notification block. Without one, no message is sent.
         threshold: Threshold of the policy's `alerts` for a message.
 
@@ -52,7 +57,10 @@ def automations(
         that tells of the alert.
     """
     which = "all datasets" if dataset == ALL else dataset
-    resource = {"prefect.resource.id": f"dpflow.dataset.{dataset}"}
+    which += "" if project == ALL else f" of {project}"
+    resource = {"prefect.resource.id": "dpflow.dataset.*"}
+    resource |= {} if dataset == ALL else {"prefect.resource.name": dataset}
+    resource |= {} if project == ALL else {"dpflow.project": project}
     pause: list[Any] = [PauseDeployment(source="inferred")]
     made = [
         Automation(
@@ -121,11 +129,14 @@ def main() -> None:
     """Install the automations that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dataset", default=ALL, help='default: "*", all of them')
+    parser.add_argument("--project", default=ALL, help='default: "*", all of them')
     parser.add_argument("--notify", metavar="TYPE/NAME", help="a notification block")
     parser.add_argument("--threshold", default="0.8", help="default: 0.8")
     asked = parser.parse_args()
     notify = None if asked.notify is None else block_id(asked.notify)
-    wanted = automations(asked.dataset, notify=notify, threshold=asked.threshold)
+    wanted = automations(
+        asked.dataset, project=asked.project, notify=notify, threshold=asked.threshold
+    )
     install(wanted)
     for automation in wanted:
         print(f"installed: {automation.name}")

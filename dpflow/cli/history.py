@@ -23,6 +23,7 @@ def history(
     limit: int = 30,
     all_accounts: bool = False,
     decided: bool = False,
+    details: bool = False,
 ) -> Answer:
     """Show the journal, newest entry first.
 
@@ -32,13 +33,13 @@ def history(
     """
     from dpflow.show.history import history as read_history
 
-    if decided and all_accounts:
-        msg = "each decision has one line; omit --all-accounts or --decisions"
+    if decided and (all_accounts or details):
+        msg = "each decision has one line; omit --decisions or the other option"
         raise typer.BadParameter(msg)
     result = read_history(
         dataset, limit=limit, all_accounts=all_accounts, decisions=decided, tell=warn
     )
-    return result, _history_parts(result, dataset)
+    return result, _history_parts(replace(result, details=details), dataset)
 
 
 def _history_parts(record: History, dataset: str | None) -> Iterator[Part]:
@@ -72,6 +73,7 @@ def why(
     by: str = "flow,step",
     term: int | None = None,
     limit: int = 20,
+    details: bool = False,
 ) -> Answer:
     """Show the charges of flows and steps, unusual steps and refusals.
 
@@ -88,7 +90,9 @@ def why(
         raise typer.BadParameter(msg, param_hint="--by")
     result = read_why(dataset, by=names, term=term, tell=warn)
     which = "its newest term" if term is None else f"term {result.term}"
-    shown = replace(result, refused=result.refused[:limit], limit=limit)
+    shown = replace(
+        result, refused=result.refused[:limit], limit=limit, details=details
+    )
     return shown, _why_parts(shown, which, refused=len(result.refused))
 
 

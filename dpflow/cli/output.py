@@ -1,8 +1,8 @@
 """What the commands print: to people, to pipes and to programs.
 
-Tables are as wide as the terminal, and 80 columns wide in a pipe. Text folds in them,
-numbers never break. Other lines stay whole in a pipe. `NO_COLOR` and `FORCE_COLOR` are
-honoured.
+In a pipe each row of a table is one line. A terminal shows a table if it is wide
+enough, and otherwise a block of lines for each row. No word, number or key breaks.
+`COLUMNS`, `NO_COLOR` and `FORCE_COLOR` are honoured.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,18 +28,18 @@ Part = Piece | list[Piece] | Sheet
 #: What a command returns: a record, or a function that makes it; its parts for people;
 #: and whether all is fine.
 Answer = tuple[object, Iterable[Part]] | tuple[object, Iterable[Part], bool]
-#: Where no terminal shows it, a line is never wrapped and a table has a usual width.
-_UNBOUNDED, _PIPED = 10_000, 80
+#: Width of a pipe, and the least width in which words of a table go on the next line.
+_UNBOUNDED, _WIDE = 10_000, 100
 #: The descriptor of standard error, the last one of the standard streams.
 _STDERR = 2
-#: Words fold only if they are so long, or in a narrow terminal so long.
-_FOLDED = (16, 8)
+#: Columns of keys, which stay in one piece as numbers do.
+_KEYS = ("release", "release key", "reservation")
 _STYLED = ("state", "which is")
 _STYLES = {
     "open": "green",
     "running": "green",
     "tighter": "green",
-    "halted": "bold red",
+    "no": "bold red",
     "looser": "bold red",
     "other": "bold red",
     "overdrawn": "bold red",
@@ -86,7 +87,10 @@ def style_of(word: str) -> str:
 
 
 def _print(stream: TextIO, parts: Iterable[Part]) -> None:
+    columns = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() else _UNBOUNDED
+    if columns.isdecimal() and int(columns):
+        width = int(columns)
     # Names such as "a:fire:b" or "[red]" are no markup.
     console = Console(
         file=stream, width=width, markup=False, emoji=False, highlight=False
@@ -94,9 +98,9 @@ def _print(stream: TextIO, parts: Iterable[Part]) -> None:
     for part in parts:
         with console.capture() as captured:
             if isinstance(part, Sheet):
-                _print_sheet(console, part, _PIPED if width else console.width)
+                _print_sheet(console, part)
             else:
-                console.print(_line(part))
+                console.print(_line(part), overflow="ignore", crop=False)
         # Tables pad their last column.
         lines = [line.rstrip() for line in captured.get().splitlines()]
         stream.write("".join(f"{line}\n" for line in lines))
@@ -108,45 +112,75 @@ def _line(part: Piece | list[Piece]) -> Text:
     return Text.assemble(*((plain(text), style) for text, style in styled))
 
 
-def _print_sheet(console: Console, sheet: Sheet, width: int) -> None:
+def _print_sheet(console: Console, sheet: Sheet) -> None:
+    cells = [list(map(_cell, sheet.heads, row)) for row in sheet.rows]
+    whole = [head in (*sheet.numbers, *_KEYS) for head in sheet.heads]
+    columns = [*zip(map(Text, sheet.heads), *cells, strict=True)]
+    widths = _fit_columns(columns, whole, console.width)
+    if widths is None:
+        for number, row in enumerate(cells):
+            if number:
+                console.print()
+            _print_block(console, sheet.heads, row, whole)
+        return
     # No outer frame: lines start with the first cell, also in a pipe.
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    for folded in _FOLDED:
-        rooms = [_room(sheet, number, folded) for number in range(len(sheet.heads))]
-        least = sum(rooms) + 2 * len(rooms)
-        if least <= width:
-            break
-    for number, (head, room) in enumerate(zip(sheet.heads, rooms, strict=True)):
-        whole = head in sheet.numbers
-        justify: Any = "right" if whole and number else "left"
-        table.add_column(
-            head, justify=justify, no_wrap=whole, overflow="fold", min_width=room
-        )
-    for row in sheet.rows:
-        pairs = zip(sheet.heads, row, strict=True)
-        table.add_row(*(_cell(head, text, sheet) for head, text in pairs))
-    # Rich would cut numbers to fit, and half a number reads like another one.
-    former, console.width = console.width, max(width, least)
+    for number, (head, width) in enumerate(zip(sheet.heads, widths, strict=True)):
+        justify: Any = "right" if number and head in sheet.numbers else "left"
+        table.add_column(head, justify=justify, no_wrap=whole[number], width=width)
+    for row in cells:
+        table.add_row(*row)
     console.print(table)
-    console.width = former
 
 
-def _room(sheet: Sheet, number: int, folded: int) -> int:
-    """Return the least width of a column: numbers are whole, words up to a length."""
-    head = sheet.heads[number]
-    lines = [line for row in sheet.rows for line in row[number].split("\n")]
-    if head not in sheet.numbers:
-        words = [word for line in [head, *lines] for word in line.split()]
-        return min(max(map(len, words), default=0), folded)
-    return max(map(len, [*head.split("\n"), *lines]))
+def _fit_columns(
+    columns: Sequence[Sequence[Text]], whole: Sequence[bool], width: int
+) -> list[int] | None:
+    """Return the widths of columns in which no word breaks.
+
+    Args:
+        columns: Head and cells of each column.
+        whole: True for each column whose cells stay in one line.
+        width: Width of the terminal.
+
+    Returns:
+        None if the terminal is too narrow.
+    """
+    widths = [max(cell.cell_len for cell in column) for column in columns]
+    least = list(widths)
+    for number, column in enumerate(columns):
+        if width >= _WIDE and not whole[number]:
+            words = " ".join(cell.plain for cell in column).split()
+            least[number] = max(map(cell_len, words), default=0)
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        pairs = zip(widths, least, strict=True)
+        room = [high if high > low else 0 for high, low in pairs]
+        if not any(room):
+            return None
+        widths[room.index(max(room))] -= 1
+    return widths
 
 
-def _cell(head: str, text: str, sheet: Sheet) -> Text:
-    """Write one cell; what a journal says can hold anything."""
-    text = plain(text)
-    text = text if head in sheet.numbers else text.replace("\n", " ")
+def _print_block(
+    console: Console, heads: Sequence[str], row: Sequence[Text], whole: Sequence[bool]
+) -> None:
+    """Print a row as lines: its first cell, then each head with its cell."""
+    console.print(row[0], style="bold", overflow="ignore", crop=False)
+    indent = max(map(cell_len, heads)) + 4
+    for head, cell, no_wrap in [*zip(heads, row, whole, strict=True)][1:]:
+        room = max(console.width - indent, 1)
+        lines = cell.wrap(console, room, overflow="ignore", no_wrap=no_wrap)
+        for place, line in enumerate(lines if cell else ()):
+            start = Text("  " + (head if place == 0 else ""))
+            line.pad_left(indent - start.cell_len)
+            console.print(start + line, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _cell(head: str, text: str) -> Text:
+    """Return a cell in one line; what a journal says can hold anything."""
+    text = plain(text).replace("\n", " ")
     return Text(text, style=style_of(text) if head in _STYLED else "")
 
 

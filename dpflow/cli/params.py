@@ -78,7 +78,7 @@ PARAMS: dict[str, Any] = {
     "base": _option(
         "Compare with this commit in git instead of the ledger.", metavar="COMMIT"
     ),
-    "by": "Group by flow, step, week, release or who; several with commas.",
+    "by": "Group by flow, step, week, release, who, cost or noise, with commas.",
     "charge": _option("Reservation id of the step to correct.", metavar="ID"),
     "close": _option("Post this reservation in full; needs --reason.", metavar="ID"),
     "cost": _option(
@@ -98,7 +98,8 @@ PARAMS: dict[str, Any] = {
     ),
     "delta": "Delta, such as 1e-6; well below 1/people.",
     "deployment": Argument(metavar="FLOW/DEPLOYMENT", help="The deployment."),
-    "details": "Show every account, and the gate that limits each flow.",
+    "details": "Show every account, amounts in the currency of the filter and of its "
+    "members, and limits of flows.",
     "end": _option("The last one, included. Default: the first.", "--to"),
     "epsilon": "Budget for all releases of one term.",
     "odometers.epsilon": "Epsilon of each step.",

@@ -22,7 +22,7 @@ from dpflow.guard.redaction import shown_of_load
 from dpflow.guard.signatures import count_receivers
 from dpflow.guard.step import Step
 from dpflow.interrupts import contextmanager
-from dpflow.ledger.records import Granted, Request
+from dpflow.ledger.requests import Granted, Request
 
 #: The number of failed loads by the bodies of steps, since the last reservation.
 _failed: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()

@@ -122,6 +122,13 @@ def current_project(setup: Settings | None = None) -> Project:
         raise LedgerUnavailable(msg, waited=_THREAD_SECONDS) from None
 
 
+def project_label() -> str:
+    """Return the label of the project of this call, whose ledger is open."""
+    setup = settings()
+    project = _projects.get(setup)
+    return setup.label("" if project is None else project.ledger.id)
+
+
 def _read_project(setup: Settings) -> Project:
     # Before the files: whatever changes from here on is seen at the next look.
     project, files = _projects.get(setup), _stamps(setup.policies)

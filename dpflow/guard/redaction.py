@@ -24,7 +24,7 @@ from dpflow.exceptions import (
     public_kind,
     public_name,
 )
-from dpflow.ledger.records import Request
+from dpflow.ledger.requests import Request
 
 #: Python's own errors that are no `Exception`, the general one last.
 _ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError, BaseException)

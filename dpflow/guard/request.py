@@ -28,7 +28,7 @@ from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named, holds_rows
 from dpflow.guard.identity import requested_release
 from dpflow.guard.loading import failed_loads
-from dpflow.guard.project import Project, people_folder, project_of_step
+from dpflow.guard.project import Project, people_folder, project_label, project_of_step
 from dpflow.guard.step import Step, StepCall, checked_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.requests import Granted, Request, Settled
@@ -75,11 +75,13 @@ class Notice:
         kind: "reserved", "term-opened", "alert", "progress", "replayed", "settled",
             "refused" or "exhausted".
         details: JSON-able facts of this kind; never data.
+        project: Label of the project (`Settings.label`).
     """
 
     kind: str
     request: Request
     details: Mapping[str, Any]
+    project: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,9 @@ class Place:
         if self.listener is None:
             return
         try:
-            self.listener(Notice(kind=kind, request=request, details=details))
+            label = project_label()
+            notice = Notice(kind=kind, request=request, details=details, project=label)
+            self.listener(notice)
         except without_interrupts(Exception):
             logger.exception("a notice of step %r was not delivered", request.step)
 

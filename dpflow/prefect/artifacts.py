@@ -57,7 +57,8 @@ def _of_this_flow(
 def _publish(
     project: Project, known: DatasetStatus, refusal: BudgetRefused | None
 ) -> None:
-    dataset, key = known.standing.dataset, artifact_key(known.standing.dataset)
+    dataset = known.standing.dataset
+    key = artifact_key(project.settings.label(project.ledger.id), dataset)
     texts, sheets, _ = details(known)
     lines = [f"# Privacy budget of `{dataset}`, term {known.standing.term}"]
     if refusal is not None:
@@ -122,8 +123,9 @@ def _next_step(dataset: str) -> str:
 def publish_progress(notice: Notice) -> None:
     """Publish how many sub-steps of an iterative step have run."""
     done, most = notice.details["done"], notice.details["most"]
-    key, about = f"dpflow-step-{_dashes(notice.request.step)}", f"{done} of at most"
-    _publish_progress(tell_progress, key, done / most, f"{about} {most} sub-steps")
+    key = f"dpflow-step-{_dashes(notice.project)}-{_dashes(notice.request.step)}"
+    about = f"{done} of at most {most} sub-steps"
+    _publish_progress(tell_progress, key, done / most, about)
 
 
 def _publish_progress(
@@ -134,9 +136,14 @@ def _publish_progress(
     call(_making(create_progress_artifact, **facts))
 
 
-def artifact_key(dataset: str) -> str:
-    """Return the key of a dataset's budget artifact."""
-    return f"dpflow-budget-{_dashes(dataset)}"
+def artifact_key(project: str, dataset: str) -> str:
+    """Return the key of a dataset's budget artifact.
+
+    Args:
+        project: Label of the project.
+        dataset: Name of the dataset.
+    """
+    return f"dpflow-budget-{_dashes(project)}-{_dashes(dataset)}"
 
 
 def _dashes(name: str) -> str:

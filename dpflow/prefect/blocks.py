@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any
 
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr
 
 from dpflow.config import BLOCK_PREFIX, url_readers
+from dpflow.interrupts import suppress
+
+#: The block's picture and page in the repository.
+PAGES = {
+    "_logo_url": "raw/main/docs/pictures/logo.png",
+    "_documentation_url": "blob/main/docs/reference/configuration.md",
+}
+_PREFECT = HttpUrl("https://docs.prefect.io/v3/concepts/blocks")
+
+
+def project_page(path: str) -> HttpUrl | None:
+    """Return a page of the repository; None if the distribution names none."""
+    # A checkout that is not installed has no metadata.
+    with suppress(PackageNotFoundError):
+        lines = metadata("prefect-dpflow").get_all("Project-URL") or ()
+        urls = dict(line.split(", ", 1) for line in lines)
+        if source := urls.get("Source"):
+            return HttpUrl(f"{source}/{path}")
+    return None
 
 
 class DpflowLedger(Block):
@@ -33,7 +53,8 @@ class DpflowLedger(Block):
 
     _block_type_name = "dpflow ledger"
     _block_type_slug = "dpflow-ledger"
-    _documentation_url = HttpUrl("https://docs.prefect.io/v3/concepts/blocks")
+    _logo_url = project_page(PAGES["_logo_url"])
+    _documentation_url = project_page(PAGES["_documentation_url"]) or _PREFECT
 
     url: SecretStr = Field(
         default=...,

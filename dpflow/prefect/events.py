@@ -45,8 +45,9 @@ def announce(notice: Notice, occurred: datetime) -> None:
 
 def _resource(notice: Notice, dataset: str) -> dict[str, str]:
     resource = {
-        "prefect.resource.id": f"dpflow.dataset.{dataset}",
+        "prefect.resource.id": f"dpflow.dataset.{notice.project}.{dataset}",
         "prefect.resource.name": dataset,
+        "dpflow.project": notice.project,
     }
     if notice.kind == "alert":
         # Automations match labels of the resource, and nothing of the payload.

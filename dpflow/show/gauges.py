@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dpflow.config import settings
 from dpflow.rounding import number_from_text
 from dpflow.show.sheets import telling
 from dpflow.show.status import Status
@@ -16,7 +17,9 @@ _GAUGES = {
     "dpflow_runs_left": "Further runs that all gates admit.",
     "dpflow_budget_forfeited_fraction": "Share of a budget lost to unknown outcomes.",
     "dpflow_refusals": "Refused steps of the term, among the ledger's newest 1,000.",
-    "dpflow_stopped": "1 if the dataset is halted, frozen or overdrawn.",
+    "dpflow_stopped": "1 if no whole run fits, or the dataset is frozen or overdrawn.",
+    "dpflow_disk_low": "1 if less than ten times the needed disk space is free.",
+    "dpflow_witness_problem": "1 if the witness is out of reach or lacks charges.",
 }
 
 
@@ -31,11 +34,14 @@ def prometheus(record: Status) -> str:
 
 def gauges(record: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]]]]:
     """Yield each gauge: its name, its meaning, and its values by labels."""
-    left, runs, forfeited, refused, stopped = values = [
+    left, runs, forfeited, refused, stopped, disk, witness = values = [
         list[tuple[Labels, float]]() for _ in _GAUGES
     ]
+    project = {"project": settings().label(record.ledger)}
+    disk.append((project, float(record.disk_is_low)))
+    witness.append((project, float(record.witness_has_problem)))
     for status in record.datasets:
-        dataset = {"dataset": status.standing.dataset}
+        dataset = {**project, "dataset": status.standing.dataset}
         stopped.append((dataset, float(status.overview.state.stopped)))
         refused.append((dataset, status.refused))
         for outlook in status.outlooks:
@@ -43,8 +49,9 @@ def gauges(record: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]
                 flow = {**dataset, "flow": outlook.flow or ""}
                 runs.append((flow, outlook.runs_left))
         for view in telling(status.standing.accounts):
-            label = {"dataset": view.dataset, "account": view.kind, "name": view.name}
-            label |= {"part": view.gate.partition, "term": str(view.term)}
+            label = {**project, "dataset": view.dataset, "account": view.kind}
+            label |= {"name": view.name, "part": view.gate.partition}
+            label["term"] = str(view.term)
             if view.used_fraction is not None:
                 left.append((label, max(1 - view.used_fraction, 0.0)))
             if view.budget:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dpflow.accounting.rules.rule import COUNTS
+from dpflow.accounting.rules.tally import Tally
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
-from dpflow.ledger.views.entries import JournalEntry
+from dpflow.ledger.views.entries import JournalEntry, percent_text
 from dpflow.notebook import Sheet, TableRecord, shown_key
 from dpflow.policy.files import policies_and_problem
+from dpflow.rounding import number_from_text, units_up
 from dpflow.show.why import minute
 
 #: What is said of each kind of entry.
@@ -39,6 +42,7 @@ class History(TableRecord):
         decisions: Whether they are what people decided, and no charges.
         all_accounts: Whether entries of shares and odometers are among them.
         any_policy: Whether the project has a policy.
+        details: Whether the table has the amounts of each component, too.
     """
 
     ledger: str
@@ -48,38 +52,34 @@ class History(TableRecord):
     decisions: bool
     all_accounts: bool = field(default=False, repr=False)
     any_policy: bool
+    details: bool = field(default=False, repr=False)
 
     def sheet(self) -> Sheet:
         """Return its table; without empty columns."""
         items, names = self.entries, [each.gate.dataset for each in self.entries]
         columns = {"when (UTC)": [minute(each.at) for each in items]}
         if self.decisions:
-            columns |= {
-                "decision": [_decision(each) for each in items],
-                "dataset": names,
-                "what": [_what(each) for each in items],
-                "who": [str(e.body.get("who") or e.writer) for e in items],
-                "reason": [str(each.body.get("reason") or "") for each in items],
-            }
-            return Sheet.of(columns)
-        several = len({*names}) > 1
-        unit = _commonest([each.amount for each in items])
-        heads = (f"amount\n{unit}", "settled\nafter", "left\nafter")
+            return decisions_sheet(items)
         ids = [each.account for each in items] if self.all_accounts else []
-        settled = [_stacked(each.settled_after, unit) for each in items]
-        left = [_stacked(each.left_after, unit, up=False) for each in items]
         columns |= {
             "entry": [each.kind for each in items],
             "account": ids,
-            "dataset": names if several and not ids else [],
+            "dataset": names if len({*names}) > 1 and not ids else [],
             "step, flow": [_place(each) for each in items],
-            heads[0]: [_stacked(each.amount, unit) for each in items],
-            heads[1]: settled if ids else [],
-            heads[2]: left if ids or not several else [],
+            "used": [_used_text(each) for each in items],
+            "remaining": [_remaining_text(each) for each in items],
             "release key": [shown_key(e.body.get("release_key") or "") for e in items],
             "outcome": [self._outcome(each) for each in items],
         }
-        return Sheet.of(columns, *heads)
+        if self.details:
+            columns |= {
+                "amount": [amounts_text(each.amount) for each in items],
+                "settled after": [amounts_text(e.settled_after) for e in items],
+                "remaining after": [
+                    amounts_text(e.left_after, up=False) for e in items
+                ],
+            }
+        return Sheet.of(columns, "when (UTC)", "used", "remaining")
 
     @property
     def messages(self) -> list[str]:
@@ -96,16 +96,36 @@ def _place(item: JournalEntry) -> str:
     return ", ".join(map(str, filter(None, names)))
 
 
-def _commonest(amounts: Sequence[Mapping[str, str]]) -> str:
-    """Return the component of most amounts, which the heading names."""
-    names = [name for each in amounts for name, text in each.items() if text != "0"]
-    return max(names, key=names.count, default="")
+def decisions_sheet(items: Sequence[JournalEntry]) -> Sheet:
+    """Return what people decided: when, who and why; without empty columns."""
+    columns = {
+        "when (UTC)": [minute(each.at) for each in items],
+        "decision": [_decision(each) for each in items],
+        "dataset": [each.gate.dataset for each in items],
+        "what": [_what(each) for each in items],
+        "who": [str(e.body.get("who") or e.writer) for e in items],
+        "reason": [str(each.body.get("reason") or "") for each in items],
+    }
+    return Sheet.of(columns)
 
 
-def _stacked(amounts: Mapping[str, str] | None, unit: str, *, up: bool = True) -> str:
-    """Write amounts one below the other; those in the heading's unit without it."""
-    text = amounts_text(amounts, up=up)
-    return "\n".join(part.removeprefix(f"{unit} ") for part in text.split(", "))
+def _used_text(item: JournalEntry) -> str:
+    """Write the share of the budget that a charge uses."""
+    rule = item.gate.rule
+    if item.kind == "refuse" or not item.amount:
+        return ""
+    amounts = ((name, item.amount[name]) for name in rule.components)
+    units = (
+        int(text) if name in COUNTS else units_up(number_from_text(text))
+        for name, text in amounts
+    )
+    return percent_text(item.gate.used_share(Tally(tuple(units))))
+
+
+def _remaining_text(item: JournalEntry) -> str:
+    """Write the share of the budget that remains after an entry."""
+    share = item.used_share
+    return "" if share is None else percent_text(max(1 - share, 0.0))
 
 
 def history(

@@ -19,10 +19,10 @@ from dpflow.ledger.views.releases import RefusalView
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
 
-RUNNING, HALTED, FROZEN = "running", "halted", "frozen"
+RUNNING, NO_RUN, FROZEN = "running", "no whole run fits", "frozen"
 OVERDRAWN, NOT_STARTED = "overdrawn", "not started"
 #: States in which a budget or an officer stops steps.
-STOPPED = (HALTED, FROZEN, OVERDRAWN)
+STOPPED = (NO_RUN, FROZEN, OVERDRAWN)
 _WHOLE = "budget of dataset "
 _BUDGETS = ("dataset", "partition", "population")
 _OF_FLOW = ("flow", "odometer")
@@ -33,9 +33,9 @@ class RunState:
     """Whether a dataset or flow runs.
 
     Attributes:
-        word: "running", "halted", "frozen", "overdrawn" or "not started".
-        by: The gate that halted it, in words.
-        since: When it was refused last, if that halted it; a label.
+        word: "running", "no whole run fits", "frozen", "overdrawn" or "not started".
+        by: The gate that admits no whole run, in words.
+        since: When it refused last; a label.
     """
 
     word: str
@@ -44,16 +44,16 @@ class RunState:
 
     @property
     def text(self) -> str:
-        """The word, and for a halt its gate."""
-        return f"{self.word} by the {self.by}" if self.by else self.word
+        """The word, and the gate that admits no whole run."""
+        return f"{self.word} the {self.by}" if self.by else self.word
 
     def short(self, flow: str | None) -> str:
         """Return the same next to the name of a flow, which is not said again."""
         own = f" of {flow}"
         if self.by and flow is not None and self.by.endswith(own):
-            return f"{self.word} by its {self.by.removesuffix(own)}"
+            return f"{self.word} its {self.by.removesuffix(own)}"
         if self.by.startswith(_WHOLE):
-            return f"{self.word} by the dataset's budget"
+            return f"{self.word} the dataset's budget"
         return self.text
 
     @property
@@ -72,24 +72,24 @@ def state_of(
     """Return the state of a flow on a dataset; the first that is true.
 
     frozen: an officer or anyone froze a gate of it. overdrawn: more was charged by
-    hand than a gate of it admits. halted: its newest request that a budget ended was
-    followed by no grant in this term, or no further run fits. not started: nothing was
-    charged in this term. running: all else.
+    hand than a gate of it admits. no whole run fits: its newest request that a budget
+    ended was followed by no grant in this term, or no further run fits. not started:
+    nothing was charged in this term. running: all else.
 
     Args:
         gates: States of the accounts that must admit its steps.
         charged: Whether a step of it was charged in the newest term.
-        halt: The exhausted budget that halts it.
+        halt: The refusal of the exhausted budget.
         outlook: How many more runs fit, where that can be computed.
     """
     for word in (FROZEN, OVERDRAWN):
         if word in gates:
             return RunState(word=word)
     if halt is not None:
-        return RunState(word=HALTED, by=_gate(halt), since=halt.at)
+        return RunState(word=NO_RUN, by=_gate(halt), since=halt.at)
     if outlook is not None and outlook.runs_left == 0:
         by = (outlook.limited_by or "budget").rpartition(", which ")
-        return RunState(word=HALTED, by=_own(by[0] or by[2]))
+        return RunState(word=NO_RUN, by=_own(by[0] or by[2]))
     return RunState(word=RUNNING if charged else NOT_STARTED)
 
 

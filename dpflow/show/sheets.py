@@ -4,51 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from dpflow.accounting.costs.text import python_form
-from dpflow.accounting.rules.rule import COUNTS
+from dpflow.accounting.rules.rule import COUNTS, Filter
+from dpflow.forecast.theorems import epsilon_used
+from dpflow.ledger.decisions.gates import remainder
 from dpflow.ledger.decisions.refusals import amount_text
 from dpflow.ledger.views.accounts import AccountView, OpenReservation
 from dpflow.ledger.views.entries import account_title, percent_text
+from dpflow.ledger.views.spending import Spending
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines
-from dpflow.rounding import number_from_text, short_down, short_up
+from dpflow.rounding import from_units, number_from_text, short_down, short_up
 from dpflow.show.guarantees import shares_in_words
 from dpflow.show.overview import FlowOverview
 from dpflow.show.status import DatasetStatus
 
-_AMOUNTS = ("budget", "spent", "reserved", "forfeited", "left", "used")
+_AMOUNTS = ("budget", "spent", "reserved", "forfeited", "remaining", "used")
 #: Significant digits, fewest first, of two numbers that must differ.
 _DIGITS = range(4, 60)
 _ACCOUNT_HEADS = ("account", "filter", "currency", *_AMOUNTS, "state")
 
 
+#: What draws the noise of a step, by the word of the journal.
+_DRAWN = {
+    "opendp": "dpflow, by OpenDP",
+    "own": "the step's own code",
+    "self-declared": "the step's own code or library",
+}
 #: About so many accounts appear of a dataset with many parts.
 MOST = 24
 
 
 def details(
-    facts: DatasetStatus, most: int = MOST
+    facts: DatasetStatus, most: int = MOST, *, members: bool = False
 ) -> tuple[list[str], dict[str, Sheet], int]:
     """Return the details of a dataset's status.
 
     Args:
         facts: Status of the dataset.
         most: About this number of accounts appear.
+        members: True for rows of the members of `auto`, too.
 
     Returns:
         Guarantee and epsilon in words, tables by their titles, and the number of
         accounts of parts that no table has.
     """
     pinned, accounts = facts.standing.pinned, facts.standing.accounts
-    texts = [f"{each.text}." for each in facts.overview.spent]
+    texts = [f"Used so far: {each.text}." for each in facts.overview.spent]
     texts += [facts.guarantee, facts.history]
     texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
     sheets = {
         "Flows": flows_sheet(facts.overview.flows),
-        "Accounts": accounts_sheet([view for view in shown if view.reading is None]),
+        "Accounts": accounts_sheet(
+            [view for view in shown if view.reading is None], members=members
+        ),
         "Odometers": odometers_sheet(v for v in shown if v.reading is not None),
     }
     result = {title: sheet for title, sheet in sheets.items() if sheet.rows}
@@ -93,6 +106,27 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     return Sheet(heads, rows, ("reservation",))
 
 
+def steps_sheet(groups: Iterable[tuple[int, Spending]]) -> Sheet:
+    """Return the declared cost of each step, and what draws its noise.
+
+    Args:
+        groups: Charges by step, flow, cost and noise, with the number of their term.
+    """
+    rows = dict[tuple[str, ...], str]()
+    for term, each in groups:
+        step, flow, cost, noise = each.group
+        mechanism, _, numbers = cost.removesuffix(")").partition("(")
+        sensitivity, rest = "-", numbers
+        if numbers.startswith("sensitivity=") and "(" not in numbers:
+            sensitivity, _, rest = numbers.removeprefix("sensitivity=").partition(", ")
+        drawn = _DRAWN.get(noise, noise)
+        row = step, flow, mechanism, sensitivity, rest or "-", drawn, str(term)
+        rows[row] = max(rows.get(row, ""), each.last[:10])
+    heads = ("step", "flow", "mechanism", "sensitivity", "noise", "drawn by", "term")
+    full = [(*row, last) for row, last in rows.items()]
+    return Sheet((*heads, "last"), full, ("last",))
+
+
 def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:
     """Return what limits the runs of each flow, and what a run costs."""
     heads = ("flow", "first limit", "a run is", "every")
@@ -106,9 +140,19 @@ def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:
     return Sheet(heads, rows)
 
 
-def accounts_sheet(views: Sequence[AccountView]) -> Sheet:
-    """Return what filters have spent, one row for each component of a tally."""
-    rows = [row for view in views for row in _account_rows(view)]
+def accounts_sheet(views: Sequence[AccountView], *, members: bool = False) -> Sheet:
+    """Return what filters have spent, one row for each component of a tally.
+
+    Of `auto` these are epsilon and the delta of steps.
+    """
+    rows = list[tuple[str, ...]]()
+    for view in views:
+        if not is_union(view):
+            rows += _account_rows(view)
+            continue
+        rows += _union_rows(view)
+        if members:
+            rows += _member_rows(view)
     columns = {head: [row[n] for row in rows] for n, head in enumerate(_ACCOUNT_HEADS)}
     return Sheet.of(columns, *_AMOUNTS)
 
@@ -125,6 +169,72 @@ def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
         left = amount_text(name, (view.left or {}).get(name), up=False)
         yield (*heads, name, budget, spent, reserved, forfeited, left, *tail)
         heads = tail = ("", "")
+
+
+def is_union(view: AccountView) -> bool:
+    """Return True if the account's filter is a union of members, as `auto` is."""
+    return isinstance(view.gate.rule, Filter) and bool(view.gate.rule.members)
+
+
+def _union_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of an account of `auto`: epsilon, and the delta of steps."""
+    rule, used = view.gate.rule, view.gate.total
+    # A search for each of many parts would take minutes.
+    epsilon = None if view.kind == "partition" else epsilon_used(rule, used)
+    amounts, share = _amounts(rule.epsilon, epsilon), percent_text(view.used_fraction)
+    yield (account_title(view), view.theorem, "epsilon", *amounts, share, view.state)
+    budget, spent = delta_of_steps(view)
+    if budget:
+        yield ("", "", "delta of steps", *_amounts(budget, spent), "", "")
+
+
+def delta_of_steps(view: AccountView) -> tuple[Fraction, Fraction]:
+    """Return the largest delta that a member of `auto` has for steps, and its use."""
+    deltas = [
+        (from_units(limit.amounts[place]), from_units(own.amounts[place]))
+        for member, own in view.gate.rule.covering(view.gate.total)
+        if (limit := member.limit) is not None and member.admits(own)
+        for place, name in enumerate(member.components)
+        if name == "delta"
+    ]
+    return max(deltas, key=lambda pair: pair[0] - pair[1], default=(Fraction(0),) * 2)
+
+
+def _amounts(budget: Fraction, spent: Fraction | None) -> tuple[str, ...]:
+    """Write the amounts of a row: budget, spent, reserved, forfeited and left."""
+    if spent is None:
+        return short_down(budget), "-", "", "", "-"
+    left = short_down(max(budget - spent, Fraction(0)))
+    return short_down(budget), short_up(spent), "", "", left
+
+
+def _member_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each component of each member of `auto`."""
+    covering = {id(m): own for m, own in view.gate.rule.covering(view.gate.total)}
+    for member in view.gate.rule.members:
+        own, limit = covering.get(id(member)), member.limit
+        if own is None:
+            yield ("", member.theorem, *("",) * (len(_ACCOUNT_HEADS) - 3), "ended")
+            continue
+        zero = member.named(member.zero())
+        shown = replace(
+            view,
+            theorem=member.theorem,
+            budget=None if limit is None else member.named(limit),
+            spent=member.named(own),
+            reserved=zero,
+            forfeited=zero,
+            left=None if limit is None else member.named(remainder(limit, own)),
+            used_fraction=member.used_fraction(own),
+            state=view.state if member.admits(own) else "used up",
+        )
+        yield from (("", *row[1:]) for row in _account_rows(shown))
+
+
+def union_text(view: AccountView) -> str:
+    """Return the epsilon and the delta of steps of an account of `auto`, in words."""
+    rows = ((row[2], row[4], row[3], row[7]) for row in _union_rows(view))
+    return "; ".join(f"{name} {a} of {b}, {c} remains" for name, a, b, c in rows)
 
 
 def _spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:

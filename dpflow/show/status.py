@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import require
@@ -12,6 +12,7 @@ from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, TermView, views
 from dpflow.ledger.decisions.refusals import frozen_text
+from dpflow.ledger.tables.sqlite_files import is_space_low
 from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text
 from dpflow.notebook import Sheet, TableRecord
@@ -33,6 +34,8 @@ class Status(TableRecord):
         datasets: One for each, by name.
         flows: The first refusal of each flow that charges several datasets.
         warnings: What is odd about the policy files.
+        disk_is_low: Whether less than ten times the needed disk space is free.
+        witness_has_problem: Whether the witness is out of reach or lacks charges.
     """
 
     ledger: str
@@ -40,6 +43,8 @@ class Status(TableRecord):
     datasets: tuple[DatasetStatus, ...]
     flows: tuple[Outlook, ...]
     warnings: tuple[str, ...]
+    disk_is_low: bool = field(default=False, repr=False)
+    witness_has_problem: bool = field(default=False, repr=False)
 
     def sheet(self) -> Sheet:
         """Return its table."""
@@ -106,12 +111,15 @@ def status_of(
             guarantee=term_guarantee(standing.pinned, terms),
         )
         datasets.append(one)
+    path = getattr(ledger.database, "path", None)
     return Status(
         ledger=ledger.id,
         place=ledger.place,
         datasets=tuple(datasets),
         flows=tuple(flow_outlooks(ahead)),
         warnings=(*filter(None, [problem]), *_changes(policies, shown)),
+        disk_is_low=path is not None and is_space_low(path),
+        witness_has_problem=ledger.watch.problem() is not None,
     )
 
 

@@ -36,6 +36,7 @@ class Why(TableRecord):
         unusual: Steps that drew their own noise, failed or were forfeited.
         refused: Refusals, those that say the same together, the newest first.
         limit: The most rows of a table.
+        details: Whether the table has the amounts of each component, too.
     """
 
     ledger: str
@@ -47,14 +48,25 @@ class Why(TableRecord):
     unusual: tuple[Unusual, ...]
     refused: tuple[Refused, ...]
     limit: int | None = field(default=None, repr=False)
+    details: bool = field(default=False, repr=False)
 
     def sheet(self) -> Sheet:
         """Return its table of what spent the budget."""
-        heads = ("account", *self.by, "charges", "used", "share", "last")
+        rows, numbers = self.spending[: self.limit], ("charges", "used", "last")
+        columns = {
+            name: [each.group[n] for each in rows] for n, name in enumerate(self.by)
+        }
         # Most datasets have one account.
-        first = int(len({each.account for each in self.spending}) == 1)
-        rows = [_cells(each)[first:] for each in self.spending[: self.limit]]
-        return Sheet(heads[first:], rows, heads[-4:])
+        if len({each.account for each in self.spending}) > 1:
+            columns = {"account": [_account_text(each) for each in rows], **columns}
+        columns |= {
+            "charges": [str(each.charges) for each in rows],
+            "used": [percent_text(each.used_fraction) for each in rows],
+            "last": [minute(each.last) for each in rows],
+        }
+        if self.details:
+            columns["amount"] = [amounts_text(each.amount) for each in rows]
+        return Sheet.of(columns, *numbers)
 
     def unusual_sheet(self) -> Sheet:
         """Return its table of unusual steps."""
@@ -70,11 +82,9 @@ def minute(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def _cells(each: Spending) -> tuple[str, ...]:
-    used = amounts_text(each.amount).replace(", ", "\n")
-    tail = used, percent_text(each.used_fraction), minute(each.last)
+def _account_text(each: Spending) -> str:
     book, _, kind, name, part = split_account(each.account)
-    return (kind_title(kind, book, name, part), *each.group, str(each.charges), *tail)
+    return kind_title(kind, book, name, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,8 @@ def why(
 
     Args:
         dataset: Its name.
-        by: What charges are grouped by: any of flow, step, week, release, who.
+        by: What charges are grouped by: any of flow, step, week, release, who, cost,
+            noise.
         term: Of an earlier term. Default: the newest.
         tell: Hears what is wrong with numbers that are printed all the same.
 
@@ -140,11 +151,11 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     return term
 
 
-def refused(ledger: Ledger, dataset: str, term: int) -> list[Refused]:
-    """Return what the gates of a term refused, those alike together, newest first."""
+def refused(ledger: Ledger, dataset: str, term: int | None) -> list[Refused]:
+    """Return what gates of a term, or of all, refused, alike ones together."""
     result: dict[tuple[str, str], Refused] = {}
     refusals = views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS)
-    for each in (refusal for refusal in refusals if refusal.term == term):
+    for each in (refusal for refusal in refusals if term in (None, refusal.term)):
         alike = (each.account, str(each.body.get("message")))
         former = result.get(alike, Refused(each, each.at, 0))
         result[alike] = Refused(former.newest, each.at, former.times + 1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +59,7 @@ def test_a_new_term_answers_what_the_former_one_refused(shop: Shop) -> None:
     for _ in range(18):
         shop.charge()
     shop.refuse(STEP)
-    assert word() == "halted"
+    assert word() == "no whole run fits"
     run_fine("policy", "apply", "cdnow", "--new-term", "--reason", "a new year")
     assert newest()["standing"]["term"] == 2
     assert word() == "not started"
@@ -178,3 +181,26 @@ def test_gauges_of_parts_are_few_and_differ_in_their_labels(shop: Shop) -> None:
     samples = [line.split(" ")[0] for line in page.splitlines() if line[0] != "#"]
     assert len(set(samples)) == len(samples) < 60
     assert any('name="weekly-report",part="2026-W35"' in each for each in samples)
+
+
+def test_gauges_say_that_the_disk_is_low_or_the_witness_out_of_reach(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk below ten times the least; the witness missing."""
+
+    def gauges() -> dict[str, str]:
+        page = run("status", "--format", "prometheus").stdout
+        lines = [line.split() for line in page.splitlines() if line[0] != "#"]
+        names = ("dpflow_disk_low", "dpflow_witness_problem")
+        return {name: v for label, v in lines if (name := label.split("{")[0]) in names}
+
+    shop.charge()
+    usage, least = shutil.disk_usage(shop.root), 16 * 2**20
+    for free, low in ((10 * least, "0"), (10 * least - 1, "1")):
+        here = usage._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, here=here: here)
+        assert gauges() == {"dpflow_disk_low": low, "dpflow_witness_problem": "0"}
+    name = f"{run_json('status')['ledger']}*"
+    (witness,) = Path(os.environ["XDG_STATE_HOME"]).rglob(name)
+    witness.unlink()
+    assert gauges()["dpflow_witness_problem"] == "1"

@@ -104,7 +104,7 @@ def _events(folder):
     chosen = {
         "filter": {
             "event": {"prefix": ["dpflow.budget."]},
-            "any_resource": {"id": [f"dpflow.dataset.{folder}"]},
+            "resource": {"labels": {"prefect.resource.name": [folder]}},
         },
         "limit": 50,
     }

@@ -8,8 +8,11 @@ import re
 import traceback
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from opentelemetry import trace
@@ -30,11 +33,13 @@ import dpflow.prefect.events
 from dpflow import BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.cli import app
 from dpflow.config import settings
+from dpflow.guard.project import project_label
 from dpflow.notebook import Sheet
-from dpflow.prefect import DpflowLedger, artifacts
+from dpflow.prefect import DpflowLedger, artifacts, blocks
 from dpflow.prefect.delivery import flush
+from dpflow.show.gauges import prometheus
 from tests.prefect.matrix.support import in_flow
-from tests.projects import TENTH, kinds
+from tests.projects import POLICY, ROOT, TENTH, kinds, make_project
 from tests.snapshots import differences
 from tests.snapshots import settled as without_ids
 
@@ -82,16 +87,50 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
     ):
         report = in_flow(call, make_flow=dp_flow)
         show(title, report(return_state=True))
-    artifact = Artifact.get("dpflow-budget-shop").data
+    label = project_label()
+    artifact = Artifact.get(f"dpflow-budget-{label}-shop").data
     assert "dpflow policy apply shop --new-term --reason TEXT" in artifact
     assert "| epsilon | 1 | 0.7 | 0.3 | 70.0% |" in artifact
-    assert float(Artifact.get("dpflow-budget-shop-used").data) == 70
+    assert float(Artifact.get(f"dpflow-budget-{label}-shop-used").data) == 70
     assert flush()
     texts += [artifact, *(shown(event) for event in sent)]
     assert CANARY not in "".join(texts)
     text = re.sub(r"\.py:\d+|since [\d: -]+", "...", "\n\n".join(texts))
     text = without_ids(text, Path(__file__).parent)
     assert differences({"prefect": text}) == []
+
+
+def test_two_projects_on_one_server_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Artifacts, events and gauges of datasets of one name differ by their project."""
+    sent: list[dict] = []
+    assert flush()
+    monkeypatch.setattr(
+        dpflow.prefect.events, "emit_event", lambda **event: sent.append(event)
+    )
+    names = []
+    for number in range(2):
+        folder = tmp_path / f"project-{number}"
+        folder.mkdir()
+        make_project(folder, monkeypatch, POLICY)
+        step = dp_task(dataset="shop", cost=TENTH, name="tenth")(lambda: 1)
+        in_flow(step, make_flow=dp_flow)()
+        assert flush()
+        label = project_label()
+        assert label == dpflow.status().ledger[:6]
+        artifact = Artifact.get(f"dpflow-budget-{label}-shop").data
+        assert "| epsilon | 1 | 0.1 | 0.9 | 10.0% |" in artifact
+        resources = {event["resource"]["prefect.resource.id"] for event in sent}
+        assert f"dpflow.dataset.{label}.shop" in resources
+        assert {event["resource"]["dpflow.project"] for event in sent} == {label}
+        assert f'{{project="{label}",dataset="shop"}}' in prometheus(dpflow.status())
+        names.append(label)
+        sent.clear()
+    assert names[0] != names[1]
+    setup = replace(settings(), environment="Team A")
+    assert setup.label(dpflow.status().ledger) == "Team A"
+    assert artifacts.artifact_key("Team A", "shop") == "dpflow-budget-team-a-shop"
 
 
 def shown(event: dict) -> str:
@@ -165,9 +204,22 @@ class TestBlock(BlockStandardTestSuite):
         """Return the block to check."""
         return DpflowLedger
 
-    def test_has_a_valid_image(self, block: type[DpflowLedger]) -> None:
-        """There is no hosted logo, and a page of Prefect's must not look for one."""
-        assert block._logo_url is None
+    @pytest.fixture(autouse=True)
+    def _published(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the distribution be published from this checkout."""
+        lines = Message()
+        lines["Project-URL"] = f"Source, {ROOT.as_uri()}"
+        monkeypatch.setattr(blocks, "metadata", lambda _: lines)
+        in_file = re.compile("(raw|blob)/main/")
+        monkeypatch.setattr(blocks, "HttpUrl", lambda url: in_file.sub("", url))
+        for name, path in blocks.PAGES.items():
+            monkeypatch.setattr(DpflowLedger, name, blocks.project_page(path))
+
+    def test_its_pages_exist(self, block: type[DpflowLedger]) -> None:
+        """The picture and the page about the configuration."""
+        for name in blocks.PAGES:
+            with urlopen(str(getattr(block, name))) as page:
+                assert page.read()
 
 
 def test_a_block_holds_the_ledgers_url_as_a_secret(project, monkeypatch) -> None:
@@ -244,9 +296,11 @@ def test_spans_and_gauges_hold_names_and_numbers_and_no_data(
     assert spans[3]["dpflow.gate"] == "dataset"
     page = endpoint()
     left = 'dpflow_budget_left_fraction{account="dataset",dataset="shop",name="'
+    own = f'project="{project_label()}"'
     (line,) = [each for each in page.splitlines() if each.startswith(left)]
     assert float(line.split()[-1]) == pytest.approx(0.8)
-    assert 'dpflow_refusals{dataset="shop"} 1.0' in page
+    assert own in line
+    assert f'dpflow_refusals{{dataset="shop",{own}}} 1.0' in page
     # The span that the body's error ended has what a recorder would write of it.
     assert "DPStepFailed" in spans[2]["exception"]
     shown = [str(spans), page, str(dpflow.history().as_json())]

@@ -24,6 +24,7 @@ from prefect.settings import (
 
 from dpflow import EarlyStopping, PureDP, dp_flow, dp_task, iterations, release
 from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.guard.project import project_label
 from tests.ledger.processes import Child
 from tests.pages import run_forked
 from tests.prefect.matrix.support import (
@@ -194,7 +195,7 @@ def test_an_artifact_says_how_far_a_loop_came(project):
         return step.number
 
     assert in_flow(fit, make_flow=dp_flow)() == 3
-    artifact = Artifact.get("dpflow-step-fit-model")
+    artifact = Artifact.get(f"dpflow-step-{project_label()}-fit-model")
     assert (artifact.type, float(artifact.data)) == ("progress", 37.5)
     assert artifact.description == "3 of at most 8 sub-steps"
     assert spent() == "0.3"

@@ -10,6 +10,7 @@ from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.decisions.gates import Gate
+from dpflow.ledger.decisions.shortage import describe_members, measure_shortage
 from dpflow.ledger.requests import Request
 from dpflow.rounding import (
     number_from_text,
@@ -22,6 +23,8 @@ from dpflow.rounding import (
 #: Amounts in a theorem's own currency.
 Named = Mapping[str, str]
 _JOURNALED = ("gate", "theorem", "asked", "left", "fits")
+#: More than this many times the declared noise is no advice.
+_MOST_NOISE = 10
 
 
 class Refusal(NamedTuple):
@@ -91,7 +94,7 @@ def refusal_error(
     elif refusal.cause == "halted":
         reason = "it has halted this flow run already."
     elif not halted:
-        fits = _fitting(request, gate, factor)
+        fits = _fitting(request, refusal, factor)
         if again is not None:
             fits += f" With this noise it fits again for data from {again}."
     flow = f" of flow {request.flow!r}" if request.flow else ""
@@ -177,30 +180,48 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
             f"(at delta {short_up(rule.delta)})."
         )
         return asked, {"epsilon": number_text(distance)}, sentence
-    sentence = f"it needs {amounts_text(asked)}."
+    if not isinstance(rule, Filter):
+        return asked, None, f"it needs {amounts_text(asked)}."
+    shortage = measure_shortage(rule, gate.total, amount)
+    sentence = "no member of the filter that has not ended can price it."
+    if shortage is not None:
+        sentence = f"it needs {shortage.text(_budget(gate))}."
+    if rule.members:
+        members = "; ".join(describe_members(rule, gate.total, amount))
+        return asked, None, f"{sentence} By member of the filter: {members}."
     if rest is None:
         return asked, None, sentence
     left, budget = rule.named(rest), "the budget outside reserved shares"
-    if gate.kind != "others" and isinstance(rule, Filter):
+    if gate.kind != "others":
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
     remaining = amounts_text(left, up=False, requested=asked)
-    return asked, left, f"{sentence} Remaining: {remaining} of {budget}."
+    currency = f"In its currency it needs {amounts_text(asked)}. Remaining: {remaining}"
+    return asked, left, f"{sentence} {currency} of {budget}."
 
 
-def _fitting(request: Request, gate: Gate, factor: Fraction | None) -> str:
-    """Say at which noise a step would fit."""
-    if factor is not None:
+def _budget(gate: Gate) -> str:
+    return "the share" if gate.kind == "flow" else "the budget"
+
+
+def _fitting(request: Request, refusal: Refusal, factor: Fraction | None) -> str:
+    """Say at which noise a step would fit, or what is missing."""
+    gate = refusal.gate
+    if factor is not None and factor <= _MOST_NOISE:
         return (
             f"With {short_up(factor)} times its noise it would still fit: "
             f"{request.cost.noisier(factor).rounded()!r}. This would use all that "
             "remains."
         )
-    why = "the budget is used up"
-    if gate.kind == "others":
-        why = "the rest is reserved"
-    elif not any(gate.total.amounts):
-        why = "it needs more than the whole budget"
-    return f"No amount of noise makes it fit: {why}."
+    none = "No amount of noise makes it fit" if factor is None else ""
+    if none and gate.kind == "others":
+        return f"{none}: the rest is reserved."
+    if not isinstance(gate.rule, Filter):
+        return f"{none or 'Only more than ten times its noise makes it fit'}."
+    shortage = measure_shortage(gate.rule, gate.total, refusal.amount)
+    if shortage is None:
+        return f"{none}."
+    missing = shortage.part(shortage.missing, _budget(gate))
+    return f"{f'{none}. ' if none else ''}Missing: {missing}."
 
 
 def amount_text(component: str, text: str | None, *, up: bool = True) -> str:

@@ -267,6 +267,13 @@ def lack_of_space(path: Path) -> LedgerUnavailable | None:
     return unavailable(str(path), what)
 
 
+def is_space_low(path: Path) -> bool:
+    """Return True if less than ten times the needed space is free next to a ledger."""
+    with suppress(OSError):
+        return shutil.disk_usage(real_path(path).parent).free < 10 * _SPACE_BYTES
+    return False
+
+
 def sync_log(path: Path) -> None:
     """Write a ledger's log once more, byte for byte, and sync it.
 

@@ -33,6 +33,8 @@ from dpflow.ledger.views.reading import (
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import number_from_text
 
+#: A share with no digit but zeros at one decimal place.
+_SMALL = 0.0005
 FORFEITED = (
     "A forfeited reservation is one whose process ended without settling it. It stays "
     "charged in full, because the output of the step is unknown."
@@ -64,8 +66,11 @@ def alert_text(account: str, threshold: str) -> str:
 
 
 def percent_text(fraction: float | None) -> str:
-    """Write a share as a percentage."""
-    return "-" if fraction is None else f"{fraction:.1%}"
+    """Write a share as a percentage; a small one has two digits, too."""
+    if fraction is None:
+        return "-"
+    is_small = 0 < fraction < _SMALL
+    return f"{100 * fraction:.2g}%" if is_small else f"{fraction:.1%}"
 
 
 def kind_title(kind: str, dataset: str, name: str, partition: str = "") -> str:
@@ -93,6 +98,7 @@ class JournalEntry:
         left_after: Remaining budget after the entry; None without a budget or a change.
         body: Facts of the entry and of the reservation of its charge.
         at: When it was written; a label.
+        used_share: Used share of the account after the entry; None without a change.
         fate: Of an open reservation: "running", or "forfeited" if its process has
             ended without settling it; else "".
         gate: The account as it stands now.
@@ -110,6 +116,7 @@ class JournalEntry:
     writer: str
     fate: str
     gate: Gate = field(repr=False)
+    used_share: float | None = field(default=None, repr=False)
 
     @property
     def opened_with(self) -> str:
@@ -359,7 +366,7 @@ def find_words(reading: Reading, entry: Entry) -> Entry:
 
 def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry:
     """Return a line of the journal."""
-    entry, named, left = line.entry, gate.rule.named, None
+    entry, named, left, share = line.entry, gate.rule.named, None, None
     amount = body.get("asked", {}) if gate.id == body.get("account") else {}
     settled: Mapping[str, str] = {}
     change = read_postings(entry.postings).get(gate.id)
@@ -370,6 +377,7 @@ def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry
         # What remains in a window depends on its other parts.
         used = Tally(sum_amounts(done, held))
         left = None if gate.window else gate._replace(used=used).left()
+        share = None if gate.window else gate.used_share(used)
     return JournalEntry(
         account=gate.id,
         seq=entry.number,
@@ -383,6 +391,7 @@ def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry
         writer=entry.writer,
         fate=fate,
         gate=gate,
+        used_share=share,
     )
 
 

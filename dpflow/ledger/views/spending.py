@@ -11,6 +11,7 @@ from functools import lru_cache
 from operator import add
 from typing import NamedTuple
 
+from dpflow.accounting.costs.text import python_form
 from dpflow.accounting.rules.rule import Filter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.account_ids import Amounts, split
@@ -46,7 +47,7 @@ OWN_NOISE = ("own", "self-declared")
 
 
 #: Facts by which charges can be grouped.
-GROUPS = ("flow", "step", "week", "release", "who")
+GROUPS = ("flow", "step", "week", "release", "who", "cost", "noise")
 
 
 _HAVE_BUDGETS = ("dataset", "partition", "population")
@@ -95,7 +96,7 @@ class Unusual:
 #: Number of entries that are read for the accounts that were charged lately.
 LATELY = 1000
 #: Groups that need what the request of a charge said.
-_OF_REQUESTS = {"release", "who"}
+_OF_REQUESTS = {"release", "who", "cost", "noise"}
 #: Texts of the body of an end without which nothing is unusual.
 _SUSPICIOUS = ('"outcome":"failed"', *(f'"noise":"{noise}"' for noise in OWN_NOISE))
 
@@ -235,8 +236,17 @@ def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
         "week": name_week(at),
         "release": body.get("release_key"),
         "who": body.get("who") or writer,
+        "cost": write_cost(json.dumps(body.get("cost"))),
+        "noise": body.get("noise"),
     }
     return {name: str(fact or "-") for name, fact in facts.items()}
+
+
+@lru_cache(maxsize=1024)
+def write_cost(text: str) -> str | None:
+    """Return a cost of a request as a constructor call; None without a cost."""
+    description = json.loads(text)
+    return description and python_form(description)
 
 
 def find_way(kind: str, text: str) -> str:

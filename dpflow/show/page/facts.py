@@ -14,14 +14,20 @@ from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.views.accounts import AlertView, OpenReservation
 from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
+from dpflow.ledger.views.spending import spending
+from dpflow.notebook import Sheet
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.figures.burndown import BurnDown
+from dpflow.show.history import decisions_sheet
 from dpflow.show.page.stamp import Stamp
+from dpflow.show.sheets import steps_sheet
 from dpflow.show.status import DatasetStatus, status_of
 from dpflow.show.why import Refused, refused
 
-_MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 10, 100
+_MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 200, 100
+_MOST_DECISIONS = 1000
+_BY_STEP = ("step", "flow", "cost", "noise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +36,19 @@ class Section:
 
     Attributes:
         thresholds: The shares at which the policy alerts.
-        refusals: The newest refusals, equal ones together.
+        refusals: The newest refusals of all terms, equal ones together.
+        decisions: What people decided, newest first.
+        steps: Declared costs by step.
+        odds_sentence: What the guarantee means for one person, or "".
     """
 
     status: DatasetStatus
     thresholds: tuple[Fraction, ...]
     alerts: tuple[AlertView, ...]
     refusals: tuple[Refused, ...]
+    decisions: Sheet
+    steps: Sheet
+    odds_sentence: str = ""
     burn_down: BurnDown | None = field(default=None, repr=False)
 
 
@@ -125,11 +137,20 @@ def _collect(
 def _section(ledger: Ledger, status: DatasetStatus, policies: PolicySet) -> Section:
     name, line = status.standing.dataset, budget_line(status.outlooks)
     shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
-    result = refused(ledger, name, status.standing.term or 0)
+    result = refused(ledger, name, None)
+    groups = [
+        (view.number, group)
+        for view in status.terms
+        for group in spending(ledger, name, _BY_STEP, term=view.number)[0]
+    ]
     return Section(
         status=status,
         thresholds=shares,
         alerts=tuple(views.alerts(ledger, name)),
         refusals=tuple(result[:_MOST_REFUSALS]),
+        decisions=decisions_sheet(
+            views.history(ledger, name, limit=_MOST_DECISIONS, decisions=True)
+        ),
+        steps=steps_sheet(groups),
         burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
     )

@@ -50,16 +50,21 @@ def render(report: Report, *, live: Live | None = None) -> str:
         live: What it can do if it is served; None for a file.
     """
     releases = [
-        (shown_key(e.key) or e.id, e.dataset, e.step, e.error, e.state, _moment(e.at))
-        for e in report.releases
+        (
+            shown_key(each.key) or each.id,
+            *(each.dataset, each.step, each.error, each.state, _moment(each.at)),
+            str(each.facts["who"] or "-"),
+        )
+        for each in report.releases
     ]
+    heads = ("release key", "dataset", "step", "+-", "state", "at", "who")
     page = _environment().get_template("report.html")
     return page.render(
         report=report,
         sections=[_section(section) for section in report.sections],
         drawn=find_spec("matplotlib") is not None,
         held=reservations_sheet(report.reservations),
-        kept=Sheet(("release key", "dataset", "step", "+-", "state", "at"), releases),
+        kept=Sheet(heads, releases),
         install_plots=how_to_install("plots"),
         **_frame(live),
     )

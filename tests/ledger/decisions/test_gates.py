@@ -117,13 +117,14 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
             wide,
             ApproxDP(epsilon="0.75", delta="1e-6"),
             ApproxDP(epsilon="0.5", delta="1e-8"),
-            "Remaining: epsilon 0.25, delta 0 of (epsilon 1, delta 1e-6). No amount",
+            "Remaining: epsilon 0.25, delta 0 of (epsilon 1, delta 1e-6). No amount of "  # noqa: ISC004
+            "noise makes it fit. Missing: 1% of the budget's delta.",
         ),
         (
             wide,
             None,
             ApproxDP(epsilon="0.1", delta="1e-5"),
-            "No amount of noise makes it fit: it needs more than the whole budget.",
+            "It needs 10 times the budget's delta; 100% remain.",
         ),
     ]
     for number, (budget, before, cost, sentence) in enumerate(cases):

@@ -77,7 +77,7 @@ def test_the_demo_shows_everything_and_again_spends_nothing(small, forked):
         "forfeited mu_squared 0.002268",
         "(true: ",
         "Week 1997-W04 was refused",
-        "It needs mu_squared",
+        "it needs mu_squared",
         "Remaining: mu_squared",
         "3 weeks were published",
     ):
@@ -88,7 +88,7 @@ def test_the_demo_shows_everything_and_again_spends_nothing(small, forked):
     record = json.loads(demo("--json"))
     assert record["published"] == ["1997-W01", "1997-W02", "1997-W03"]
     assert record["halted"] == "1997-W04"
-    assert "It needs mu_squared" in record["refusal"]
+    assert "it needs mu_squared" in record["refusal"]
     assert record["forfeited"] == "mu_squared 0.002268"
     assert {entry.kind for entry in journal("cdnow")[before:]} <= {"refuse"}
 

@@ -40,7 +40,7 @@ SHOWN = [
     ("events", canaries.PUBLIC),
     ("events", "dpflow.budget.term-opened"),
     ("flow_run_state", "BudgetRefused"),
-    ("artifact", "dpflow-budget-shop"),
+    ("artifact", "dpflow-budget-"),
 ]
 
 

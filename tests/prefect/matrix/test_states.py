@@ -95,7 +95,7 @@ def test_a_refusal_ends_the_flow_whatever_the_way(make_project, how, way):
     state = report(way, before, return_state=True)
     stored = flow_run(state.state_details.flow_run_id)
     assert (stored.state.type.value, stored.state.name) == ("CANCELLED", kind.__name__)
-    assert f"It needs epsilon {cost}" in stored.state.message
+    assert f"it needs epsilon {cost}" in stored.state.message
     assert stored.run_count == 1
     with pytest.raises(kind) as caught:
         state.result()

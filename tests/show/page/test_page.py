@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import fields, is_dataclass, replace
 
@@ -20,9 +21,11 @@ from dpflow.ledger.views.accounts import OpenReservation
 from dpflow.notebook import data_of
 from dpflow.show.page import render as page
 from dpflow.show.page.render import Live, render, render_problem, security_policy
-from tests.projects import POLICY, TENTH, make_project
+from tests.cli.support import run
+from tests.projects import POLICY, TENTH, act_as, make_project, rewrite_policy
 from tests.show.page.pages import Tree, report
 
+OWN = "the step's own code or library"
 EVIL = "<script>alert('1')</script>\"&\x00\u202e"
 CANARIES = ("canary-271828", "canary-161803", "canary-141421")
 
@@ -201,8 +204,8 @@ def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
     assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
     tree = Tree(render(made))
     said = " ".join(each for _, each in tree.text)
-    assert "Halted by the odometer of weekly since" in said
-    assert "weekly: halted by its odometer" in said
+    assert "No whole run fits the odometer of weekly since" in said
+    assert "weekly: no whole run fits its odometer" in said
     # A bar is red from its first per mille on where nothing runs.
     (meter,) = tree.all("meter")
     assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
@@ -232,6 +235,42 @@ def test_it_can_be_read_by_everyone(shop):
         assert attrs.get("aria-labelledby", "main") in names
 
 
+def test_an_officer_finds_all_that_is_signed(shop, monkeypatch):
+    """In the open, for paper hides what a reader would have to click."""
+    act_as(monkeypatch, "ann")
+    rewrite_policy(shop, "budget: {epsilon: 1}", "budget: {epsilon: 0.9}")
+    assert run("policy", "apply", "shop", "--reason", "less is enough").exit_code == 0
+    rewrite_policy(shop, "{epsilon: 0.9}\n", "{epsilon: 0.9}\nlifetime: {epsilon: 3}\n")
+    command = ("policy", "apply", "shop", "--new-term", "--reason", "a second year")
+    assert run(*command).exit_code == 0
+    read = report()
+    section = replace(read.sections[0], odds_sentence="A coin is right 50 times.")
+    text = render(replace(read, sections=(section,)))
+    tree = Tree(text)
+    assert not tree.all("details")
+    heads = ["Guarantee", "Terms and decisions", "Declared costs by step", "Accounts"]
+    places = [tree.words("h3").index(head) for head in heads]
+    assert places == sorted(places)
+    words = " ".join(tree.words("p", "td", "th", "li", "dt"))
+    assert "A coin is right 50 times." in words
+    assert "Every customer (add-or-remove): all releases" in words
+    assert "The lifetime (epsilon = 3, delta = 0)" in words
+    cells = tree.words("th", "td")
+    for row in (
+        ["term 2 opened", "shop", "basic: epsilon 0.9", "ann", "a second year"],
+        ["tightened", "shop", "budget.epsilon: ledger 1, file 0.9", "ann"],
+        ["count", "weekly", "PureDP", "-", "epsilon=0.1", OWN, "1"],
+        [EVIL[:-2], "-", "Laplace", "1", "scale=2.5", "-", "1"],
+    ):
+        starts = [n for n, cell in enumerate(cells) if cell == row[0]]
+        assert any(cells[n : n + len(row)] == row for n in starts), row
+    # What an ended term refused is there, too.
+    assert re.search(
+        r"2 times since .*, term 1: Step '<b>greedy</b>' was refused", words
+    )
+    assert {"Name and role", "Place and date", "Signature"} <= {*tree.words("dt")}
+
+
 @pytest.fixture
 def browse(tmp_path):
     """Return a function that opens a page in a browser; it gives picture and errors."""
@@ -239,11 +278,11 @@ def browse(tmp_path):
     if not browser:
         pytest.skip("DPFLOW_BROWSER names no Chromium; `make browser` does")
 
-    def look(text, *options):
+    def look(text, *options, out="--screenshot"):
         file, picture = tmp_path / "page.html", tmp_path / "page.png"
         file.write_text(text, "utf-8")
         flags = ("--headless", "--no-sandbox", "--enable-logging=stderr", *options)
-        words = [browser, *flags, f"--screenshot={picture}", file.as_uri()]
+        words = [browser, *flags, f"{out}={picture}", file.as_uri()]
         done = subprocess.run(words, capture_output=True, timeout=300, check=True)
         return picture.read_bytes(), b"CONSOLE" in done.stderr
 
@@ -258,3 +297,32 @@ def test_a_browser_shows_the_page_without_an_error(shop, browse):
     assert len({picture for picture, _ in pictures}) == 3
     assert not any(wrong for _, wrong in pictures)
     assert browse("<script>nothing()</script>")[1]
+
+
+@pytest.mark.slow
+def test_a_narrow_page_does_not_scroll_sideways(shop, browse, tmp_path):
+    """At 390 pixels, in a frame: a window of the browser is wider."""
+    (tmp_path / "narrow.html").write_text(render(report()), "utf-8")
+    frame = """<iframe src="narrow.html" style="width: 390px"></iframe><script>
+        document.querySelector("iframe").onload = event => {
+            const page = event.target.contentDocument.documentElement
+            if (page.scrollWidth > LIMIT) console.log("wide")
+        }</script>"""
+    options = ("--allow-file-access-from-files", "--virtual-time-budget=5000")
+    for limit, is_wide in (("390", False), ("100", True)):
+        assert browse(frame.replace("LIMIT", limit), *options)[1] is is_wide
+
+
+@pytest.mark.slow
+def test_paper_has_the_guarantee(shop, browse, tmp_path):
+    """A print has all words of the page but those of its links to itself."""
+    if not shutil.which("pdftotext"):
+        pytest.skip("pdftotext is missing; poppler-utils has it")
+    page_text = render(report())
+    browse(page_text, "--no-pdf-header-footer", out="--print-to-pdf")
+    command = ["pdftotext", "-raw", str(tmp_path / "page.png"), "-"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    paper = "".join(done.stdout.decode().split())
+    tree = Tree(page_text)
+    for text in tree.words("h2", "h3", "p", "li", "td", "dt"):
+        assert "".join(text.split()) in paper or text.startswith("Skip"), text
