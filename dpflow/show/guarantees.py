@@ -8,7 +8,14 @@ from typing import Any
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decisions.lifetimes import TermView
 from dpflow.ledger.views.entries import percent_text
-from dpflow.policy.lifetime import differing, fits, is_within, say_total, tally_of
+from dpflow.policy.lifetime import (
+    differing,
+    fits,
+    is_within,
+    odds_of,
+    say_total,
+    tally_of,
+)
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.
@@ -17,6 +24,7 @@ _REST = (
     ", and no flow can use the rest: epsilons of shares do not add up, so raise them "
     "until this says 100%."
 )
+_NOT_CHOSEN = " and no term was opened because of a release"
 _OVERDRAWN = (
     "More was charged in an overdrawn term than its budget: no sum of budgets bounds "
     "what all terms lose."
@@ -103,6 +111,51 @@ def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None
     if tally_of(charged):
         text += f"; those charged so far within {say_total(charged, lifetime)}"
     return f"{text}."
+
+
+def odds_in_words(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str:
+    """Say how often a guess about one privacy unit is right, by all releases together.
+
+    Args:
+        copy: What `Policy.pinned` returned.
+        terms: The dataset's terms, oldest first, or its file as a term.
+
+    Returns:
+        One sentence; "" where no sum bounds what all terms lose.
+    """
+    views, lifetime, unit = _counting(terms), copy.get("lifetime"), copy["unit"]
+    if not adds_up(copy, terms):
+        return ""
+    if "population" in copy:
+        return f"The odds of one {unit} are those of population {copy['population']!r}."
+    counted, scope = [view.counted for view in views], "all releases of the term"
+    if len(counted) > 1:
+        scope = f"all releases of {len(counted)} terms"
+    is_reading = len(counted) > 1
+    if lifetime is not None:
+        scope, is_reading = "all releases within the lifetime", is_late(lifetime, views)
+    elif "window" in copy:
+        # All terms share the sums of windows, which the first may have filled.
+        counted, is_reading = counted[:1], False
+        by, length = copy["partition"]["by"], copy["window"]["length"]
+        scope = f"the releases of any {length} consecutive {by}s"
+    if views[-1].by_time and (lifetime is not None or "window" in copy):
+        unit = unit.removesuffix(f"-{copy['partition']['by']}")
+    odds = odds_of(counted, lifetime, copy.get("whole", copy["filter"]))
+    question = f"whether one {unit} is in the data"
+    if copy["relation"] == "replace-one":
+        question = f"which of two rows is that of one {unit}"
+    return (
+        "Someone who knows everything else, and holds both for equally likely, guesses "
+        f"from {scope} {question}: right at most {float(odds):g} times in 100 (a coin: "
+        f"50), if the declared costs are right{_NOT_CHOSEN if is_reading else ''}."
+    )
+
+
+def is_late(lifetime: Mapping[str, str], views: Sequence[TermView]) -> bool:
+    """Return True if a lifetime was named or raised after the first charge."""
+    promised = views[0].promised
+    return promised is None or not is_within(lifetime, promised)
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:

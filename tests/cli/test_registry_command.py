@@ -234,6 +234,7 @@ def test_terms_of_windows_share_one_budget(shop: Shop) -> None:
     loss = written(shop, "adult")["deployment"]["privacy_loss"]
     assert loss["privacy_parameters"] == {"epsilon": 1, "delta": 0}
     assert "(epsilon = 1, delta = 0)-differ" in loss["privacy_parameters_details"]
+    assert "right at most 73.2 times in 100" in loss["privacy_parameters_details"]
 
 
 SCHEMA = """type: object
