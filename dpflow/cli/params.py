@@ -155,6 +155,7 @@ PARAMS: dict[str, Any] = {
     "steps": "Number of steps.",
     "strict": "Exit with 1 at warnings, and at a missing source.",
     "term": _option("Show an earlier term.", metavar="N", min=1),
+    "terms": _option("Number of terms that the lifetime admits.", min=1, max=1000),
     "theorem": _option("The theorem that admits steps.", "--filter"),
     "theorems": "Count the runs under each other theorem, too; takes seconds.",
     "unit": "Privacy unit, the protected entity, such as customer.",

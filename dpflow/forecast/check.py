@@ -213,7 +213,8 @@ def check_policies(
         files=tuple(judged),
         errors=tuple(errors),
         compared=compared,
-        weak=strict and bool(warning or any(each.warnings for each in judged)),
+        weak=strict
+        and bool(warning or any(w.is_weak for each in judged for w in each.warnings)),
     )
 
 

@@ -108,7 +108,7 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     file = policy.pinned()
     for name, share in file["flows"].items():
         before = pinned["flows"].get(name, {**pinned, "filter": None})
-        if before["filter"] and share["filter"]:
+        if before["filter"] and share["epsilon"] is not None:
             share["filter"] = _lowered(before["filter"], share)
         share["odometer"] = before["odometer"]
     if "whole" in file:

@@ -21,6 +21,8 @@ from dpflow.rounding import number_from_text, number_text, short_down, short_up
 
 Budget = Mapping[str, str]
 _NAMES = ("epsilon", "delta")
+#: Condition of every sum of terms that no early lifetime bounds.
+UNCHOSEN = "if no term was opened because of a release"
 
 
 class Opened(NamedTuple):
@@ -60,6 +62,11 @@ def promise_of(
 def is_within(budget: Budget, lifetime: Budget) -> bool:
     """Say whether a budget is at most a lifetime."""
     return min(_remaining(budget, lifetime)) >= 0
+
+
+def is_late(lifetime: Budget, promised: Budget | None) -> bool:
+    """Return True if a lifetime was named or raised after the first charge."""
+    return promised is None or not is_within(lifetime, promised)
 
 
 def differing(terms: Sequence[Opened]) -> list[int]:

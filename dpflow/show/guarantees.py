@@ -9,9 +9,10 @@ from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger.decisions.lifetimes import TermView
 from dpflow.ledger.views.entries import percent_text
 from dpflow.policy.lifetime import (
+    UNCHOSEN,
     differing,
     fits,
-    is_within,
+    is_late,
     odds_of,
     say_total,
     tally_of,
@@ -24,7 +25,6 @@ _REST = (
     ", and no flow can use the rest: epsilons of shares do not add up, so raise them "
     "until this says 100%."
 )
-_NOT_CHOSEN = " and no term was opened because of a release"
 _OVERDRAWN = (
     "More was charged in an overdrawn term than its budget: no sum of budgets bounds "
     "what all terms lose."
@@ -99,10 +99,10 @@ def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None
             "unit or relation, have another filter, lost more than their budget, or "
             "were charged after they had been replaced."
         )
-    if promised is None or not is_within(lifetime, promised):
+    if promised is None or is_late(lifetime, promised):
         return (
-            f"The lifetime {cap} limits further terms and is no guarantee, because it "
-            "was named or raised after the first charge."
+            f"The lifetime {cap} limits further terms. It was named or raised after "
+            f"the first charge, and is a guarantee {UNCHOSEN}."
         )
     text = f"All terms together stay within {budget_text(promised)}"
     if lifetime != promised:
@@ -133,7 +133,8 @@ def odds_in_words(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str:
         scope = f"all releases of {len(counted)} terms"
     is_reading = len(counted) > 1
     if lifetime is not None:
-        scope, is_reading = "all releases within the lifetime", is_late(lifetime, views)
+        scope = "all releases within the lifetime"
+        is_reading = is_late(lifetime, views[0].promised)
     elif "window" in copy:
         # All terms share the sums of windows, which the first may have filled.
         counted, is_reading = counted[:1], False
@@ -148,14 +149,8 @@ def odds_in_words(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str:
     return (
         "Someone who knows everything else, and holds both for equally likely, guesses "
         f"from {scope} {question}: right at most {float(odds):g} times in 100 (a coin: "
-        f"50), if the declared costs are right{_NOT_CHOSEN if is_reading else ''}."
+        f"50), if the declared costs are right{f' and {UNCHOSEN}' * is_reading}."
     )
-
-
-def is_late(lifetime: Mapping[str, str], views: Sequence[TermView]) -> bool:
-    """Return True if a lifetime was named or raised after the first charge."""
-    promised = views[0].promised
-    return promised is None or not is_within(lifetime, promised)
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:
@@ -173,7 +168,7 @@ def shares_in_words(copy: Mapping[str, Any]) -> str:
     text = f"{used} {budget_text(copy['budget'])}"
     if reach > 1:
         return f"{text}: it may be used up before a flow has used its share."
-    whole = all(share.get("epsilon") is not None for share in copy["flows"].values())
+    whole = all(share["filter"] is not None for share in copy["flows"].values())
     rest = reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse"
     return f"{text}{_REST if rest else '.'}"
 
@@ -197,10 +192,12 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     elif charged and differing(counted):
         parts.append(_NO_SUM)
     elif charged:
-        lifetime = terms[-1].lifetime
-        cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
-        total = f"{say_total(counted, lifetime)} {cap or 'and no lifetime is set'}"
-        parts.append(f"Charged terms add up to {total}.")
+        lifetime, condition = terms[-1].lifetime, f", {UNCHOSEN}" * (len(charged) > 1)
+        parts.append(
+            f"Charged terms add up to {say_total(counted, lifetime)}{condition}."
+        )
+        cap = f"The lifetime is {budget_text(lifetime)}." if lifetime else ""
+        parts.append(cap or "No lifetime is set.")
     if len({(view.unit, view.relation) for view in charged}) > 1:
         parts.append(_DIFFERENT)
     return " ".join(parts)

@@ -162,6 +162,11 @@ FIELDS: dict[str, Row] = {
         {"flows": "{f: {epsilon: 0.5, delta: 1e-7, reserved: true}}"},
         pins,
     ),
+    "flows.share": (
+        {"flows": "{f: {share: 50%}}"},
+        {"flows": "{f: {share: 60%}}"},
+        pins,
+    ),
     "flows.plan.runs": (
         {"flows": PLAN % 1},
         {"flows": PLAN.replace("9", "8") % 1},

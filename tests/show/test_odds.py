@@ -20,7 +20,7 @@ budget: {epsilon: 3, delta: 1e-6}
 filter: gdp
 """
 WEEKS = BASE.replace("customer", "customer-week") + "partition: {by: week}\n"
-CHOSEN = "and no term was opened because of a release"
+CHOSEN = "if no term was opened because of a release"
 
 
 def odds(text: str, terms: int = 1, **fields) -> str:

@@ -97,7 +97,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
     if shares := shares_in_words(each.pinned):
         yield shares
     yield ""
-    yield _gates_sheet(each.gates)
+    yield _gates_sheet(each.gates, policy)
     yield ""
     yield from run_lines(each.pinned)
     if each.standing is not None:
@@ -107,7 +107,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
             yield terms_in_words(each.terms)
         yield ""
     for weak in each.warnings:
-        yield [("weak: ", "bold yellow"), weak.line]
+        yield [("weak: " if weak.is_weak else "note: ", "bold yellow"), weak.line]
     if each.suggestion is not None:
         steps = steps_text(each.workload)
         yield f"Workload ({each.origin}): {steps}. {each.suggestion.text}"
@@ -115,7 +115,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
         yield ""
 
 
-def _gates_sheet(gates: list[GateCheck]) -> Sheet:
+def _gates_sheet(gates: list[GateCheck], policy: Policy) -> Sheet:
     """Return the gates of a policy, with the constants of their rules."""
     from dpflow.ledger.views.entries import account_title
 
@@ -125,6 +125,9 @@ def _gates_sheet(gates: list[GateCheck]) -> Sheet:
         account = gate.account
         result = {n: v for n, v in account.parameters.items() if n != "theorem"}
         constants = ", ".join(_constant(name, value) for name, value in result.items())
+        share = policy.flows.get(account.name)
+        if account.kind == "flow" and share and share.share:
+            constants = f"{share.share} of the dataset's"
         texts = (account_title(account), account.theorem, constants)
         counts = [_count(*gate.counts[name]) for name in costs]
         rows.append((*texts, _threshold(account), *counts))

@@ -185,5 +185,5 @@ def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator
     yield words.term_guarantee(policy.declared(), done.terms, shortly=shortly)
     yield words.terms_in_words(done.terms)
     for weak in advice(policy, terms=done.terms, strict=True):
-        yield [("weak: ", "bold yellow"), weak.line]
+        yield [("weak: " if weak.is_weak else "note: ", "bold yellow"), weak.line]
     yield ""
