@@ -9,6 +9,7 @@ dataset minus those of all reserved shares. Both are computed when a policy is p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import make_filter
@@ -100,7 +101,8 @@ def _check_sum(pinned: _Pinned) -> None:
     """Refuse percentages above 100 % in total where a share is reserved."""
     flows, reserved = pinned["flows"], reserved_flows(pinned)
     texts = [share["share"] for share in flows.values() if "share" in share]
-    total = sum(number_from_text(text.removesuffix("%")) for text in texts)
+    numbers = [number_from_text(text.removesuffix("%")) for text in texts]
+    total = sum(numbers, Fraction(0))
     if reserved and total > 100:  # noqa: PLR2004
         msg = f"the shares add up to {short_up(total)}%. Lower them to 100% together."
         raise InvalidCost(msg, name="share", value=reserved[0])

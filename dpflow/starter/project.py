@@ -21,7 +21,7 @@ from dpflow.exceptions import (
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.guard.project import make_project_ledger, project_ledger
 from dpflow.ledger import LOCK_NAME, Ledger, is_postgres
-from dpflow.ledger.decision.terms import opened_as
+from dpflow.ledger.decisions.terms import opened_as
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy
 from dpflow.policy.files import policies_in
 from dpflow.policy.lifetime import total_of

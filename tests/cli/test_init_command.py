@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpflow import Gaussian
 from dpflow.cli import app
-from dpflow.ledger.decision.terms import opened_as
+from dpflow.ledger.decisions.terms import opened_as
 from dpflow.policy import load_policy
 from dpflow.policy.lifetime import terms_that_fit
 from dpflow.starter.project import default_delta, filter_for, make_project

@@ -119,7 +119,7 @@ def test_a_true_entry_agrees_also_later(sold: Shop) -> None:
     newest = written(sold, name="newest.yaml")
     numbers = newest["deployment"]["privacy_loss"]["privacy_parameters"]
     assert numbers == {"epsilon": 3.936, "delta": 2e-6}
-    assert "of the lifetime (epsilon = 9" in json.dumps(newest)
+    assert "The lifetime is (epsilon = 9" in json.dumps(newest)
     # What belongs to the registry itself may be edited; and JSON is an entry, too.
     edited = {**entry, "status": "Approved", "tier": 3, "url_slug": "x"}
     (sold.root / "entry.json").write_text(json.dumps(edited))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.rules.rule import Rule, lower_thresholds
+from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.solving import before_solving
 
 #: Kinds of gates that a flow adds, in the order of their decisions.
@@ -55,10 +55,5 @@ def rule_of(text: str) -> Rule:
     """
     before_solving(lambda: rule_of(text))
     pinned = json.loads(text)
-    thresholds = pinned.pop("thresholds", None)
-    if pinned.pop("role") != "filter":
-        return make_odometer(**pinned)
-    rule = make_filter(**pinned)
-    if thresholds is not None:
-        lower_thresholds(rule, thresholds)
-    return rule
+    is_filter = pinned.pop("role") == "filter"
+    return make_filter(**pinned) if is_filter else make_odometer(**pinned)
