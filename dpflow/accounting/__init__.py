@@ -72,7 +72,7 @@ def make_filter(
     *,
     epsilon: Number,
     delta: Number = 0,
-    thresholds: list[Any] | None = None,
+    thresholds: Any = None,
     **options: Any,
 ) -> Filter:
     """Make the filter that a policy names.

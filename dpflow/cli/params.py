@@ -134,9 +134,8 @@ PARAMS: dict[str, Any] = {
     "partition": "Part of a divided dataset; repeat it for more.",
     "path": Argument(metavar="PATH", help="The file of the backup."),
     "check.path": Argument(
-        metavar="PATH",
-        exists=True,
-        help="A policy file or a folder of them. Default: the project's policies.",
+        metavar="[PATH|DATASET]",
+        help="A policy file, a folder of them, or a dataset. Default: all policies.",
     ),
     "people": _option("Approximate number of privacy units.", min=1),
     "port": _option("Port; 0 selects a free one.", min=0, max=65535),

@@ -184,7 +184,8 @@ def check_policies(
     Every file is checked, however many are bad.
 
     Args:
-        place: A policy file or a folder of them. Default: the project's policies.
+        place: A policy file, a folder of them, or the name of a dataset. Default: the
+            project's policies.
         costs: Planned steps; else the sequence's, else the journal's.
         people: About how many privacy units there are.
         strict: Whether what is weak fails the check, and so does a missing source.
@@ -192,6 +193,7 @@ def check_policies(
 
     Raises:
         PolicyError: If the folder cannot be read or has no policy files.
+        UnknownDataset: If a name is neither a file nor a dataset.
         ConfigurationError: If the settings cannot be read.
         InvalidCost: If a cost cannot be read.
     """
@@ -222,10 +224,15 @@ def check_policies(
 
 
 def _read(place: Path, tell: Tell) -> list[PolicyCheck]:
-    """Read one policy file, or all files of a folder; a bad one stops none."""
+    """Read one policy file, all files of a folder, or the file of a dataset.
+
+    A bad file stops none of the others.
+    """
     paths = [place]
     if place.is_dir():
         paths = policy_files(place)
+    elif not place.exists() and place.suffix not in (".yaml", ".yml"):
+        paths = [load_policies(settings().policies).source(str(place))]
     elif not place.exists():
         message = "there is no such file or folder."
         raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)

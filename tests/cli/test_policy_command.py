@@ -8,6 +8,7 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import UnknownDataset
 from dpflow.policy import load_policies
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
+from tests.projects import ROOT
 
 pytestmark = pytest.mark.quick
 
@@ -180,6 +181,22 @@ def test_terms_are_printed_in_the_tally_of_their_filter(shop: Shop) -> None:
     assert total in run_json("status", "cdnow")["datasets"][0]["guarantee"]
     result = run(*new)
     assert (result.exit_code, "(epsilon = 5.309," in result.stderr) == (1, True)
+
+
+def test_a_check_takes_the_name_of_a_dataset(shop: Shop) -> None:
+    """As `diff`, `apply` and `registry` do; a path that is missing stays an error."""
+    (policy,) = run_json("policy", "check", "cdnow")["policies"]
+    assert policy == run_json("policy", "check", "policies/cdnow.yaml")["policies"][0]
+    result = run("policy", "check", "cdnwo")
+    assert (result.exit_code, "Did you mean 'cdnow'?" in result.stderr) == (1, True)
+    assert "no such file" in run("policy", "check", "cdnwo.yaml").stderr
+
+
+def test_the_projects_own_policies_pass_its_hook(monkeypatch) -> None:
+    """The hook that the project ships is a strict check."""
+    monkeypatch.chdir(ROOT)
+    assert "check --strict" in (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
+    assert run("policy", "check", "policies", "--strict").exit_code == 0
 
 
 def test_a_ledger_keeps_to_its_environment(empty, monkeypatch):
