@@ -127,7 +127,9 @@ class PolicyCheck:
         if standing is None or self.policy is None:
             return ""
         if standing.term is None:
-            return "not pinned in the ledger yet; the first step does it"
+            name = self.policy.dataset
+            steps = {"step": "the first step", "apply": f"`dpflow policy apply {name}`"}
+            return f"not pinned in the ledger yet; {steps[self.policy.pin]} does it"
         if not self.differences:
             return f"same as the ledger's copy (term {standing.term})"
         said = "; ".join(self.differences)

@@ -126,6 +126,12 @@ class Policy(Governing):
         description="Version of the data; with a new one, steps make new releases.",
         examples=["1", "2026-11"],
     )
+    pin: Literal["step", "apply"] = Field(
+        default="step",
+        description="What pins the first copy of the policy: the first step, or a "
+        "person with `dpflow policy apply`.",
+        examples=["apply"],
+    )
     source: Name | None = Field(
         default=None,
         description="Public name of the data behind the dataset; no other dataset of "

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +126,11 @@ def _gates_sheet(gates: list[GateCheck], policy: Policy) -> Sheet:
         account = gate.account
         result = {n: v for n, v in account.parameters.items() if n != "theorem"}
         constants = ", ".join(_constant(name, value) for name, value in result.items())
-        share = policy.flows.get(account.name)
-        if account.kind == "flow" and share and share.share:
-            constants = f"{share.share} of the dataset's"
+        percent = getattr(policy.flows.get(account.name), "share", None)
+        if isinstance(policy.other_flows, Mapping) and account.name not in policy.flows:
+            percent = policy.other_flows["share_each"]
+        if account.kind == "flow" and percent:
+            constants = f"{percent} of the dataset's"
         texts = (account_title(account), account.theorem, constants)
         counts = [_count(*gate.counts[name]) for name in costs]
         rows.append((*texts, _threshold(account), *counts))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _VERDICTS = {
     "tighter": "All in all the file is tighter: everything promised goes on to hold.",
     "looser": "All in all the file is looser: it would admit more than was promised.",
+    "access": "The file changes access only: the guarantee of the dataset stays.",
     "other": "All in all the file makes another promise, neither tighter nor looser.",
     "neutral": "No part of the guarantee changes.",
 }
@@ -32,6 +33,7 @@ _DONE = {
     "open": "applied as term {}",
     "replace": "applied as term {}, in place of an uncharged one",
     "tighten": "term {} was tightened in place",
+    "access": "access to term {} was changed; its guarantee stays",
     "new term": "term {} was opened",
 }
 _CLOSED = (
@@ -56,9 +58,9 @@ def diff(
 ) -> Answer:
     """Show how policy files differ from the ledger's copies, or from a commit.
 
-    Each change is tighter, looser or other. Exit code 1 if a file differs from the
-    ledger's copy. With --base the ledger is not opened, and only --fail-on sets the
-    exit code.
+    Each change is tighter, looser, access or other. Exit code 1 if a file differs from
+    the ledger's copy. With --base the ledger is not opened, and only --fail-on sets
+    the exit code.
 
     Example: `dpflow policy diff --base origin/main --fail-on looser`
     """
@@ -101,8 +103,8 @@ def apply(
     """Store policy files as the ledger's copies, which govern from now on.
 
     A policy that is tighter in every field is applied in place: tallies stay and
-    limits fall. Any other change needs --new-term; the terms' budgets add up to at most
-    the policy's lifetime.
+    limits fall. So is one that changes access only, with --reason. Any other change
+    needs --new-term; the terms' budgets add up to at most the policy's lifetime.
 
     Example: `dpflow policy apply sales --new-term --reason "second quarter"`
     """
@@ -158,6 +160,7 @@ def _action_text(proposal: Proposal) -> str:
         "open": "pins this policy as term 1",
         "replace": f"opens term {number + 1}; nothing was charged under term {number}",
         "tighten": f"tightens term {number} in place; its tallies stay",
+        "access": f"changes access to term {number} (--reason TEXT); its tallies stay",
         "new term": f"is refused, unless --new-term --reason TEXT opens term "
         f"{number + 1} in addition to term {number}, which stays charged",
     }[proposal.action]

@@ -114,6 +114,7 @@ class Journal:
         alerted: Newest alert by account.
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
+        access: Bodies of each term that a change of access gave it.
         sources: Sources of its terms, each with the newest population.
     """
 
@@ -127,6 +128,7 @@ class Journal:
     people: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    access: dict[int, list[Term]] = field(default_factory=dict)
     sources: dict[str, str | None] = field(default_factory=dict)
 
     def add(self, entry: Entry, result: Verification) -> None:
@@ -197,6 +199,8 @@ class Journal:
         pinned = facts["pinned"]
         if pinned.get("source") is not None:
             self.sources[pinned["source"]] = pinned.get("population")
+        if entry.kind == "access":
+            self.access.setdefault(number, []).append(term)
         if entry.kind == "open":
             self.opened[number] = term
             self.opening[number] = body
@@ -452,7 +456,10 @@ def check_values(
 
 
 def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
-    """Find accounts above the gate of their term's first revision."""
+    """Find accounts above the gate of their term's first revision.
+
+    The account of a share may be at the largest gate that a change of access gave it.
+    """
     name, state = journal.row.name, rows
     windows: Callable[[Any, str], Tally | None] = window_total
     for account in rows.account_rows.values():
@@ -467,7 +474,9 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         total = windows(state, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts
-        if not is_admitted(term, account.id, amounts) and (
+        is_share = split(account.id)[2] == "flow" and term is not None
+        later = journal.access.get(term.number, []) if term and is_share else []
+        if not any(is_admitted(t, account.id, amounts) for t in (term, *later)) and (
             total is None or not has_overdrawn_part(rows, account)
         ):
             result.add(f"account {account.id!r} is above its gate", name)
