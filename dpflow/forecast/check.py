@@ -9,7 +9,7 @@ from pathlib import Path
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.costs.text import cost_from_text
+from dpflow.accounting.costs.text import cost_from_text, python_form
 from dpflow.config import settings, short_path
 from dpflow.exceptions import DpflowError, InvalidCost, LedgerMissing, PolicyError
 from dpflow.forecast.advice import (
@@ -292,6 +292,27 @@ def _history(ledger: Ledger, dataset: str) -> Workload:
     except InvalidCost:
         # A mechanism of someone's own, which is not imported here.
         return ()
+
+
+def changed_costs(ledger: Ledger, dataset: str) -> list[str]:
+    """Return the steps whose last charge has another cost than the one before.
+
+    A cost is declared in code, so that no policy shows its edit. The newest runs of the
+    newest term are compared.
+    """
+    runs = dataset_runs(ledger, dataset)
+    costs: dict[tuple[str, str], list[str]] = {}
+    for run in () if runs is None else runs.runs:
+        for step in run.steps:
+            if step.detail is not None:
+                place = run.flow or "(no flow)", step.read.charge.step
+                costs.setdefault(place, []).append(python_form(step.body["cost"]))
+    return [
+        f"Step {step!r} of flow {flow!r}: its last charge is {last[1]}, and the one "
+        f"before was {last[0]}."
+        for (flow, step), own in sorted(costs.items())
+        if len(set(last := own[-2:])) > 1
+    ]
 
 
 # What is weak

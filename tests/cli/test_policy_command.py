@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import UnknownDataset
 from dpflow.policy import load_policies
@@ -269,3 +270,35 @@ def test_policies_in_subfolders_are_said_not_to_be_read(shop: Shop) -> None:
     result = run("policy", "check")
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_cost_that_changed_in_code_is_named(shop: Shop) -> None:
+    """No policy has it: the last charge of a step is compared with the one before."""
+    shop.charge(cost=Gaussian(sensitivity=1, noise_multiplier=20))
+    shop.charge(cost=Gaussian(sensitivity=1, noise_multiplier=20))
+    assert run_json("policy", "diff", "cdnow")["changed_costs"] == {"cdnow": []}
+    shop.charge(cost=Gaussian(sensitivity=1, noise_multiplier=10))
+    text = " ".join(run_fine("policy", "diff", "cdnow").split())
+    assert "Step 'weekly_revenue' of flow 'weekly-report': its last charge is" in text
+    assert "sigma=10), and the one before was Gaussian(sensitivity=1, sigma=20)" in text
+
+
+def test_a_second_report_is_applied_with_a_reason(shop: Shop) -> None:
+    """The words are about access, and the guarantee stays."""
+    shop.charge()
+    before = run_json("status", "cdnow")["datasets"][0]
+    shop.write(CDNOW + "  second-report: {share: 10%}\n")
+    text = run("policy", "diff", "cdnow").stdout
+    assert "changes access to term 1" in text
+    assert "the guarantee of the dataset stays" in text
+    result = run("policy", "apply", "cdnow")
+    assert (result.exit_code, "needs a reason" in result.stderr) == (1, True)
+    done = ("policy", "apply", "cdnow", "--reason", "a second report")
+    assert "access to term 1 was changed" in run_fine(*done)
+    shop.charge(flow="second-report")
+    after = run_json("status", "cdnow")["datasets"][0]
+    for field in ("guarantee", "odds", "terms"):
+        assert after[field] == before[field]
+    assert run_json("ledger", "verify")["bad"] == []
+    assert "access changed" in run_fine("history", "cdnow", "--decisions")
+    assert "access" in run_fine("history", "cdnow")

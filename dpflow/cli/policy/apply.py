@@ -58,8 +58,9 @@ def diff(
 ) -> Answer:
     """Show how policy files differ from the ledger's copies, or from a commit.
 
-    Each change is tighter, looser, access or other. Exit code 1 if a file differs from
-    the ledger's copy. With --base the ledger is not opened, and only --fail-on sets
+    Each change is tighter, looser, access or other. Costs that changed in code since
+    the charge before the last are named, too. Exit code 1 if a file differs from the
+    ledger's copy. With --base the ledger is not opened, and only --fail-on sets
     the exit code.
 
     Example: `dpflow policy diff --base origin/main --fail-on looser`
@@ -83,14 +84,22 @@ def diff(
 
 
 def _diff_with_ledger(dataset: str | None) -> Answer:
+    from dpflow.forecast.check import changed_costs
     from dpflow.policy import load_policies
 
     with project_ledger() as (result, ledger):
         policies = load_policies(result.policies)
         proposals = [ledger.propose(p) for p in _wanted(policies, dataset)]
-    lines = (line for each in proposals for line in _proposal_parts(each))
+        costs = {
+            each.dataset: changed_costs(ledger, each.dataset) for each in proposals
+        }
+    lines = (
+        line
+        for each in proposals
+        for line in _proposal_parts(each, costs[each.dataset])
+    )
     same = all(each.action == "nothing" for each in proposals)
-    return {"datasets": proposals}, lines, same
+    return {"datasets": proposals, "changed_costs": costs}, lines, same
 
 
 def apply(
@@ -143,13 +152,14 @@ def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
     return [policies.policy_for(name) for name in names]
 
 
-def _proposal_parts(proposal: Proposal) -> Iterator[Part]:
+def _proposal_parts(proposal: Proposal, costs: Sequence[str]) -> Iterator[Part]:
     yield [(proposal.dataset, "bold cyan"), f"  apply {_action_text(proposal)}"]
     if proposal.verdict in _VERDICTS:
         yield _VERDICTS[proposal.verdict], style_of(proposal.verdict)
     if proposal.changes:
         yield _changes_sheet(proposal.changes)
-    yield from ((t, "yellow") for t in (proposal.why, proposal.obstacle) if t)
+    texts = proposal.why, proposal.obstacle, *costs
+    yield from ((text, "yellow") for text in texts if text)
     yield ""
 
 
