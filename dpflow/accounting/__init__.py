@@ -18,7 +18,12 @@ from importlib import import_module
 from typing import Any
 
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.accounting.rules.rule import Filter, Odometer, Rule
+from dpflow.accounting.rules.rule import (
+    Filter,
+    Odometer,
+    Rule,
+    lower_thresholds,
+)
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.interrupts import without_interrupts
 from dpflow.rounding import Number, exact_epsilon
@@ -63,7 +68,12 @@ __all__ = [
 
 
 def make_filter(
-    theorem: str, *, epsilon: Number, delta: Number = 0, **options: Any
+    theorem: str,
+    *,
+    epsilon: Number,
+    delta: Number = 0,
+    thresholds: Any = None,
+    **options: Any,
 ) -> Filter:
     """Make the filter that a policy names.
 
@@ -71,6 +81,7 @@ def make_filter(
         theorem: A name in `FILTERS`.
         epsilon: Budget, positive.
         delta: Budget, in [0, 1).
+        thresholds: Pinned thresholds; the solved ones hold where they are lower.
         **options: The theorem's own options, as in a policy.
 
     Raises:
@@ -82,6 +93,8 @@ def make_filter(
     if not isinstance(rule, Filter):
         msg = f"{theorem!r} is registered as a filter, but its class is no Filter"
         raise TypeError(msg)
+    if thresholds is not None:
+        lower_thresholds(rule, thresholds)
     return rule
 
 

@@ -37,13 +37,14 @@ def forecast(
 
     Nothing is charged. The forecast starts from the ledger's charges, or from the whole
     budget if there is no ledger. Without --cost and --like, a run has the costs that
-    the policy plans for the flow. Exit code 1 if fewer runs fit than --at-least.
+    the policy plans for the flow, else those of its last runs; without --flow, there
+    is a forecast for each flow. Exit code 1 if fewer runs fit than --at-least.
 
     Example: `dpflow forecast sales --cost 'Gaussian(sensitivity=1, sigma=40)' --every
     week --from 2026-01-05`
     """
     from dpflow.forecast import Every
-    from dpflow.forecast.what_if import forecast as foresee
+    from dpflow.forecast.what_if import forecast_flows
 
     if cost and like is not None:
         msg = "give either --cost COST, once or several times, or --like FLOW"
@@ -52,23 +53,26 @@ def forecast(
         msg = "--from needs --every INTERVAL"
         raise typer.BadParameter(msg)
     _read(every, Every.parse, "--every")
-    result = foresee(
+    options: dict[str, Any] = {"flow": flow} if flow else {}
+    results = forecast_flows(
         dataset,
         costs=cost or (),
         like=like,
-        flow=flow,
         every=every,
         start=_read(start, date.fromisoformat, "--from"),
         runs=runs,
         from_full_budget=from_full_budget,
         theorems=theorems,
         tell=warn,
+        **options,
     )
-    left, parts = result.outlook.runs_left, [*_parts(result)]
-    if at_least is None or left is None or left >= at_least:
-        return result, parts
+    parts = [part for each in results for part in ("", *_parts(each))][1:]
+    record = results[0] if len(results) == 1 else {"forecasts": results}
+    counts = [each.outlook.runs_left for each in results]
+    if at_least is None or all(left is None or left >= at_least for left in counts):
+        return record, parts
     parts += ["", (f"Fewer than {at_least} runs fit.", "bold red")]
-    return result, parts, False
+    return record, parts, False
 
 
 def _read(text: str | None, read: Callable[[str], Any], option: str) -> Any:

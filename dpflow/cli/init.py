@@ -31,6 +31,7 @@ def init(
     people: int | None = None,
     epsilon: str | None = None,
     delta: str | None = None,
+    terms: int | None = None,
     theorem: str | None = None,
     flow: str | None = None,
     yes: bool = False,
@@ -53,6 +54,7 @@ def init(
         delta=delta or "",
         theorem=theorem or "",
         flow=flow or "",
+        terms=terms or 1,
     )
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -62,12 +64,12 @@ def init(
                 "--flow."
             )
             raise typer.BadParameter(msg)
-        options = _asked(options)
+        options = _asked(options, asks_terms=terms is None)
     made = make_project(options)
     return made, _parts(made)
 
 
-def _asked(options: ProjectOptions) -> ProjectOptions:
+def _asked(options: ProjectOptions, *, asks_terms: bool) -> ProjectOptions:
     """Ask for what was not given, with defaults that are sound."""
     from dpflow.starter.project import default_delta
 
@@ -87,12 +89,17 @@ def _asked(options: ProjectOptions) -> ProjectOptions:
     say("3 is common, above 10 promises little. Delta is the chance that it is more.")
     epsilon = ask("epsilon", "Epsilon?", "1")
     delta = ask("delta", "Delta?", default_delta(people))
+    terms = options.terms
+    if asks_terms:
+        say("", "A new term has a new budget on the same rows. The lifetime limits all")
+        say("terms together: what one of them can rely on.")
+        terms = max(int(typer.prompt("For how many terms?", 1, type=int)), 1)
     theorem = options.theorem or _asked_filter(delta)
     flow = ask("flow", "What is the first flow called?", "daily-report")
     say("")
     given: dict[str, Any] = {"people": people, "epsilon": epsilon, "delta": delta}
     given |= {"dataset": dataset, "unit": unit, "theorem": theorem, "flow": flow}
-    return replace(options, **given)
+    return replace(options, terms=terms, **given)
 
 
 def _asked_filter(delta: str) -> str:

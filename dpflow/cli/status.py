@@ -76,7 +76,7 @@ def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     if not known:
         yield from _no_policies(setup)
     elif not any(term.charged for each in known for term in each.terms):
-        pins = " The first step pins a policy that is not pinned yet."
+        pins = " The first step, or `dpflow policy apply`, pins a policy."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
         yield none + (pins if any(e.standing.term is None for e in known) else "")
     if known:

@@ -13,7 +13,13 @@ from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.theorems import Fit, fits
 from dpflow.ledger import TermView, opened_as
 from dpflow.policy import Budget, Policy
-from dpflow.policy.lifetime import differing, terms_that_fit, total_of
+from dpflow.policy.lifetime import (
+    UNCHOSEN,
+    differing,
+    is_late,
+    terms_that_fit,
+    total_of,
+)
 from dpflow.policy.pinned import budget_text, readable_text
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
@@ -22,6 +28,7 @@ from dpflow.rounding import short_up
 WEAK_EPSILON = 10
 #: A delta above 1 / that is weak for any dataset that says nothing of its people.
 _FEW_PEOPLE = 10_000
+_LIFETIME = "lifetime"
 #: Another theorem is suggested if it admits this many times what the policy's does.
 _WORTHWHILE = Fraction(105, 100)
 
@@ -44,6 +51,11 @@ class Advice:
     def line(self) -> str:
         """Both in one line."""
         return f"{self.text} {self.hint}"
+
+    @property
+    def is_weak(self) -> bool:
+        """False for a lifetime that was named in time: a choice, and a guarantee."""
+        return self.code != _LIFETIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +212,14 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
         lifetime, term = policy.lifetime.model_dump(), opened_as(policy)
         count = terms_that_fit(term.counted, lifetime)
         if count > 1:
+            late = is_late(lifetime, terms[0].promised if terms else lifetime)
+            condition = f", {UNCHOSEN}" if late else ""
             whole = budget_text(lifetime)
             yield Advice(
-                "renewal",
+                "renewal" if late else _LIFETIME,
                 f"The lifetime lets {count} terms renew the budget on the same rows. "
-                f"What one {policy.unit} can rely on is {whole}, not the budget.",
+                f"What one {policy.unit} can rely on is {whole}, not the "
+                f"budget{condition}.",
                 "Name that when you say what is guaranteed, or lower the lifetime.",
             )
     charged = [view.counted for view in terms if view.charged]
@@ -214,7 +229,7 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
         yield Advice(
             "renewed",
             f"{len(charged)} terms have charged the same rows: together they "
-            f"guarantee {total}.",
+            f"guarantee {total}, {UNCHOSEN}.",
             "Open no further term unless its rows are new.",
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
-from dpflow.accounting.costs.text import cost_from_text
+from dpflow.accounting.costs.text import cost_from_text, python_form
 from dpflow.config import settings, short_path
 from dpflow.exceptions import DpflowError, InvalidCost, LedgerMissing, PolicyError
 from dpflow.forecast.advice import (
@@ -126,7 +126,9 @@ class PolicyCheck:
         if standing is None or self.policy is None:
             return ""
         if standing.term is None:
-            return "not pinned in the ledger yet; the first step does it"
+            name = self.policy.dataset
+            steps = {"step": "the first step", "apply": f"`dpflow policy apply {name}`"}
+            return f"not pinned in the ledger yet; {steps[self.policy.pin]} does it"
         if not self.differences:
             return f"same as the ledger's copy (term {standing.term})"
         said = "; ".join(self.differences)
@@ -183,7 +185,8 @@ def check_policies(
     Every file is checked, however many are bad.
 
     Args:
-        place: A policy file or a folder of them. Default: the project's policies.
+        place: A policy file, a folder of them, or the name of a dataset. Default: the
+            project's policies.
         costs: Planned steps; else the sequence's, else the journal's.
         people: About how many privacy units there are.
         strict: Whether what is weak fails the check, and so does a missing source.
@@ -191,6 +194,7 @@ def check_policies(
 
     Raises:
         PolicyError: If the folder cannot be read or has no policy files.
+        UnknownDataset: If a name is neither a file nor a dataset.
         ConfigurationError: If the settings cannot be read.
         InvalidCost: If a cost cannot be read.
     """
@@ -212,7 +216,8 @@ def check_policies(
         files=tuple(judged),
         errors=tuple(errors),
         compared=compared,
-        weak=strict and bool(warning or any(each.warnings for each in judged)),
+        weak=strict
+        and bool(warning or any(w.is_weak for each in judged for w in each.warnings)),
     )
 
 
@@ -220,10 +225,15 @@ def check_policies(
 
 
 def _read(place: Path, tell: Tell) -> list[PolicyCheck]:
-    """Read one policy file, or all files of a folder; a bad one stops none."""
+    """Read one policy file, all files of a folder, or the file of a dataset.
+
+    A bad file stops none of the others.
+    """
     paths = [place]
     if place.is_dir():
         paths = policy_files(place)
+    elif not place.exists() and place.suffix not in (".yaml", ".yml"):
+        paths = [load_policies(settings().policies).source(str(place))]
     elif not place.exists():
         message = "there is no such file or folder."
         raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
@@ -281,6 +291,27 @@ def _history(ledger: Ledger, dataset: str) -> Workload:
     except InvalidCost:
         # A mechanism of someone's own, which is not imported here.
         return ()
+
+
+def changed_costs(ledger: Ledger, dataset: str) -> list[str]:
+    """Return the steps whose last charge has another cost than the one before.
+
+    A cost is declared in code, so that no policy shows its edit. The newest runs of the
+    newest term are compared.
+    """
+    runs = dataset_runs(ledger, dataset)
+    costs: dict[tuple[str, str], list[str]] = {}
+    for run in () if runs is None else runs.runs:
+        for step in run.steps:
+            if step.detail is not None:
+                place = run.flow or "(no flow)", step.read.charge.step
+                costs.setdefault(place, []).append(python_form(step.body["cost"]))
+    return [
+        f"Step {step!r} of flow {flow!r}: its last charge is {last[1]}, and the one "
+        f"before was {last[0]}."
+        for (flow, step), own in sorted(costs.items())
+        if len(set(last := own[-2:])) > 1
+    ]
 
 
 # What is weak

@@ -120,7 +120,8 @@ def forecast(
     Args:
         dataset: The dataset; None if there is only one.
         costs: The steps of a run, such as "Gaussian(sensitivity=1, sigma=40)".
-            Default: those of the flow's plan, at sensitivity 1.
+            Default: those of the flow's plan, at sensitivity 1; else those of its
+            dearest run of the last 5.
         like: In place of them a flow, of whose last 5 runs the dearest is taken.
         flow: The flow whose share and halt count. Default: that one.
         every: How often it runs, such as "week". Default: as the flow did so far.
@@ -145,19 +146,18 @@ def forecast(
         name = source.chosen(dataset, among=ran)
         result = source.governed(name, fresh=from_full_budget and like is None)
         text = _starts_from(source, result, fresh=from_full_budget)
-        example = None
-        if like is not None and result.runs is not None:
-            example = example_run(source.needed(), result.runs, like)
-    flow = _checked_flow(flow or like, like, result.pinned)
-    if example is not None:
-        workload = workload_of(example.steps)
-    elif costs:
-        workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
-    elif not (workload := planned_workload(result.pinned, flow)):
+        flow, example = _checked_flow(flow or like, like, result.pinned), None
+        workload = () if like else planned_workload(result.pinned, flow)
+        if costs:
+            workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
+        elif not workload and result.runs is not None and result.runs.of_flow(flow):
+            example = example_run(source.needed(), result.runs, flow)
+            workload = workload_of(example.steps)
+    if not workload:
         msg = (
             f"the policy of {name!r} plans no run of "
-            f"{'steps outside of any flow' if flow is None else f'the flow {flow!r}'}. "
-            "Name a planned flow with --flow, or describe a run with --cost or --like."
+            f"{'steps outside of any flow' if flow is None else f'the flow {flow!r}'}, "
+            "and the newest term has charged none. Describe a run with --cost."
         )
         raise ConfigurationError(msg)
     run = _Run(result, flow, workload, from_full_budget)
@@ -184,6 +184,28 @@ def forecast(
         plans=tuple(run_lines(pinned)),
         planned=planned_noise(pinned),
     )
+
+
+def forecast_flows(dataset: str | None = None, **options: Any) -> list[Forecast]:
+    """Return a forecast for each flow that has a plan or has run.
+
+    Args:
+        dataset: The dataset; None if there is only one.
+        **options: Options of `forecast`. With costs or a flow, there is one forecast.
+
+    Raises:
+        ConfigurationError: If no flow has a plan or a run, among others of `forecast`.
+    """
+    tell = options.get("tell", as_warning)
+    if options.get("costs") or options.get("like") or options.get("flow"):
+        return [forecast(dataset, **options)]
+    with project_source(tell) as source:
+        dataset = source.chosen(dataset)
+        result = source.governed(dataset, fresh=options.get("from_full_budget", False))
+    ran = [] if result.runs is None else [run.flow for run in result.runs.runs]
+    flows = sorted({*planned_noise(result.pinned), *filter(None, ran)})
+    outside: list[str | None] = [None] * (None in ran or not flows)
+    return [forecast(dataset, flow=each, **options) for each in [*flows, *outside]]
 
 
 @dataclass(frozen=True, slots=True)

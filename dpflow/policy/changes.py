@@ -1,5 +1,8 @@
 """What an edit of a policy does to its guarantee: tighter, looser, or another one.
 
+Where no share is reserved, no guarantee of the dataset rests on the flows that may use
+it, nor on their shares: such a change is `access`.
+
 The judgement compares what was declared. A change is `tighter` if all that was
 promised of each account goes on to hold, and nothing new is promised of a tally that
 did not see everything: then the tallies may stay. It is `looser` if more would be
@@ -13,17 +16,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dpflow.accounting.rules.tightening import tightened_filter
+from dpflow.accounting import make_filter
+from dpflow.accounting.rules.tightening import continues, tightened_filter
+from dpflow.exceptions import InvalidCost
 from dpflow.policy.model import Policy
 from dpflow.policy.pinned import differing, value_text
 from dpflow.policy.reserved import with_derived_numbers
 from dpflow.policy.strict_yaml import KeyPath, key_text
 from dpflow.rounding import number_from_text
 
-Verdict = Literal["tighter", "looser", "other", "neutral"]
+Verdict = Literal["tighter", "looser", "access", "other", "neutral"]
 Copy = Mapping[str, Any]
-
-_NO_SHARE: Copy = {"epsilon": None, "delta": None, "halt_at_epsilon": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ def judge(
             is unknown, which counts as all.
     """
     result: list[Change] = []
+    flows = [*ledger["flows"].values(), *file["flows"].values()]
+    is_reserved = any(share.get("reserved") for share in flows)
     parts, shared = file.get("partition"), "window" in file and "lifetime" not in file
     for field in sorted(ledger.keys() | file.keys()):
         old, new = ledger.get(field), file.get(field)
@@ -75,16 +80,14 @@ def judge(
             result.append(_change((field,), old, new, "other", why))
         elif field in ("budget", "lifetime"):
             result += _numbers(old, new, field)
-        elif field == "flows":
-            result += _flows(ledger, file, charged_flows)
         elif field == "other_flows":
-            verdict: Verdict = "tighter" if new == "refuse" else "looser"
-            result.append(_change((field,), old, new, verdict))
-        else:
+            result.append(_other_flows(old, new, is_reserved=is_reserved))
+        elif field != "flows":
             free = field == "about" or (field == "source" and old is None)
-            verdict = "neutral" if free else "other"
+            verdict: Verdict = "neutral" if free else "other"
             result += [_change(*each, verdict) for each in differing(old, new, field)]
-    return tuple(result)
+    result += _flows(ledger, file, charged_flows, is_reserved=is_reserved)
+    return tuple(sorted(result, key=lambda change: change.field))
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
@@ -100,28 +103,38 @@ def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
 def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     """Return the pinned copy of a tightened policy, for tallies that stay.
 
-    Every number that prices a step stays as it was fixed; thresholds and halts fall.
+    Every number that prices a step stays as it was fixed; thresholds and halts fall,
+    and those of shares may rise.
 
     Raises:
-        InvalidCost: If a filter cannot be lowered in place.
+        InvalidCost: If a filter cannot be lowered in place, or a share cannot go on.
     """
-    file = policy.pinned()
+    file, fixed = policy.pinned(), {}
     for name, share in file["flows"].items():
-        before = pinned["flows"].get(name, {**pinned, "filter": None})
-        if before["filter"] and share["filter"]:
-            share["filter"] = _lowered(before["filter"], share)
+        before = {**pinned, "filter": pinned.get("each")}
+        before = fixed[name] = pinned["flows"].get(name, before)
+        if before["filter"] and share["epsilon"] is not None:
+            share["filter"] = _lowered(before["filter"], share, is_share=True)
         share["odometer"] = before["odometer"]
     if "whole" in file:
         file["whole"] = _lowered(pinned["whole"], file["lifetime"])
     file["filter"] = _lowered(pinned["filter"], file["budget"])
-    return with_derived_numbers(file | {"odometer": pinned["odometer"]})
+    result = with_derived_numbers(file | {"odometer": pinned["odometer"]})
+    for name, share in result["flows"].items():
+        filters = [copy["filter"] for copy in (share, fixed[name]) if copy["filter"]]
+        if len(filters) > 1 and not continues(*(make_filter(**f) for f in filters)):
+            msg = f"the share of flow {name!r} would price steps in another way."
+            raise InvalidCost(msg, name="share", value=name)
+    return result
 
 
-def _lowered(fixed: Copy, budget: Copy) -> Copy:
+def _lowered(fixed: Copy, budget: Copy, *, is_share: bool = False) -> Copy:
     numbers = {name: budget[name] for name in ("epsilon", "delta")}
+    if is_share:
+        fixed = {name: value for name, value in fixed.items() if name != "thresholds"}
     if all(fixed[name] == text for name, text in numbers.items()):
         return fixed
-    return tightened_filter(fixed, **numbers).parameters()
+    return tightened_filter(fixed, **numbers, is_share=is_share).parameters()
 
 
 def _change(
@@ -135,26 +148,60 @@ def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
     for place, was, now in differing(old, new, *path):
         lower = was is None
         if was is not None and now is not None:
-            lower = number_from_text(now) < number_from_text(was)
+            lower = number_from_text(now.strip("%")) < number_from_text(was.strip("%"))
         yield _change(place, was, now, "tighter" if lower else "looser")
 
 
+def _other_flows(old: Any, new: Any, *, is_reserved: bool) -> Change:
+    """Judge the access of flows without a name."""
+    verdict: Verdict = "tighter" if new == "refuse" else "looser"
+    why = ""
+    if old == "allow" and isinstance(new, Mapping):
+        verdict, why = "other", "what each flow was charged so far was not counted"
+    elif not is_reserved:
+        verdict = "access"
+    return _change(("other_flows",), old, new, verdict, why)
+
+
 def _flows(
-    ledger: Copy, file: Copy, charged: Collection[str] | None
+    ledger: Copy,
+    file: Copy,
+    charged: Collection[str] | None,
+    *,
+    is_reserved: bool,
 ) -> Iterator[Change]:
-    for name in sorted(ledger["flows"].keys() | file["flows"].keys()):
+    """Judge the flows that may use the dataset, and their shares."""
+    names = ledger["flows"].keys() | file["flows"].keys() | {*(charged or ())}
+    for name in sorted(names):
         path = ("flows", name)
         old, new = ledger["flows"].get(name), file["flows"].get(name)
+        before, after = _limit(ledger, name), _limit(file, name)
+        known = before is not None if charged is None else name in charged
         reserved = [bool(share and share.get("reserved")) for share in (old, new)]
         if reserved[0] != reserved[1]:
             yield _reserved((*path, "reserved"), *reserved, file=file)
-        if old is None and ledger["other_flows"] == "refuse":
-            yield _change(path, old, new, "looser", "it could not use the dataset")
-        elif new is None and file["other_flows"] == "refuse":
-            yield _change(path, old, new, "tighter", "it may not use it any more")
-        else:
-            unknown = charged is None or name in charged
-            yield from _share(path, old, new, charged=unknown)
+        if after and not before and known:
+            why = "a tally of its own would forget what it was charged without a share"
+            yield _change(path, before, after, "other", why)
+        elif old != new and (before is None or after is None):
+            verdict: Verdict = "looser" if before is None else "tighter"
+            yield _change(path, old, new, verdict if is_reserved else "access")
+        elif old != new:
+            limits = before, after, is_reserved
+            changes = [*_share(path, old or {}, new or {}, limits, charged=known)]
+            same = _change(path, old, new, "neutral")
+            yield from changes or ([same] if reserved[0] == reserved[1] else [])
+
+
+def _limit(copy: Copy, flow: str) -> Copy | None:
+    """Return the share of a flow: empty without one, None without access."""
+    other = copy["other_flows"]
+    share = copy["flows"].get(flow, other if isinstance(other, Mapping) else {})
+    if flow not in copy["flows"] and other == "refuse":
+        return None
+    limits = {name: share.get(name) for name in ("epsilon", "delta", "share")}
+    limits["share"] = limits["share"] or share.get("share_each")
+    return {name: text for name, text in limits.items() if text is not None}
 
 
 def _reserved(path: KeyPath, old: bool, new: bool, *, file: Copy) -> Change:  # noqa: FBT001
@@ -169,23 +216,26 @@ def _reserved(path: KeyPath, old: bool, new: bool, *, file: Copy) -> Change:  # 
 
 
 def _share(
-    path: tuple[str, ...], old: Copy | None, new: Copy | None, *, charged: bool
+    path: tuple[str, ...],
+    old: Copy,
+    new: Copy,
+    limits: tuple[Copy | None, Copy | None, bool],
+    *,
+    charged: bool,
 ) -> Iterator[Change]:
     """Judge the share of a flow that may use the dataset before and after."""
-    before, after = (
-        {k: v for k, v in (share or _NO_SHARE).items() if k != "reserved"}
-        for share in (old, new)
-    )
-    if charged and before["epsilon"] is None and after["epsilon"] is not None:
-        why = "it was charged without a share, which a tally of its own would forget"
-        yield _change((*path, "epsilon"), None, after["epsilon"], "other", why)
-        del before["epsilon"], before["delta"], after["epsilon"], after["delta"]
-    if before == after == _NO_SHARE:
-        yield _change(path, old, new, "neutral")
+    before, after, is_reserved = limits
+    plans = old.get("plan"), new.get("plan")
+    if is_reserved:
+        yield from _numbers(before, after, *path)
+    else:
+        solved = charged and any(plans)
+        why = "its planned noise is solved for its share" if solved else ""
+        for change in differing(before, after, *path):
+            yield _change(*change, "other" if solved else "access", why)
     # No guarantee rests on a plan, but its noise is solved for a whole term.
-    verdict: Verdict = "other" if charged else "neutral"
     why = "its runs are counted from the start of a term" if charged else ""
-    plans = before.pop("plan", None), after.pop("plan", None)
-    for place, was, now in differing(*plans, *path, "plan"):
-        yield _change(place, was, now, verdict, why)
-    yield from _numbers(before, after, *path)
+    for change in differing(plans[0], plans[1], *path, "plan"):
+        yield _change(*change, "other" if charged else "neutral", why)
+    halts = old.get("halt_at_epsilon"), new.get("halt_at_epsilon")
+    yield from _numbers(halts[0], halts[1], *path, "halt_at_epsilon")

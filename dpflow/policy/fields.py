@@ -32,6 +32,7 @@ from dpflow.policy.types import (
     CostText,
     Delta,
     Epsilon,
+    Percent,
     Relation,
     Unit,
     Weight,
@@ -272,7 +273,7 @@ class Plan(Record):
 class FlowShare(Record):
     """What one flow may use of the dataset's budget, and where it halts."""
 
-    sparse = ("plan", "reserved")
+    sparse = ("plan", "reserved", "share")
 
     epsilon: Epsilon | None = Field(
         default=None,
@@ -283,6 +284,11 @@ class FlowShare(Record):
         default_factory=lambda data: Decimal(0) if data.get("epsilon") else None,
         description="Delta of the flow's own filter, at most the budget's. Default: 0.",
         examples=["5e-7"],
+    )
+    share: Percent | None = Field(
+        default=None,
+        description="Part of the budget's threshold, in place of epsilon and delta.",
+        examples=["70%"],
     )
     halt_at_epsilon: Epsilon | None = Field(
         default=None,
@@ -305,7 +311,12 @@ class FlowShare(Record):
     @model_validator(mode="after")
     def _has_epsilon(self) -> Self:
         needs = "reserved" if self.reserved else "delta"
-        if self.epsilon is None and (self.reserved or self.delta is not None):
+        if self.share is not None and self.epsilon is not None:
+            message = "a share is a percentage, or an epsilon and a delta."
+            hint = "Drop share, or drop epsilon and delta."
+            raise_all("FlowShare", [problem_at(message, hint, "share")])
+        is_limited = self.epsilon is not None or (self.share and self.delta is None)
+        if not is_limited and (self.reserved or self.delta is not None):
             message = f"a share with {needs} needs an epsilon."
             hint = f"Add epsilon, or drop {needs}."
             raise_all("FlowShare", [problem_at(message, hint, needs)])

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from dpflow.accounting import make_filter
+from dpflow.accounting.odds import bound_right_guesses
 from dpflow.accounting.terms import TermSum, add_thresholds, adds_terms
 from dpflow.periods import PERIODS
 from dpflow.policy.pinned import budget_text
@@ -19,6 +21,8 @@ from dpflow.rounding import number_from_text, number_text, short_down, short_up
 
 Budget = Mapping[str, str]
 _NAMES = ("epsilon", "delta")
+#: Condition of every sum of terms that no early lifetime bounds.
+UNCHOSEN = "if no term was opened because of a release"
 
 
 class Opened(NamedTuple):
@@ -58,6 +62,11 @@ def promise_of(
 def is_within(budget: Budget, lifetime: Budget) -> bool:
     """Say whether a budget is at most a lifetime."""
     return min(_remaining(budget, lifetime)) >= 0
+
+
+def is_late(lifetime: Budget, promised: Budget | None) -> bool:
+    """Return True if a lifetime was named or raised after the first charge."""
+    return promised is None or not is_within(lifetime, promised)
 
 
 def differing(terms: Sequence[Opened]) -> list[int]:
@@ -120,6 +129,29 @@ def say_total(terms: Sequence[Opened], lifetime: Budget | None = None) -> str:
     """Say what terms lose together, and how it was added up."""
     where = " in the tally of their filter" if tally_of(terms) else ""
     return budget_text(total_of(terms, lifetime)) + where
+
+
+def odds_of(
+    terms: Sequence[Opened], lifetime: Budget | None, fixed: Mapping[str, Any]
+) -> Fraction:
+    """Return how often of 100 times a guess about one privacy unit is right at most.
+
+    Args:
+        terms: The terms that count, oldest first; their sum is a guarantee.
+        lifetime: Limit of all terms together, if there is one.
+        fixed: Parameters of the filter of `terms`, if there is one term.
+    """
+    epsilon, delta = numbers = _numbers(lifetime or _sum(terms))
+    tally = add_thresholds([term.tally for term in terms])
+    if tally is not None:
+        limit = tally.limit(epsilon, delta) if lifetime else tally.total
+        return bound_right_guesses(epsilon, delta, tally.rule, limit)
+    rule = make_filter(**fixed)
+    # No further term fits after one with the whole budget.
+    is_whole = numbers == [rule.epsilon, rule.delta]
+    if is_whole and [_numbers(term.budget) for term in terms] == [numbers]:
+        return bound_right_guesses(epsilon, delta, rule, rule.limit)
+    return bound_right_guesses(epsilon, delta)
 
 
 def room(terms: Sequence[Opened], new: Opened, lifetime: Budget) -> Budget:

@@ -52,6 +52,8 @@ def value_text(value: object) -> str:
     """Write a part of a copy for people."""
     if value is None:
         return "none"
+    if isinstance(value, Mapping):
+        value = {name: part for name, part in value.items() if part is not None}
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 

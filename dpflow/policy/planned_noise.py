@@ -87,7 +87,7 @@ def planned_multiplier(
 
 def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
     """Refuse a plan whose runs others could use up, or that no total bounds."""
-    whole = [name for name in planned if pinned["flows"][name]["epsilon"] is None]
+    whole = [name for name in planned if pinned["flows"][name]["filter"] is None]
     hint = "Write the noise as a number."
     if len(whole) > 1:
         why = f"the flows {', '.join(whole)} each plan to use the whole budget"

@@ -1,12 +1,15 @@
-"""Reserved shares: the filter of everything that no reserved share is charged for.
+"""Shares in percent, and reserved shares, which leave the rest to all others.
 
-Its thresholds are those of the dataset minus those of all reserved shares. They are
-computed when a policy is pinned (docs/derivations/ledger.md#reserved-shares).
+A percentage is a part of the threshold in force. The filter of `others` covers
+everything that no reserved share is charged for. Its thresholds are those of the
+dataset minus those of all reserved shares. Both are computed when a policy is pinned
+(docs/derivations/ledger.md#reserved-shares).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting import make_filter
@@ -14,7 +17,7 @@ from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.planned_noise import plan_lines, with_planned_noise
-from dpflow.rounding import from_units, short_up
+from dpflow.rounding import from_units, number_from_text, short_up
 
 _Pinned = Mapping[str, Any]
 
@@ -25,7 +28,7 @@ def with_derived_numbers(pinned: _Pinned) -> dict[str, Any]:
     Raises:
         InvalidCost: If the noise or the thresholds do not exist.
     """
-    pinned = with_planned_noise(pinned)
+    pinned = with_planned_noise(_with_shares(pinned))
     flows = reserved_flows(pinned)
     if not flows:
         return pinned
@@ -53,6 +56,58 @@ def with_derived_numbers(pinned: _Pinned) -> dict[str, Any]:
     return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
 
 
+def share_filter(
+    pinned: _Pinned, percent: str, flow: str | None = None
+) -> dict[str, Any]:
+    """Return the parameters of a dataset's filter with a part of its threshold.
+
+    Args:
+        pinned: A copy of a policy.
+        percent: The part, such as "70%".
+        flow: The flow whose share it is; None for each flow without a name.
+
+    Raises:
+        InvalidCost: If the filter has no single threshold in force.
+    """
+    rule = make_filter(**pinned["filter"])
+    if rule.adds_up and "window" not in pinned:
+        part = number_from_text(percent.removesuffix("%")) / 100
+        thresholds = [int(n * part) for n in _filter(pinned["filter"]).thresholds]
+        return {**pinned["filter"], "thresholds": thresholds}
+    why = f"this {rule.theorem} filter has no single threshold"
+    hint = "Write `epsilon` and `delta`" if flow else "Write `other_flows: allow`"
+    if "window" in pinned:
+        why = "each window has its own sum"
+    elif rule.theorem == "auto":
+        hint += ", or `filter: gdp`"
+    msg = f"a share in percent is a part of one threshold, and {why}. {hint}."
+    raise InvalidCost(msg, **({"name": "share", "value": flow} if flow else {}))
+
+
+def _with_shares(pinned: _Pinned) -> dict[str, Any]:
+    """Return a copy with the filters of shares in percent."""
+    other, result = pinned["other_flows"], {**pinned, "flows": {**pinned["flows"]}}
+    for name, share in pinned["flows"].items():
+        if "share" in share:
+            numbers = share_filter(pinned, share["share"], name)
+            result["flows"][name] = {**share, "filter": numbers}
+    if isinstance(other, Mapping):
+        result["each"] = share_filter(pinned, other["share_each"])
+    _check_sum(result)
+    return result
+
+
+def _check_sum(pinned: _Pinned) -> None:
+    """Refuse percentages above 100 % in total where a share is reserved."""
+    flows, reserved = pinned["flows"], reserved_flows(pinned)
+    texts = [share["share"] for share in flows.values() if "share" in share]
+    numbers = [number_from_text(text.removesuffix("%")) for text in texts]
+    total = sum(numbers, Fraction(0))
+    if reserved and total > 100:  # noqa: PLR2004
+        msg = f"the shares add up to {short_up(total)}%. Lower them to 100% together."
+        raise InvalidCost(msg, name="share", value=reserved[0])
+
+
 def reserved_flows(pinned: _Pinned) -> list[str]:
     """Return the flows whose share is reserved."""
     return [name for name, share in pinned["flows"].items() if "reserved" in share]
@@ -64,7 +119,11 @@ def charges_others(pinned: _Pinned, flow: str | None) -> bool:
 
 
 def run_lines(pinned: _Pinned) -> list[str]:
-    """Return the sentences about planned noise and reserved shares of a copy."""
+    """Return the sentences about planned noise and shares of a copy."""
+    if "each" in pinned:
+        percent = pinned["other_flows"]["share_each"]
+        line = f"Each flow without a name in the policy has {percent} of the budget."
+        return [*plan_lines(pinned), line]
     if "others" not in pinned:
         return plan_lines(pinned)
     names = ", ".join(reserved_flows(pinned))

@@ -40,8 +40,11 @@ _WORD = r"A-Za-z0-9._:/@\-"
 NAME_PATTERN = rf"^[{_WORD}]{{1,{_NAME_LENGTH}}}$"
 #: Prefect refuses a name with one of these; it refuses / too, others do not.
 _NO_FLOW = "%&<>"
+#: Patterns that would match several names mean one literal name here.
+_WILD = r"*?\["
 FLOW_PATTERN = (
-    rf"^[^\s{_NO_FLOW}]([^{_NO_FLOW}]{{0,{_NAME_LENGTH - 2}}}[^\s{_NO_FLOW}])?$"
+    rf"^[^\s{_NO_FLOW}{_WILD}]([^{_NO_FLOW}{_WILD}]{{0,{_NAME_LENGTH - 2}}}"
+    rf"[^\s{_NO_FLOW}{_WILD}])?$"
 )
 _SHOWN = 60
 
@@ -162,6 +165,38 @@ Alert = Annotated[
 ]
 
 
+def _percent(value: str, name: str | None) -> str:
+    number = exact_decimal(value[:-1]) if value.endswith("%") else None
+    if number is None or not Decimal("0.0001") <= number <= 100:  # noqa: PLR2004
+        message = f"{name} must be a percentage, got {shown(value)}."
+        raise problem(message, "Write it such as 70%, at least 0.0001%.")
+    return f"{exact_text(number)}%"
+
+
+#: A part of a budget, such as 70%, in one spelling.
+Percent = Annotated[
+    str,
+    AfterValidator(lambda value, info: _percent(value, info.field_name)),
+    WithJsonSchema({"type": "string", "pattern": f"^{NUMBER.pattern}%$"}),
+]
+
+
+def _checked_access(value: object) -> object:
+    if isinstance(value, Mapping) and [*value] == ["share_each"]:
+        return {"share_each": _percent(str(value["share_each"]), "share_each")}
+    if value in ("refuse", "allow"):
+        return value
+    message = f"other_flows must be allow, refuse or a mapping, got {shown(value)}."
+    raise problem(message, "Write a word, or {share_each: 5%}.")
+
+
+#: Access of flows without a name: none, the whole budget, or a share for each.
+OtherFlows = Annotated[
+    Literal["refuse", "allow"] | Mapping[Literal["share_each"], Percent],
+    BeforeValidator(_checked_access),
+]
+
+
 # Names
 
 
@@ -180,6 +215,8 @@ def check_flow_name(value: str) -> tuple[str, str] | None:
         return None
     message = f"flow {shown(value)} is not a usable name."
     hint = f"Use 1 to {_NAME_LENGTH} printable characters, in Unicode's form NFC"
+    if any(letter in value for letter in "*?["):
+        return message, "There are no patterns: name each flow, or use `other_flows`."
     return message, f"{hint}, without spaces at the ends and none of {_NO_FLOW}."
 
 

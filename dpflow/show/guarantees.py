@@ -8,7 +8,15 @@ from typing import Any
 from dpflow.forecast.counting import reach_of_shares
 from dpflow.ledger import TermView
 from dpflow.ledger.views.entries import percent_text
-from dpflow.policy.lifetime import differing, fits, is_within, say_total, tally_of
+from dpflow.policy.lifetime import (
+    UNCHOSEN,
+    differing,
+    fits,
+    is_late,
+    odds_of,
+    say_total,
+    tally_of,
+)
 from dpflow.policy.pinned import budget_text, guarantee_in_words
 
 #: What the shares of the flows leave over is not worth a word above this.
@@ -91,10 +99,10 @@ def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None
             "unit or relation, have another filter, lost more than their budget, or "
             "were charged after they had been replaced."
         )
-    if promised is None or not is_within(lifetime, promised):
+    if promised is None or is_late(lifetime, promised):
         return (
-            f"The lifetime {cap} limits further terms and is no guarantee, because it "
-            "was named or raised after the first charge."
+            f"The lifetime {cap} limits further terms. It was named or raised after "
+            f"the first charge, and is a guarantee {UNCHOSEN}."
         )
     text = f"All terms together stay within {budget_text(promised)}"
     if lifetime != promised:
@@ -103,6 +111,46 @@ def _all_terms(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str | None
     if tally_of(charged):
         text += f"; those charged so far within {say_total(charged, lifetime)}"
     return f"{text}."
+
+
+def odds_in_words(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str:
+    """Say how often a guess about one privacy unit is right, by all releases together.
+
+    Args:
+        copy: What `Policy.pinned` returned.
+        terms: The dataset's terms, oldest first, or its file as a term.
+
+    Returns:
+        One sentence; "" where no sum bounds what all terms lose.
+    """
+    views, lifetime, unit = _counting(terms), copy.get("lifetime"), copy["unit"]
+    if not adds_up(copy, terms):
+        return ""
+    if "population" in copy:
+        return f"The odds of one {unit} are those of population {copy['population']!r}."
+    counted, scope = [view.counted for view in views], "all releases of the term"
+    if len(counted) > 1:
+        scope = f"all releases of {len(counted)} terms"
+    is_reading = len(counted) > 1
+    if lifetime is not None:
+        scope = "all releases within the lifetime"
+        is_reading = is_late(lifetime, views[0].promised)
+    elif "window" in copy:
+        # All terms share the sums of windows, which the first may have filled.
+        counted, is_reading = counted[:1], False
+        by, length = copy["partition"]["by"], copy["window"]["length"]
+        scope = f"the releases of any {length} consecutive {by}s"
+    if views[-1].by_time and (lifetime is not None or "window" in copy):
+        unit = unit.removesuffix(f"-{copy['partition']['by']}")
+    odds = odds_of(counted, lifetime, copy.get("whole", copy["filter"]))
+    question = f"whether one {unit} is in the data"
+    if copy["relation"] == "replace-one":
+        question = f"which of two rows is that of one {unit}"
+    return (
+        "Someone who knows everything else, and holds both for equally likely, guesses "
+        f"from {scope} {question}: right at most {float(odds):g} times in 100 (a coin: "
+        f"50), if the declared costs are right{f' and {UNCHOSEN}' * is_reading}."
+    )
 
 
 def shares_in_words(copy: Mapping[str, Any]) -> str:
@@ -120,7 +168,7 @@ def shares_in_words(copy: Mapping[str, Any]) -> str:
     text = f"{used} {budget_text(copy['budget'])}"
     if reach > 1:
         return f"{text}: it may be used up before a flow has used its share."
-    whole = all(share.get("epsilon") is not None for share in copy["flows"].values())
+    whole = all(share["filter"] is not None for share in copy["flows"].values())
     rest = reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse"
     return f"{text}{_REST if rest else '.'}"
 
@@ -144,10 +192,12 @@ def terms_in_words(terms: Sequence[TermView]) -> str:
     elif charged and differing(counted):
         parts.append(_NO_SUM)
     elif charged:
-        lifetime = terms[-1].lifetime
-        cap = f"of the lifetime {budget_text(lifetime)}" if lifetime else ""
-        total = f"{say_total(counted, lifetime)} {cap or 'and no lifetime is set'}"
-        parts.append(f"Charged terms add up to {total}.")
+        lifetime, condition = terms[-1].lifetime, f", {UNCHOSEN}" * (len(charged) > 1)
+        parts.append(
+            f"Charged terms add up to {say_total(counted, lifetime)}{condition}."
+        )
+        cap = f"The lifetime is {budget_text(lifetime)}." if lifetime else ""
+        parts.append(cap or "No lifetime is set.")
     if len({(view.unit, view.relation) for view in charged}) > 1:
         parts.append(_DIFFERENT)
     return " ".join(parts)

@@ -21,6 +21,7 @@ from dpflow.show.why import minute
 #: What is said of each kind of entry.
 _WORDS = {
     "tighten": "tightened",
+    "access": "access changed",
     "freeze": "frozen",
     "unfreeze": "unfrozen",
     "forfeit": "charge closed in full",
@@ -187,7 +188,7 @@ def _what(item: JournalEntry) -> str:
     body = item.body
     if item.kind == "open":
         return item.opened_with
-    if item.kind == "tighten":
+    if item.kind in ("tighten", "access"):
         return "; ".join(map(str, body.get("changes", ())))
     if item.kind in ("freeze", "unfreeze"):
         return ""

@@ -19,7 +19,12 @@ from dpflow.policy.about import FIELDS
 from dpflow.policy.lifetime import total_of
 from dpflow.policy.pinned import difference_lines, value_text
 from dpflow.rounding import number_from_text, short_up
-from dpflow.show.guarantees import adds_up, term_guarantee, terms_in_words
+from dpflow.show.guarantees import (
+    adds_up,
+    odds_in_words,
+    term_guarantee,
+    terms_in_words,
+)
 
 _PLACE = re.compile(r"Dataset (\S+), entry (\d{1,15}), hash \w+ of ledger")
 _REQUIRED = {*FIELDS["basic"], "registry_authors"}
@@ -42,7 +47,7 @@ def registry_entry(
     """
     place, terms, views, released = promise(ledger, dataset, number)
     facts, words = terms[-1].facts, terms_in_words(views)
-    copy = facts["declared"]
+    copy, pins = facts["declared"], facts["pinned"]
     if not adds_up(copy, views):
         msg = (
             f"no sum of budgets bounds the loss of dataset {dataset!r}. {words} An "
@@ -64,7 +69,9 @@ def registry_entry(
         "privacy_unit": copy["unit"],
         "privacy_unit_details": f"Neighbouring relation: {copy['relation']}.",
         "privacy_parameters": {n: float(text) for n, text in numbers.items()},
-        "privacy_parameters_details": term_guarantee(copy, views),
+        "privacy_parameters_details": " ".join(
+            filter(None, (term_guarantee(copy, views), odds_in_words(pins, views)))
+        ),
         "release_type_details": f"{words} Opened: {', '.join(opened)}.",
         "composition": f"Privacy filter of dpflow: {', '.join(rule)}.",
         "notes": f"Dataset {dataset}, entry {place[0]}, hash {place[1]} of ledger "

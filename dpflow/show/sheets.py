@@ -54,7 +54,7 @@ def details(
     """
     pinned, accounts = facts.standing.pinned, facts.standing.accounts
     texts = [f"Used so far: {each.text}." for each in facts.overview.spent]
-    texts += [facts.guarantee, facts.history]
+    texts += [facts.guarantee, facts.odds, facts.history]
     texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
     sheets = {

@@ -12,13 +12,14 @@ from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, TermView, views
 from dpflow.ledger.decisions.refusals import frozen_text
+from dpflow.ledger.decisions.terms import opened_as
 from dpflow.ledger.tables.sqlite_files import is_space_low
 from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy import PolicySet
 from dpflow.policy.files import policies_and_problem
-from dpflow.show.guarantees import term_guarantee, terms_in_words
+from dpflow.show.guarantees import odds_in_words, term_guarantee, terms_in_words
 from dpflow.show.overview import Overview, overview
 
 
@@ -109,6 +110,9 @@ def status_of(
             outlooks=own,
             refused=refused[name, standing.term or 0],
             guarantee=term_guarantee(standing.pinned, terms),
+            odds=odds_in_words(
+                standing.pinned, terms or [opened_as(policies.policy_for(name))]
+            ),
         )
         datasets.append(one)
     path = getattr(ledger.database, "path", None)
@@ -131,6 +135,7 @@ class DatasetStatus:
         outlooks: Further runs of each flow.
         refused: Its refused steps, of the newest thousand of the ledger.
         guarantee: The guarantee with its assumptions.
+        odds: How often a guess about one privacy unit is right, in words.
     """
 
     standing: Standing
@@ -139,6 +144,7 @@ class DatasetStatus:
     outlooks: tuple[Outlook, ...]
     refused: int
     guarantee: str
+    odds: str
 
     @property
     def history(self) -> str:

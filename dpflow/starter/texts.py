@@ -6,6 +6,7 @@ import json
 import keyword
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
@@ -26,6 +27,7 @@ class ProjectOptions:
     delta: str = ""
     theorem: str = ""
     flow: str = ""
+    terms: int = 1
 
 
 def identifier(flow: str) -> str:
@@ -36,9 +38,12 @@ def identifier(flow: str) -> str:
     return name
 
 
-def policy_text(options: ProjectOptions) -> str:
-    """Return the first policy."""
+def policy_text(
+    options: ProjectOptions, lifetime: Mapping[str, str] | None = None
+) -> str:
+    """Return the first policy; its lifetime is the budget unless another is given."""
     people = options.people
+    whole = lifetime or {"epsilon": options.epsilon, "delta": options.delta}
     return filled(
         "policy.yaml",
         dataset=_scalar(options.dataset),
@@ -47,6 +52,7 @@ def policy_text(options: ProjectOptions) -> str:
         people="" if people is None else f"check: {{people: {people}}}\n",
         epsilon=_number(options.epsilon),
         delta=_number(options.delta),
+        **{f"lifetime_{name}": _number(text) for name, text in whole.items()},
         theorem=_scalar(options.theorem),
         comment=_COMMENTS.get(options.theorem, ""),
         flow=_scalar(options.flow),

@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 
 from dpflow import Gaussian
 from dpflow.cli import app
+from dpflow.ledger.decisions.terms import opened_as
+from dpflow.policy import load_policy
+from dpflow.policy.lifetime import terms_that_fit
 from dpflow.starter.project import default_delta, filter_for, make_project
 from dpflow.starter.texts import ProjectOptions
 from tests.cli.support import Shop, run, run_fine, run_json
@@ -99,7 +102,7 @@ def test_a_bad_answer_is_prompted_for_again(empty, monkeypatch):
     streams = SimpleNamespace(stdin=terminal, stdout=terminal)
     monkeypatch.setattr("dpflow.cli.init.sys", streams)
     names = ["sales data", "sales", "buyer", "0"]
-    answers = [*names, "abc", "2", "5", "1e-7", "", "", "", "weekly report"]
+    answers = [*names, "abc", "2", "5", "1e-7", "4", *[""] * 3, "weekly report"]
     result = CliRunner().invoke(app, ["init"], input="\n".join(answers) + "\n")
     text = result.output.replace("\n", " ")
     assert "dataset 'sales data' is not a usable name" in text
@@ -108,6 +111,8 @@ def test_a_bad_answer_is_prompted_for_again(empty, monkeypatch):
     policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
     assert policy["budget"] == {"epsilon": 2, "delta": "1e-7"}
     assert policy["flows"] == {"weekly report": {}}
+    assert policy["other_flows"] == "allow"
+    assert policy["lifetime"] == {"epsilon": 4.042, "delta": "4e-7"}
     comment = "filter: gdp  # Gaussian, Laplace and pure steps; `auto` for"
     assert comment in (empty.policies / "sales.yaml").read_text()
 
@@ -160,3 +165,20 @@ def test_a_second_dataset_warns_of_an_existing_flow(empty: Shop) -> None:
     # Again for the first one, nothing is new and nothing is wrong.
     again = make_project(ProjectOptions(dataset="one")).warnings
     assert not any("was there" in text for text in again)
+
+
+@pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp", "auto", "basic"])
+@pytest.mark.parametrize("terms", [1, 4])
+def test_the_lifetime_is_the_least_that_admits_the_terms(
+    empty: Shop, theorem: str, terms: int
+) -> None:
+    """In the filter's own composition; with one term it is the budget."""
+    run_json("init", "--yes", "--filter", theorem, "--terms", str(terms))
+    policy = load_policy(empty.policies / "visits.yaml")
+    assert policy.lifetime is not None
+    lifetime, term = policy.lifetime.model_dump(), opened_as(policy).counted
+    assert (terms > 1) or policy.lifetime == policy.budget
+    assert terms_that_fit(term, lifetime) == terms
+    less = {**lifetime, "epsilon": str(float(lifetime["epsilon"]) * 0.999)}
+    assert terms_that_fit(term, less) == terms - 1
+    assert run("policy", "check", "--strict").exit_code == 0

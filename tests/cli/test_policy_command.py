@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.exceptions import UnknownDataset
 from dpflow.policy import load_policies
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
+from tests.projects import ROOT
 
 pytestmark = pytest.mark.quick
 
@@ -146,8 +148,10 @@ def test_apply_opens_a_term_with_its_flag_only(shop: Shop) -> None:
     charge(shop)
     text = run_fine("policy", "check", "policies/adult.yaml")
     # Who named it may have seen outputs of the first term.
-    assert "lifetime (epsilon = 3, delta = 0) limits further terms and is no" in text
-    assert "add up to (epsilon = 3, delta = 0) of the lifetime" in text
+    assert (
+        "lifetime (epsilon = 3, delta = 0) limits further terms. It was named" in text
+    )
+    assert "add up to (epsilon = 3, delta = 0), if no term was" in text
 
 
 def test_a_lifetime_is_raised_with_a_flag_only(shop: Shop) -> None:
@@ -174,10 +178,26 @@ def test_terms_are_printed_in_the_tally_of_their_filter(shop: Shop) -> None:
     check = run_fine("policy", "check", "policies/cdnow.yaml")
     for text in (check, run_fine("status", "cdnow", "--details"), report):
         assert f"; those charged so far within {total}." in text
-        assert f"Charged terms add up to {total} of the lifetime (epsilon = 5" in text
+        assert f"Charged terms add up to {total}, if no term was opened" in text
     assert total in run_json("status", "cdnow")["datasets"][0]["guarantee"]
     result = run(*new)
     assert (result.exit_code, "(epsilon = 5.309," in result.stderr) == (1, True)
+
+
+def test_a_check_takes_the_name_of_a_dataset(shop: Shop) -> None:
+    """As `diff`, `apply` and `registry` do; a path that is missing stays an error."""
+    (policy,) = run_json("policy", "check", "cdnow")["policies"]
+    assert policy == run_json("policy", "check", "policies/cdnow.yaml")["policies"][0]
+    result = run("policy", "check", "cdnwo")
+    assert (result.exit_code, "Did you mean 'cdnow'?" in result.stderr) == (1, True)
+    assert "no such file" in run("policy", "check", "cdnwo.yaml").stderr
+
+
+def test_the_projects_own_policies_pass_its_hook(monkeypatch) -> None:
+    """The hook that the project ships is a strict check."""
+    monkeypatch.chdir(ROOT)
+    assert "check --strict" in (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
+    assert run("policy", "check", "policies", "--strict").exit_code == 0
 
 
 def test_a_ledger_keeps_to_its_environment(empty, monkeypatch):
@@ -250,3 +270,35 @@ def test_policies_in_subfolders_are_said_not_to_be_read(shop: Shop) -> None:
     result = run("policy", "check")
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_cost_that_changed_in_code_is_named(shop: Shop) -> None:
+    """No policy has it: the last charge of a step is compared with the one before."""
+    shop.charge(cost=Gaussian(sensitivity=1, noise_multiplier=20))
+    shop.charge(cost=Gaussian(sensitivity=1, noise_multiplier=20))
+    assert run_json("policy", "diff", "cdnow")["changed_costs"] == {"cdnow": []}
+    shop.charge(cost=Gaussian(sensitivity=1, noise_multiplier=10))
+    text = " ".join(run_fine("policy", "diff", "cdnow").split())
+    assert "Step 'weekly_revenue' of flow 'weekly-report': its last charge is" in text
+    assert "sigma=10), and the one before was Gaussian(sensitivity=1, sigma=20)" in text
+
+
+def test_a_second_report_is_applied_with_a_reason(shop: Shop) -> None:
+    """The words are about access, and the guarantee stays."""
+    shop.charge()
+    before = run_json("status", "cdnow")["datasets"][0]
+    shop.write(CDNOW + "  second-report: {share: 10%}\n")
+    text = run("policy", "diff", "cdnow").stdout
+    assert "changes access to term 1" in text
+    assert "the guarantee of the dataset stays" in text
+    result = run("policy", "apply", "cdnow")
+    assert (result.exit_code, "needs a reason" in result.stderr) == (1, True)
+    done = ("policy", "apply", "cdnow", "--reason", "a second report")
+    assert "access to term 1 was changed" in run_fine(*done)
+    shop.charge(flow="second-report")
+    after = run_json("status", "cdnow")["datasets"][0]
+    for field in ("guarantee", "odds", "terms"):
+        assert after[field] == before[field]
+    assert run_json("ledger", "verify")["bad"] == []
+    assert "access changed" in run_fine("history", "cdnow", "--decisions")
+    assert "access" in run_fine("history", "cdnow")

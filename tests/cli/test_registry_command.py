@@ -119,7 +119,7 @@ def test_a_true_entry_agrees_also_later(sold: Shop) -> None:
     newest = written(sold, name="newest.yaml")
     numbers = newest["deployment"]["privacy_loss"]["privacy_parameters"]
     assert numbers == {"epsilon": 3.936, "delta": 2e-6}
-    assert "of the lifetime (epsilon = 9" in json.dumps(newest)
+    assert "The lifetime is (epsilon = 9" in json.dumps(newest)
     # What belongs to the registry itself may be edited; and JSON is an entry, too.
     edited = {**entry, "status": "Approved", "tier": 3, "url_slug": "x"}
     (sold.root / "entry.json").write_text(json.dumps(edited))
@@ -234,6 +234,7 @@ def test_terms_of_windows_share_one_budget(shop: Shop) -> None:
     loss = written(shop, "adult")["deployment"]["privacy_loss"]
     assert loss["privacy_parameters"] == {"epsilon": 1, "delta": 0}
     assert "(epsilon = 1, delta = 0)-differ" in loss["privacy_parameters_details"]
+    assert "right at most 73.2 times in 100" in loss["privacy_parameters_details"]
 
 
 SCHEMA = """type: object

@@ -171,6 +171,27 @@ def test_a_plan_needs_no_cost(shop: Shop) -> None:
     assert "no run of the flow" in run("forecast", "cdnow").stderr
 
 
+def test_a_forecast_needs_no_flow_either(shop: Shop) -> None:
+    """Without a plan a run is like the last ones, a forecast for each flow."""
+    shop.write(CDNOW.replace("flows:", "other_flows: allow\nflows:"))
+    shop.charge(flow="weekly-report")
+    shop.charge(flow="weekly-report")
+    assert run_json("forecast", "cdnow")["outlook"]["flow"] == "weekly-report"
+    shop.charge(flow=None)
+    shop.charge(flow="monthly", cost=Gaussian(sensitivity=1, noise_multiplier=5))
+    ahead = run_json("status", "cdnow")["datasets"][0]["outlooks"]
+    counts = {each["flow"]: each["runs_left"] for each in ahead}
+    records = run_json("forecast", "cdnow")["forecasts"]
+    found = {each["outlook"]["flow"]: each["outlook"]["runs_left"] for each in records}
+    assert found == counts
+    assert set(counts) == {None, "monthly", "weekly-report"}
+    text = run_fine("forecast", "cdnow")
+    assert text.count("With other noise:") == 3
+    command = ("forecast", "cdnow", "--at-least")
+    assert run(*command, str(min(counts.values()))).exit_code == 0
+    assert run(*command, str(min(counts.values()) + 1)).exit_code == 1
+
+
 def test_gauges_of_parts_are_few_and_differ_in_their_labels(shop: Shop) -> None:
     """Prometheus refuses two samples with equal labels."""
     policy = CDNOW.replace("cdnow", "divided").replace("customer", "customer-week")

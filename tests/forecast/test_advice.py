@@ -41,9 +41,9 @@ def test_each_weakness_is_found_at_its_limit():
         (
             "3, delta: 1e-6}",
             "3, delta: 1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}",
-            ["large-epsilon", "renewal"],
+            ["large-epsilon", "lifetime"],
         ),
-        ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.288, delta: 2e-6}", ["renewal"]),
+        ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.288, delta: 2e-6}", ["lifetime"]),
         ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.287, delta: 2e-6}", []),
         ("1e-6}", "2e-4}", ["large-delta"]),
         ("1e-6}", "5e-5}", []),

@@ -27,7 +27,7 @@ from dpflow.exceptions import (
     ReservationConflict,
 )
 from dpflow.guard.project import current_project
-from dpflow.ledger.records import Granted
+from dpflow.ledger.requests import Granted
 from tests.projects import NOISY, TENTH, journal, kinds, rewrite_policy, spent
 
 pytestmark = pytest.mark.quick

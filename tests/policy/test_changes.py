@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.exceptions import PolicyError
+from dpflow.exceptions import InvalidCost, PolicyError
 from dpflow.policy import parse_policy
 from dpflow.policy.changes import judge, overall, tightened_pins
 
@@ -78,7 +78,7 @@ JUDGED = [
     ({"unit": "visit"}, [("unit", "other")]),
     ({"filter": "zcdp"}, [("filter.theorem", "other")]),
     ({"odometer": LESS_DELTA}, [("odometer.delta", "other")]),
-    ({"other_flows": "allow"}, [("other_flows", "looser")]),
+    ({"other_flows": "allow"}, [("other_flows", "access")]),
     ({"lifetime": "{epsilon: 9, delta: 1e-5}"}, [("lifetime", "tighter")]),
 ]
 
@@ -112,6 +112,10 @@ SHARED = (
     "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}, "
     "daily: {epsilon: 1, delta: 5e-7}}"
 )
+PERCENT = SHARED.replace("epsilon: 1, delta: 5e-7", "share: 20%")
+PLANNED = SHARED.replace("7}}", "7, plan: {runs: 2, steps: {count: 1}}}}")
+RESERVED = SHARED.replace("7}}", "7, reserved: true}}")
+EACH = "{share_each: 5%}"
 NAMED = "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}, daily: {}}"
 
 
@@ -119,24 +123,41 @@ NAMED = "{weekly: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}, daily: {}}"
     ("old", "new", "others", "charged", "expected"),
     [
         # A flow that could not use the dataset.
-        (None, SHARED, "refuse", (), "looser"),
-        (None, NAMED, "refuse", (), "looser"),
-        (SHARED, None, "refuse", ("daily",), "tighter"),
+        (None, SHARED, "refuse", (), "access"),
+        (None, SHARED, "refuse", ("daily",), "other"),
+        (None, NAMED, "refuse", ("daily",), "access"),
+        (SHARED, None, "refuse", ("daily",), "access"),
         # One that could: its share is new, and must have seen all that it charged.
-        (None, SHARED, "allow", (), "tighter"),
+        (None, SHARED, "allow", (), "access"),
         (None, SHARED, "allow", ("daily",), "other"),
         (None, SHARED, "allow", None, "other"),
-        (NAMED, SHARED, "refuse", (), "tighter"),
+        (NAMED, SHARED, "refuse", (), "access"),
         (NAMED, SHARED, "refuse", ("daily",), "other"),
-        (SHARED, None, "allow", (), "looser"),
-        (SHARED, NAMED, "refuse", (), "looser"),
+        (SHARED, None, "allow", ("daily",), "access"),
+        (SHARED, NAMED, "refuse", ("daily",), "access"),
         (None, NAMED, "allow", ("daily",), "neutral"),
-        (SHARED, SHARED.replace(": 1,", ": 0.5,"), "refuse", ("daily",), "tighter"),
-        (SHARED, SHARED.replace(": 1,", ": 1.5,"), "refuse", (), "looser"),
+        (SHARED, SHARED.replace(": 1,", ": 0.5,"), "refuse", ("daily",), "access"),
+        (SHARED, SHARED.replace(": 1,", ": 1.5,"), "refuse", ("daily",), "access"),
         (SHARED, SHARED.replace("n: 3}", "n: 2.5}"), "refuse", ("weekly",), "tighter"),
         (SHARED, SHARED.replace("n: 3}", "n: 3.5}"), "refuse", (), "looser"),
         (SHARED.replace(", halt_at_epsilon: 3", ""), SHARED, "refuse", None, "tighter"),
         (SHARED, SHARED.replace(", halt_at_epsilon: 3", ""), "refuse", (), "looser"),
+        # Percentages, and shares of flows without a name.
+        (SHARED, PERCENT, "refuse", ("daily",), "access"),
+        (PERCENT, PERCENT.replace("20%", "30%"), "refuse", ("daily",), "access"),
+        (PERCENT, None, EACH, ("daily",), "access"),
+        (None, PERCENT, EACH, ("daily",), "access"),
+        (None, PERCENT.replace("20%", "5%"), EACH, ("daily",), "neutral"),
+        (NAMED, None, EACH, ("daily",), "other"),
+        (NAMED, None, EACH, (), "access"),
+        # A planned noise is solved for its share.
+        (PLANNED, PLANNED.replace(": 1,", ": 0.5,"), "refuse", ("daily",), "other"),
+        (PLANNED, PLANNED.replace(": 1,", ": 0.5,"), "refuse", (), "access"),
+        # Where a share is reserved, the guarantee of the rest depends on all of them.
+        (None, RESERVED, "refuse", (), "other"),
+        (RESERVED, f"{RESERVED[:-1]}, monthly: {{}}}}", "refuse", (), "looser"),
+        (f"{RESERVED[:-1]}, monthly: {{}}}}", RESERVED, "refuse", (), "tighter"),
+        (RESERVED, RESERVED.replace(": 1,", ": 0.5,"), "refuse", (), "tighter"),
     ],
 )
 def test_each_change_of_a_flow_is_judged(old, new, others, charged, expected):
@@ -165,3 +186,37 @@ def test_derived_numbers_stay_as_they_were_pinned():
     assert share["filter"] == {**kept["filter"], "epsilon": "1.5"}
     assert (share["odometer"], share["halt_at_epsilon"]) == (kept["odometer"], "2.5")
     assert make_filter(**share["filter"]).components == ("rdp",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "charged", "expected"),
+    [
+        ("refuse", "allow", ("x",), "access"),
+        ("refuse", EACH, (), "access"),
+        # It was charged while it had no share.
+        ("refuse", EACH, ("x",), "other"),
+        ("allow", "refuse", ("x",), "access"),
+        ("allow", EACH, (), "other"),
+        (EACH, EACH.replace("5", "6"), ("x",), "access"),
+        (EACH, EACH.replace("5", "4"), ("x",), "access"),
+        (EACH, "allow", ("x",), "access"),
+        (EACH, "refuse", ("x",), "access"),
+    ],
+)
+def test_access_of_flows_without_a_name(old, new, charged, expected):
+    """A tally may not begin after charges that it did not see."""
+    before, after = policy(other_flows=old), policy(other_flows=new)
+    assert verdict(before, after, charged) == expected
+
+
+def test_a_share_goes_on_in_its_constants():
+    """A raised share keeps the order; a percentage has that of the dataset."""
+    renyi = {"filter": "rdp", "odometer": None}
+    flows = "{weekly: {epsilon: 1.5, delta: 5e-7}}"
+    pins = policy(**renyi, flows=flows).pinned()
+    more = tightened_pins(pins, policy(**renyi, flows=flows.replace("1.5", "2.5")))
+    share, old = (copy["flows"]["weekly"]["filter"] for copy in (more, pins))
+    assert share == {**old, "epsilon": "2.5"}
+    assert share["order"] != pins["filter"]["order"]
+    with pytest.raises(InvalidCost, match="would price steps in another way"):
+        tightened_pins(pins, policy(**renyi, flows="{weekly: {share: 50%}}"))

@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 from dpflow import guarded, release
 from dpflow.exceptions import BudgetExhausted
 from dpflow.forecast.advice import advice
+from dpflow.forecast.check import PolicyCheck
 from dpflow.guard.release_keys import Arguments, fill
 from dpflow.policy import Policy, parse_policy
 from dpflow.policy.fields import OnExhausted
@@ -56,6 +58,13 @@ def told(fields: dict[str, str]) -> object:
     """Return the warnings of a check, and the texts for the registry."""
     policy = policy_of(fields)
     return [each.line for each in advice(policy)], policy.described()
+
+
+def pinner(fields: dict[str, str]) -> object:
+    """Return who pins the first copy; tests/plain/test_access.py tries it."""
+    standing: Any = SimpleNamespace(term=None, differences=())
+    policy = policy_of(fields)
+    return PolicyCheck(path=Path(), policy=policy, standing=standing).standing_text
 
 
 def keys(fields: dict[str, str]) -> object:
@@ -162,6 +171,11 @@ FIELDS: dict[str, Row] = {
         {"flows": "{f: {epsilon: 0.5, delta: 1e-7, reserved: true}}"},
         pins,
     ),
+    "flows.share": (
+        {"flows": "{f: {share: 50%}}"},
+        {"flows": "{f: {share: 60%}}"},
+        pins,
+    ),
     "flows.plan.runs": (
         {"flows": PLAN % 1},
         {"flows": PLAN.replace("9", "8") % 1},
@@ -201,6 +215,7 @@ FIELDS: dict[str, Row] = {
     "on_exhausted.flow": ({}, {"on_exhausted": "{flow: skip}"}, ended),
     "on_exhausted.schedule": ({}, {"on_exhausted": "{schedule: pause}"}, ended),
     "data_version": ({}, {"data_version": '"2"'}, None),
+    "pin": ({}, {"pin": "apply"}, pinner),
     "source": ({}, {"source": "warehouse"}, pins),
 }
 

@@ -24,15 +24,16 @@ _BUDGET = ("epsilon", "delta", "delta_loss", "deltas")
 
 
 def tightened_filter(
-    fixed: Mapping[str, Any], *, epsilon: Number, delta: Number
+    fixed: Mapping[str, Any], *, epsilon: Number, delta: Number, is_share: bool = False
 ) -> Filter:
-    """Return a filter with a smaller budget that continues another filter's tally.
+    """Return a filter with another budget that continues another filter's tally.
 
     Args:
         fixed: Parameters of the tally's present filter.
         epsilon: The new budget, at most the old.
         delta: The new budget, at most the old. Parts of delta shrink with it where
             they would not fit otherwise.
+        is_share: Whether the budget may be larger, too: no guarantee rests on a share.
 
     Raises:
         InvalidCost: If there is no such filter; then only a new tally helps.
@@ -45,7 +46,7 @@ def tightened_filter(
         except InvalidCost as error:
             reason = error.message.rstrip(".")
         else:
-            if admits_less(after, before):
+            if admits_less(after, before) or (is_share and continues(after, before)):
                 return after
     msg = (
         f"the {before.theorem} filter with the constants that were pinned for "
@@ -73,6 +74,11 @@ def admits_less(after: Filter, before: Filter) -> bool:
         return after.limit.fits_within(before.limit)
     smaller = after.epsilon <= before.epsilon and after.delta <= before.delta
     return smaller and isinstance(after, RdpMixtureFilter)
+
+
+def continues(after: Filter, before: Filter) -> bool:
+    """Return True if a filter may go on with the tally of another one."""
+    return same_prices(after, before) or admits_less(before, after)
 
 
 def same_prices(one: Filter, other: Filter) -> bool:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,10 +94,11 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
     name = (short_path(each.path), "bold")
     yield [name, f"  dataset {policy.dataset}  ", ("valid", "green")]
     yield _guarantee(policy, each)
+    yield from filter(None, [_odds(policy, each)])
     if shares := shares_in_words(each.pinned):
         yield shares
     yield ""
-    yield _gates_sheet(each.gates)
+    yield _gates_sheet(each.gates, policy)
     yield ""
     yield from run_lines(each.pinned)
     if each.standing is not None:
@@ -106,7 +108,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
             yield terms_in_words(each.terms)
         yield ""
     for weak in each.warnings:
-        yield [("weak: ", "bold yellow"), weak.line]
+        yield [("weak: " if weak.is_weak else "note: ", "bold yellow"), weak.line]
     if each.suggestion is not None:
         steps = steps_text(each.workload)
         yield f"Workload ({each.origin}): {steps}. {each.suggestion.text}"
@@ -114,7 +116,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
         yield ""
 
 
-def _gates_sheet(gates: list[GateCheck]) -> Sheet:
+def _gates_sheet(gates: list[GateCheck], policy: Policy) -> Sheet:
     """Return the gates of a policy, with the constants of their rules."""
     from dpflow.ledger.views.entries import account_title
 
@@ -124,6 +126,11 @@ def _gates_sheet(gates: list[GateCheck]) -> Sheet:
         account = gate.account
         result = {n: v for n, v in account.parameters.items() if n != "theorem"}
         constants = ", ".join(_constant(name, value) for name, value in result.items())
+        percent = getattr(policy.flows.get(account.name), "share", None)
+        if isinstance(policy.other_flows, Mapping) and account.name not in policy.flows:
+            percent = policy.other_flows["share_each"]
+        if account.kind == "flow" and percent:
+            constants = f"{percent} of the dataset's"
         texts = (account_title(account), account.theorem, constants)
         counts = [_count(*gate.counts[name]) for name in costs]
         rows.append((*texts, _threshold(account), *counts))
@@ -185,11 +192,19 @@ def _guarantee(policy: Policy, each: PolicyCheck) -> str:
     return term_guarantee(policy.declared(), each.terms if each.same else ())
 
 
+def _odds(policy: Policy, each: PolicyCheck) -> str:
+    from dpflow.ledger.decisions.terms import opened_as
+    from dpflow.show.guarantees import odds_in_words
+
+    return odds_in_words(each.pinned, each.terms if each.same else [opened_as(policy)])
+
+
 def _data(record: Check) -> dict[str, object]:
     policies = [
         {
             **data_of(each),
             "guarantee": _guarantee(each.policy, each),
+            "odds": _odds(each.policy, each),
             "gates": each.gates,
         }
         for each in record.files

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _VERDICTS = {
     "tighter": "All in all the file is tighter: everything promised goes on to hold.",
     "looser": "All in all the file is looser: it would admit more than was promised.",
+    "access": "The file changes access only: the guarantee of the dataset stays.",
     "other": "All in all the file makes another promise, neither tighter nor looser.",
     "neutral": "No part of the guarantee changes.",
 }
@@ -32,6 +33,7 @@ _DONE = {
     "open": "applied as term {}",
     "replace": "applied as term {}, in place of an uncharged one",
     "tighten": "term {} was tightened in place",
+    "access": "access to term {} was changed; its guarantee stays",
     "new term": "term {} was opened",
 }
 _CLOSED = (
@@ -56,9 +58,10 @@ def diff(
 ) -> Answer:
     """Show how policy files differ from the ledger's copies, or from a commit.
 
-    Each change is tighter, looser or other. Exit code 1 if a file differs from the
-    ledger's copy. With --base the ledger is not opened, and only --fail-on sets the
-    exit code.
+    Each change is tighter, looser, access or other. Costs that changed in code since
+    the charge before the last are named, too. Exit code 1 if a file differs from the
+    ledger's copy. With --base the ledger is not opened, and only --fail-on sets
+    the exit code.
 
     Example: `dpflow policy diff --base origin/main --fail-on looser`
     """
@@ -81,14 +84,22 @@ def diff(
 
 
 def _diff_with_ledger(dataset: str | None) -> Answer:
+    from dpflow.forecast.check import changed_costs
     from dpflow.policy import load_policies
 
     with project_ledger() as (result, ledger):
         policies = load_policies(result.policies)
         proposals = [ledger.propose(p) for p in _wanted(policies, dataset)]
-    lines = (line for each in proposals for line in _proposal_parts(each))
+        costs = {
+            each.dataset: changed_costs(ledger, each.dataset) for each in proposals
+        }
+    lines = (
+        line
+        for each in proposals
+        for line in _proposal_parts(each, costs[each.dataset])
+    )
     same = all(each.action == "nothing" for each in proposals)
-    return {"datasets": proposals}, lines, same
+    return {"datasets": proposals, "changed_costs": costs}, lines, same
 
 
 def apply(
@@ -101,8 +112,8 @@ def apply(
     """Store policy files as the ledger's copies, which govern from now on.
 
     A policy that is tighter in every field is applied in place: tallies stay and
-    limits fall. Any other change needs --new-term; the terms' budgets add up to at most
-    the policy's lifetime.
+    limits fall. So is one that changes access only, with --reason. Any other change
+    needs --new-term; the terms' budgets add up to at most the policy's lifetime.
 
     Example: `dpflow policy apply sales --new-term --reason "second quarter"`
     """
@@ -141,13 +152,14 @@ def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
     return [policies.policy_for(name) for name in names]
 
 
-def _proposal_parts(proposal: Proposal) -> Iterator[Part]:
+def _proposal_parts(proposal: Proposal, costs: Sequence[str]) -> Iterator[Part]:
     yield [(proposal.dataset, "bold cyan"), f"  apply {_action_text(proposal)}"]
     if proposal.verdict in _VERDICTS:
         yield _VERDICTS[proposal.verdict], style_of(proposal.verdict)
     if proposal.changes:
         yield _changes_sheet(proposal.changes)
-    yield from ((t, "yellow") for t in (proposal.why, proposal.obstacle) if t)
+    texts = proposal.why, proposal.obstacle, *costs
+    yield from ((text, "yellow") for text in texts if text)
     yield ""
 
 
@@ -158,6 +170,7 @@ def _action_text(proposal: Proposal) -> str:
         "open": "pins this policy as term 1",
         "replace": f"opens term {number + 1}; nothing was charged under term {number}",
         "tighten": f"tightens term {number} in place; its tallies stay",
+        "access": f"changes access to term {number} (--reason TEXT); its tallies stay",
         "new term": f"is refused, unless --new-term --reason TEXT opens term "
         f"{number + 1} in addition to term {number}, which stays charged",
     }[proposal.action]
@@ -185,5 +198,5 @@ def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator
     yield words.term_guarantee(policy.declared(), done.terms, shortly=shortly)
     yield words.terms_in_words(done.terms)
     for weak in advice(policy, terms=done.terms, strict=True):
-        yield [("weak: ", "bold yellow"), weak.line]
+        yield [("weak: " if weak.is_weak else "note: ", "bold yellow"), weak.line]
     yield ""

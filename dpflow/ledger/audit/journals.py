@@ -89,6 +89,7 @@ class Journal:
         alerted: Newest alert by account.
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
+        access: Bodies of each term that a change of access gave it.
         sources: Sources of its terms, each with the newest population.
         rewritten: Number of the newest upgrade that rewrote requests, and the digest
             over those of before.
@@ -104,6 +105,7 @@ class Journal:
     people: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    access: dict[int, list[Term]] = field(default_factory=dict)
     sources: dict[str, str | None] = field(default_factory=dict)
     rewritten: tuple[int, str] = (0, "")
 
@@ -183,6 +185,8 @@ class Journal:
         pinned = facts["pinned"]
         if pinned.get("source") is not None:
             self.sources[pinned["source"]] = pinned.get("population")
+        if entry.kind == "access":
+            self.access.setdefault(number, []).append(term)
         if entry.kind == "open":
             self.opened[number] = term
             self.opening[number] = body

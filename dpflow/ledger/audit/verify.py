@@ -300,8 +300,20 @@ def check_values(
             result.add(f"the value of release {key} is not the settled one", name)
 
 
+def find_later_shares(journal: Journal, account: str) -> list[Term]:
+    """Return the terms whose change of access gave a share its later gates."""
+    number, kind = split(account)[1:3]
+    if kind != "flow":
+        return []
+    # Terms share the accounts of windows, which have no number.
+    return [t for n, terms in journal.access.items() if number in (0, n) for t in terms]
+
+
 def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
-    """Find accounts above the gate of their term's first revision."""
+    """Find accounts above the gate of their term's first revision.
+
+    The account of a share may be at the largest gate that a change of access gave it.
+    """
     name, state = journal.row.name, rows
     windows: Callable[[Any, str], Tally | None] = window_total
     for account in rows.account_rows.values():
@@ -316,6 +328,7 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         total = windows(state, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts
+        terms = [*terms, *find_later_shares(journal, account.id)]
         if not any(is_admitted(term, account.id, amounts) for term in terms) and (
             total is None or not has_overdrawn_part(rows, account)
         ):

@@ -248,11 +248,13 @@ def _solved_part(
 def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule and halt of every gate of a copy, with solved thresholds.
 
-    By "dataset", "partition", "population", "odometer" for flows that are not named,
-    "others" where shares are reserved, "flow/NAME" and "odometer/NAME" for named flows.
+    By "dataset", "partition", "population", "odometer" and "flow" for flows that are
+    not named, "others" where shares are reserved, "flow/NAME" and "odometer/NAME" for
+    named flows.
     """
     places = ["dataset", "partition", "population", "odometer"]
     places += ["others"] if "others" in pinned else []
+    places += ["flow"] if "each" in pinned else []
     places += [f"{kind}/{name}" for name in pinned["flows"] for kind in OF_FLOW]
     return {place: _gate_text(pinned, place) for place in places}
 
@@ -298,6 +300,7 @@ def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     if "others" in pinned:
         places.append(("others", ""))
     places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    places += [("flow", "each other flow")] if "each" in pinned else []
     gates = (announced_gate(pinned, *place) for place in places)
     return [gate for gate in gates if gate is not None]
 
@@ -315,8 +318,12 @@ def _halt(text: str | None) -> Fraction | None:
 
 
 def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
-    """Say whether a flow may use the dataset of a policy at all."""
-    return flow in pinned["flows"] or pinned["other_flows"] == "allow"
+    """Say whether a flow may use the dataset of a policy at all.
+
+    Steps outside of any flow have no share: they need `allow`.
+    """
+    is_shared = isinstance(pinned["other_flows"], Mapping) and flow is not None
+    return flow in pinned["flows"] or pinned["other_flows"] == "allow" or is_shared
 
 
 def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:

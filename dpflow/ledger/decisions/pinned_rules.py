@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.rules.rule import Rule, lower_thresholds
+from dpflow.accounting.rules.rule import Rule
 from dpflow.accounting.solving import before_solving
 
 #: Kinds of gates that a flow adds, in the order of their decisions.
@@ -18,9 +18,8 @@ OF_FLOW = ("flow", "odometer")
 def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
     """Return what a term says of an account's gate; None if it asks for none."""
     place = f"{kind}/{name}" if kind in OF_FLOW else kind
-    if place not in gates and kind == "odometer":
-        place = kind
-    return gates.get(place)
+    # Flows without a name in the policy have a common place.
+    return gates.get(place, gates.get(kind) if kind in OF_FLOW else None)
 
 
 #: The numbers of a gate's rule, with its role, and where it halts.
@@ -37,7 +36,10 @@ def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
         numbers = share.get("odometer", pinned["odometer"])
         halt = share.get("halt_at_epsilon")
         return None if numbers is None else ({"role": "odometer", **numbers}, halt)
-    numbers = share.get("filter") if kind == "flow" else pinned["filter"]
+    numbers = pinned["filter"]
+    if kind == "flow":
+        each = None if name in pinned["flows"] else pinned.get("each")
+        numbers = share.get("filter", each)
     if kind == "others":
         numbers = pinned.get("others")
     if kind == "dataset":
@@ -55,10 +57,5 @@ def rule_of(text: str) -> Rule:
     """
     before_solving(lambda: rule_of(text))
     pinned = json.loads(text)
-    thresholds = pinned.pop("thresholds", None)
-    if pinned.pop("role") != "filter":
-        return make_odometer(**pinned)
-    rule = make_filter(**pinned)
-    if thresholds is not None:
-        lower_thresholds(rule, thresholds)
-    return rule
+    is_filter = pinned.pop("role") == "filter"
+    return make_filter(**pinned) if is_filter else make_odometer(**pinned)

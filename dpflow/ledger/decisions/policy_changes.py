@@ -1,9 +1,10 @@
-"""Applying a policy's file: three ways lead from the ledger's copy to its content.
+"""Applying a policy's file: four ways lead from the ledger's copy to its content.
 
 Nothing was charged under the copy: it is replaced. All changes are tighter: the
-accounts keep their tallies and get lower limits. Anything else needs a new term with
-tallies of its own; terms add up by basic composition, each with the budget that it was
-opened with, to at most the lifetime.
+accounts keep their tallies and get lower limits. All changes are about access: shares
+and flows change, and every gate of the dataset stays. Anything else needs a new term
+with tallies of its own; terms add up, each with the budget that it was opened with, to
+at most the lifetime.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.account_ids import term_of
+from dpflow.ledger.account_ids import split, term_of
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries, name_lost_term
 from dpflow.ledger.decisions.gates import (
@@ -29,6 +30,7 @@ from dpflow.ledger.decisions.gates import (
     rule_and_halt,
 )
 from dpflow.ledger.decisions.lifetimes import TermView, lifetime_error, term_views
+from dpflow.ledger.decisions.pinned_rules import gate_in
 from dpflow.ledger.decisions.terms import (
     TermChange,
     agrees,
@@ -47,14 +49,17 @@ from dpflow.policy import Policy
 from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
 from dpflow.policy.reserved import reserved_flows
 
+#: Actions that keep the term, by what all changes together do.
+_IN_PLACE = {"tighter": "tighten", "neutral": "tighten", "access": "access"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What applying a policy would do, or did.
 
     Attributes:
-        action: "nothing", "open", "replace", "tighten", or "new term", which `apply`
-            opens only if the command says so.
+        action: "nothing", "open", "replace", "tighten", "access", or "new term", which
+            `apply` opens only if the command says so.
         term: Number of the term that governs; 0 if nothing was applied yet.
         changes: Each field that differs, judged.
         terms: The terms so far, or with the one that was opened.
@@ -113,13 +118,15 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
         changes = judge(copy, policy.described(), charged_flows={*book.flows})
         if same:
             action = "tighten" if changes else "nothing"
-        elif action == "new term" and overall(changes) in ("tighter", "neutral"):
+        elif action == "new term" and overall(changes) in _IN_PLACE:
             try:
                 pins = tightened_pins(term.facts["pinned"], policy)
                 _check_reserved(rows, term, pins)
-                action = "tighten"
+                action = _IN_PLACE[overall(changes)]
             except InvalidCost as error:
                 why = error.message
+        elif {change.verdict for change in changes} >= {"access", "tighter"}:
+            why = "Apply what is tighter and what is access one after the other."
     obstacle = _obstacle(rows, policy, terms, action, forgotten)
     return Proposal(
         dataset=policy.dataset,
@@ -144,7 +151,7 @@ def _obstacle(
     """Return the error of a freeze or of the lifetime, if one forbids an action."""
     if action == "nothing":
         return None
-    opens, dataset = action != "tighten", policy.dataset
+    opens, dataset = action not in _IN_PLACE.values(), policy.dataset
     if opens and rows.book(dataset).frozen is not None:
         msg = (
             f"dataset {dataset!r} is frozen, and opens no term. Run `dpflow unfreeze "
@@ -215,8 +222,8 @@ def decide_application(
         raise error
     changes = [change.line for change in proposal.changes]
     decision, closed = Decision(), tuple[str, ...]()
-    if action == "tighten":
-        change = tighten_term(rows, application, changes)
+    if action in _IN_PLACE.values():
+        change = change_term(rows, application, changes, action)
         closed = tuple(find_closed(rows, change.term))
         change.body["closed"] = [*closed]
         write_term(decision, change, author, application.command)
@@ -265,6 +272,12 @@ def find_action(rows: Rows, application: Application, proposal: Proposal) -> str
     action = proposal.action
     if application.new_term and (behind or (terms and terms[-1].charged)):
         action = "new term"
+    if action == "access" and not application.reason.strip():
+        msg = (
+            "a change of access needs a reason that its journal keeps: `dpflow policy "
+            f"apply {proposal.dataset} --reason TEXT`"
+        )
+        raise PolicyNotApplied(msg, dataset=proposal.dataset)
     if action != "new term":
         return action
     how = f"`dpflow policy apply {proposal.dataset} --new-term --reason TEXT`"
@@ -272,7 +285,10 @@ def find_action(rows: Rows, application: Application, proposal: Proposal) -> str
         msg = f"a new term needs a reason that its journal keeps: {how}"
         raise PolicyNotApplied(msg, dataset=proposal.dataset)
     if not application.new_term:
-        judgements = "; ".join(f"{c.line} ({c.verdict})" for c in proposal.changes)
+        judgements = "; ".join(
+            f"{c.line} ({c.verdict}{f': {c.why}' if c.why else ''})"
+            for c in proposal.changes
+        )
         rest = f", or open a new term with {how}; the terms so far stay charged."
         if proposal.obstacle:
             rest = f". A new term would be refused as well: {proposal.obstacle}"
@@ -303,10 +319,10 @@ def open_applied(
     return open_term(rows, application.policy, author, reason, **body)
 
 
-def tighten_term(
-    rows: Rows, application: Application, changes: Sequence[str]
+def change_term(
+    rows: Rows, application: Application, changes: Sequence[str], action: str
 ) -> TermChange:
-    """Return the newest term with lower gates.
+    """Return the newest term with lower gates, or with other shares.
 
     Raises:
         LedgerCorrupt: If a gate would be loosened: the file was judged wrongly.
@@ -319,35 +335,45 @@ def tighten_term(
         pins, reason = tightened_pins(pins, policy), "a tighter policy was applied"
     facts = {**before.facts, "pinned": pins}
     term = pin_term(rows, policy, facts, revision=before.entry + 1)
-    check_tighter(before, term)
+    check_tighter(before, term, action)
     body = {
         "reason": application.reason or reason,
         "changes": [*changes],
-        "action": "tighten",
+        "action": action,
         "policy": term.facts["policy_hash"],
     }
     dataset = rows.book(policy.dataset)
-    return TermChange("tighten", dataset, term, body, claim_source(rows, policy))
+    return TermChange(action, dataset, term, body, claim_source(rows, policy))
 
 
-def check_tighter(before: Term, after: Term) -> None:
-    """Refuse a term with a gate that admits more than before."""
+def check_tighter(before: Term, after: Term, action: str) -> None:
+    """Refuse a term with a gate that admits more than before.
+
+    A change of access moves gates of shares only, and every other gate stays.
+    """
+    gates = before.facts["gates"]
     for place, gate in after.facts["gates"].items():
-        old = before.facts["gates"].get(place)
+        is_share, is_access = place.partition("/")[0] == "flow", action == "access"
         # The rest may grow when a reserved share ends.
-        if place not in before.facts["gates"] or place == "others":
+        if place not in gates or place == "others" or (is_share and is_access):
             continue
-        if not is_tighter(rule_and_halt(old), rule_and_halt(gate)):
+        is_equal = gates[place] == gate
+        if not is_equal and is_access and "/" not in place:
+            msg = f"access moved gate {place!r} of term {after.number}"
+            raise LedgerCorrupt(msg)
+        if not is_tighter(rule_and_halt(gates[place]), rule_and_halt(gate)):
             msg = f"gate {place!r} of term {after.number} was loosened in place"
             raise LedgerCorrupt(msg)
 
 
 def find_closed(rows: Rows, after: Term) -> list[str]:
-    """Return the accounts that admit nothing more after a term was tightened."""
+    """Return the accounts that admit nothing more after a term was changed."""
     state: Any = rows
     closed = []
     for row in rows.accounts(after.book):
         if term_of(row.id) not in (0, after.number):
+            continue
+        if gate_in(after.facts["gates"], *split(row.id)[2:4]) is None:
             continue
         account: Any = row
         used = window_total(state, row.id) or used_of(account)

@@ -192,7 +192,9 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
     if rest is None:
         return asked, None, sentence
     left, budget = rule.named(rest), "the budget outside reserved shares"
-    if gate.kind != "others":
+    if gate.kind == "flow":
+        budget = "the flow's share"
+    elif gate.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
     remaining = amounts_text(left, up=False, requested=asked)
     currency = f"In its currency it needs {amounts_text(asked)}. Remaining: {remaining}"

@@ -178,6 +178,7 @@ def find_term(
         return term
     if term is None and rows.book(policy.dataset).frozen is not None:
         raise _refuse_frozen(policy)
+    applies = applies and policy.pin == "step"
     if term is not None and not (applies and may_be_replaced(rows, term)):
         raise _refuse_changed_policy(term, policy)
     if not applies:
