@@ -19,7 +19,7 @@ from typing import Any
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.ledger.account_ids import split
+from dpflow.ledger.account_ids import Term, split
 from dpflow.ledger.audit.journals import Journal, Verification, pages, read_journal
 from dpflow.ledger.audit.terms import check_terms, find_terms
 from dpflow.ledger.canonical import canonical, digest
