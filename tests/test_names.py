@@ -1,0 +1,92 @@
+"""Ratchet of identifiers: names that no stranger knows, with the counts of today.
+
+A name is that of a function, an argument, a local or an attribute that the package
+A name is that of a function, an argument, a local or an attribute that the package
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.projects import ROOT
+from tests.test_size import exceeded
+
+#: Locals, arguments and attributes that say nothing of the thing that they hold.
+EMPTY = (
+    *("each", "whole", "made", "rest", "pen", "known", "said", "kept", "mine"),
+    *("found", "told", "given", "it", "one", "place", "facts", "thing", "things"),
+)
+#: Participles as names of functions that are neither predicates nor properties.
+PARTICIPLES = (
+    *("made", "said", "kept", "held", "shown", "known", "found", "given", "told"),
+    *("taken", "asked", "noted", "drawn", "read_back", "written", "meant", "gone"),
+)
+_PREDICATES = ("is_", "has_", "may_", "can_")
+
+
+def names_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each definition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            decorators = {ast.unparse(d) for d in node.decorator_list}
+            is_attribute = decorators & {"property", "cached_property"}
+            yield "attribute" if is_attribute else "function", node.name.strip("_")
+        elif isinstance(node, ast.arg):
+            yield "local", node.arg.strip("_")
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield "local", node.id.strip("_")
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield "attribute", node.attr.strip("_")
+
+
+def is_bare_participle(name: str) -> bool:
+    """Return True if a function's name is a participle, alone or before a noun."""
+    if name.startswith(_PREDICATES):
+        return False
+    first = name.partition("_")[0]
+    return first in PARTICIPLES or (
+        first.endswith("ed") and first not in ("need", "embed")
+    )
+
+
+def count_names(root: Path) -> Counter[str]:
+    """Return how often the package defines each listed name."""
+    counts: Counter[str] = Counter()
+    for path in (root / "dpflow").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        for kind, name in names_of(tree):
+            if kind != "function" and name in EMPTY:
+                counts[name] += 1
+            if kind == "function" and is_bare_participle(name):
+                counts["participles"] += 1
+        docstrings = (
+            ast.get_docstring(node) or ""
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        )
+        for text in docstrings:
+            counts["Say whether"] += text.startswith("Say whether")
+            counts["Of the ledger."] += text.count(": Of the ledger.")
+    return counts
+
+
+def test_no_count_of_a_name_grows() -> None:
+    """A commit may lower a count of `[names]` only."""
+    assert exceeded(count_names(ROOT), "names") == {}
+
+
+def test_a_name_is_counted(tmp_path: Path) -> None:
+    """In each kind of definition, with its underscores."""
+    (tmp_path / "dpflow").mkdir()
+    source = (
+        "class A:\n    @property\n    def facts(self): ...\n"
+        "    def _made_parts(self, each):\n        '''Say whether.'''\n"
+        "        self._place = rest = 1\n"
+        "def is_kept(): ...\ndef need_it(): ...\n"
+    )
+    (tmp_path / "dpflow" / "a.py").write_text(source, "utf-8")
+    expected = {"facts": 1, "each": 1, "place": 1, "rest": 1, "participles": 1}
+    assert +count_names(tmp_path) == {**expected, "Say whether": 1}
