@@ -1,7 +1,7 @@
 """Ratchet of identifiers: names that no stranger knows, with the counts of today.
 
 A name is that of a function, an argument, a local or an attribute that the package
-A name is that of a function, an argument, a local or an attribute that the package
+defines, without underscores at its ends. `[names]` of `tests/size.toml` has the counts.
 """
 
 from __future__ import annotations
