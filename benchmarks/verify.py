@@ -22,9 +22,9 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.settlement import End
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Request
-from dpflow.ledger.tables.transaction import Identity
 from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite_connection import SqliteStorage
+from dpflow.ledger.tables.transaction import Identity
 from dpflow.policy import parse_policy
 
 _BATCH = 20
