@@ -118,7 +118,7 @@ def postgres_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test of a ledger in memory, or on the storages of its marker.
 
-    `tests/ledger/test_law.py` shows that all storages decide alike. A campaign runs
+    Random histories show that both databases decide alike. A campaign runs
     each test on both databases.
     """
     fixtures = metafunc.definition._fixtureinfo.name2fixturedefs.get("path", ())

@@ -1,10 +1,17 @@
-"""Canonical texts of JSON-able data, and their digests."""
+"""Canonical texts of JSON-able data, their digests, and answers that are remembered."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import wraps
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+_MOST = 1024
 
 _json: Any = json.encoder
 
@@ -32,3 +39,25 @@ def canonical(data: object) -> str:
 def digest(text: str) -> str:
     """Return the sha256 of a text in hexadecimal."""
     return sha256(text.encode()).hexdigest()
+
+
+def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
+    """Remember a pure function's answers about the same objects.
+
+    Only for objects that never change: frozen policies and costs, rules after their
+    creation. An equal object is another one, for which the function is called again.
+    """
+    answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
+
+    @wraps(function)
+    def remembered(*things: *Ts) -> R:
+        key = tuple(map(id, things))
+        answer = answers.get(key)
+        if answer is None:
+            if len(answers) >= _MOST:
+                answers.clear()
+            # It keeps the things, so that no other object gets their id.
+            answer = answers[key] = (function(*things), things)
+        return answer[0]
+
+    return remembered

@@ -1,52 +1,21 @@
-"""Requests to the ledger and its answers.
-
-`by_identity` remembers the answers of pure functions about objects that never change.
-"""
+"""Requests to the ledger and its answers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import Term
-from dpflow.ledger.canonical import canonical
+from dpflow.ledger.canonical import by_identity, canonical
 from dpflow.noise.shape import Shape
 from dpflow.policy import Policy
 
-Ts = TypeVarTuple("Ts")
-R = TypeVar("R")
-
-_MOST = 1024
 #: Charges of a store of people that nothing tells; the name fits no file.
 UNKNOWN = "unknown"
-
-
-def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
-    """Remember a pure function's answers about the same objects.
-
-    Only for objects that never change: frozen policies and costs, rules after their
-    creation. An equal object is another one, for which the function is called again.
-    """
-    answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
-
-    @wraps(function)
-    def remembered(*things: *Ts) -> R:
-        key = tuple(map(id, things))
-        answer = answers.get(key)
-        if answer is None:
-            if len(answers) >= _MOST:
-                answers.clear()
-            # It keeps the things, so that no other object gets their id.
-            answer = answers[key] = (function(*things), things)
-        return answer[0]
-
-    return remembered
-
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
 _KEY = re.compile(r"[0-9a-f]{64}")

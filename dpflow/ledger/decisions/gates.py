@@ -32,10 +32,10 @@ from dpflow.accounting.rules.windows import part_price
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.account_ids import Amounts, Term, split
-from dpflow.ledger.canonical import canonical
+from dpflow.ledger.canonical import by_identity, canonical
 from dpflow.ledger.decisions.pinned_rules import OF_FLOW, asked_for, gate_in, rule_of
 from dpflow.ledger.decisions.windows import Window, window_of
-from dpflow.ledger.requests import Request, by_identity
+from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
 from dpflow.policy import Policy

@@ -15,7 +15,7 @@ from dpflow.exceptions import (
     ConfigurationError,
 )
 from dpflow.ledger.account_ids import split
-from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gates_of
 from dpflow.ledger.decisions.refusals import Refusal, journaled, refusal_error
@@ -36,7 +36,7 @@ from dpflow.ledger.decisions.terms import (
     find_term,
     write_term,
 )
-from dpflow.ledger.requests import Granted, Request, by_identity, described
+from dpflow.ledger.requests import Granted, Request, described
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import (
     Account,

@@ -11,13 +11,13 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.canonical import canonical, digest
+from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision, Row
 from dpflow.ledger.decisions.freezes import name_lost_term
 from dpflow.ledger.decisions.gates import gates_text, population_of
 from dpflow.ledger.decisions.lifetimes import TermView, view_of
 from dpflow.ledger.decisions.pinned_rules import rule_of
-from dpflow.ledger.requests import Request, by_identity
+from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Dataset, Source, Term
 from dpflow.policy import Policy

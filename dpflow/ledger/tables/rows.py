@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.account_ids import Term as Term  # noqa: PLC0414 (moves here at the switch)
-from dpflow.ledger.canonical import canonical
-from dpflow.ledger.requests import by_identity
+from dpflow.ledger.canonical import by_identity, canonical
 from dpflow.ledger.tables.columns import tables
 
 R = TypeVar("R")

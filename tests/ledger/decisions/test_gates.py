@@ -159,17 +159,6 @@ def test_what_would_fit_fits(ledger: Ledger) -> None:
     granted(ledger, suggested)
 
 
-def test_an_overdrawn_account_admits_nothing(ledger: Ledger, path: Place) -> None:
-    """However much is left; what runs already may end."""
-    running = granted(ledger)
-    ledger.charge_prior(BASIC, PureDP(epsilon=2), reason="test")
-    error = refused(ledger, "1e-12")
-    assert "is overdrawn" in error.message
-    assert "No amount of noise" not in error.fits
-    ledger.settle(running)
-    assert sums(path) == (TENTH + 2, 0)
-
-
 # Odometers
 
 HALTING = make_policy(

@@ -284,45 +284,6 @@ def test_a_choice_after_a_draw_would_pass_the_budget(
 # Charges after the fact
 
 
-def declared_late(policy: Any) -> tuple[bool, bool, Fraction]:
-    """Draw a Gaussian that is declared too small, look, and take one of two steps.
-
-    Returns:
-        Whether each choice fits when the Gaussian is amended to what it was, and what
-        the response was charged.
-    """
-    first, here = PureDP(epsilon="0.3"), {"policies": (policy,)}
-    charge = make_filter(**policy.pinned()["filter"]).price(first).amounts[0]
-    rest, spare = (mu_of(n) for n in (WHOLE * UNITS - charge, charge))
-    fits = []
-    for choice in (first, GaussianDP(mu=spare)):
-        place = f"memory://{uuid.uuid4().hex}"
-        opened = create_ledger(place)
-        small = granted(opened, GaussianDP(mu="1e-9"), **here)
-        opened.settle(small)
-        opened.settle(granted(opened, choice, **here))
-        (amendment,) = opened.amend(small, GaussianDP(mu=rest), reason="as drawn")
-        fits.append(not amendment.overdrawn)
-        opened.close()
-        audit(place)
-        forget_memory(place)
-    return fits[0], fits[1], Fraction(charge, UNITS)
-
-
-def test_prices_that_did_not_know_an_earlier_step_pass_the_budget(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Who amends late has chosen by what the Gaussian showed: more than delta.
-
-    Negative control: charged at its own price, the sum of prices stays in the budget.
-    """
-    *fits, charge = declared_late(SOLD_OUT)
-    assert by_choice(charge) > DELTA + 1e-3
-    assert fits == [False, False]
-    monkeypatch.setattr(ResidueFilter, "charged_late", Rule.charged_late)
-    assert declared_late(SOLD_OUT)[:2] == (True, True)
-
-
 def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
     """Amend a step to a pure one."""
     ledger.amend(charge, PureDP(epsilon=epsilon), reason="found out")
@@ -360,20 +321,6 @@ def test_a_step_that_another_followed_is_amended_late(
         before = sums(ledger)[0].amounts[0]
         amended(ledger, both[0], epsilon)
         assert sums(ledger)[0].amounts[0] > 3 * before
-
-
-def test_members_of_auto_are_charged_late_by_their_own_rules(ledger: Ledger) -> None:
-    """What orders do not matter to goes on."""
-    here = {"policies": (AUTO,)}
-    first = granted(ledger, STEP, **here)
-    ledger.settle(granted(ledger, STEP, **here))
-    amended(ledger, first, "0.11")
-    ledger.settle(first)
-    rule = AUTO.dataset_filter()
-    alone = rule.price(STEP) + rule.price(PureDP(epsilon="0.11"))
-    amounts = sums(ledger)[0].amounts
-    assert amounts[0] > 3 * alone.amounts[0] > 0
-    assert amounts[-3] == alone.amounts[-3] > 0
 
 
 def test_what_was_spent_before_is_late_where_something_is_charged(
