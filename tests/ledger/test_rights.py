@@ -6,6 +6,7 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -17,8 +18,11 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
+from dpflow.ledger.tables.postgres import PostgresDatabase
+from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.copies import BASIC, charged, granted, request
-from tests.ledger.support import make_policy
+from tests.ledger.support import ledger_on, make_policy, waiting
+from tests.people.places import step
 from tests.postgres import server
 
 DENIED = psycopg.errors.InsufficientPrivilege
@@ -275,3 +279,96 @@ def test_a_reader_sees_all_but_secrets(urls: dict[str, str]) -> None:
     assert result.bad == []
     assert not result.values
     reader.close()
+
+
+LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"
+
+
+def key_of(name: str) -> int:
+    """Return the number of the lock that says that an owner lives."""
+    return int.from_bytes(bytes.fromhex(name)[:8], signed=True)
+
+
+def test_a_reader_stops_no_step(urls: dict[str, str]) -> None:
+    """Whatever it locks; a worker that has the dataset's row is the control."""
+    worker = ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))
+    locks = (
+        "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
+        "SELECT key FROM dpflow.release; "
+        "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
+    )
+    with psycopg.connect(urls["reader"]) as session:
+        session.execute(locks)
+        charged(worker, "0.001")
+        for statement in (
+            "SELECT name FROM dpflow.dataset FOR UPDATE",
+            "SELECT name FROM dpflow.dataset FOR SHARE",
+            "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
+        ):
+            session.rollback()
+            with pytest.raises(DENIED):
+                session.execute(statement.encode())
+    with psycopg.connect(urls["worker"]) as session:
+        session.execute("SELECT name FROM dpflow.dataset WHERE name = 'a' FOR UPDATE")
+        with pytest.raises(LedgerUnavailable, match="holds the lock"):
+            granted(worker, "0.001")
+        session.rollback()
+    worker.close()
+
+
+def test_a_reader_holds_no_dead_workers_name(urls: dict[str, str]) -> None:
+    """Any session may take such a lock; only a login that may charge keeps a key."""
+    dead, owners = uuid.uuid4().hex, SessionOwners(Server(urls["worker"]))
+    for role, alive in (("reader", False), ("worker", True)):
+        with psycopg.connect(urls[role]) as session:
+            sql = LOCK_OF_A_NAME.format(shared="_shared")
+            session.execute(sql.encode(), [key_of(dead)])
+            assert owners.alive(dead) is alive
+    owners.close()
+
+
+def test_a_reader_that_takes_a_workers_name_is_reported(urls: dict[str, str]) -> None:
+    """The message speaks of the name, and of no dataset."""
+    reached = waiting(PostgresDatabase(urls["worker"]), 0.2).server
+    owners = SessionOwners(reached)
+    key = key_of(owners.mine())
+    reached.drop()
+    with psycopg.connect(urls["reader"]) as session:
+        session.execute(LOCK_OF_A_NAME.format(shared="").encode(), [key])
+        with pytest.raises(LedgerUnavailable, match="the name of this process"):
+            owners.mine()
+    assert owners.mine()
+    owners.close()
+
+
+def test_a_worker_charges_people(urls: dict[str, str], tmp_path: Path) -> None:
+    """Under its login the steps of a store are noted, too, and others go on from it."""
+    ledger, worker = (open_ledger(urls[r], witness="none") for r in ("super", "worker"))
+    assert step(ledger, tmp_path, 0.5, 0.5, 0.5) == [True, True, True]
+    assert step(worker, tmp_path, 0.4, 0.6, 0.4) == [True, False, True]
+    assert step(ledger, tmp_path, 0.2, 0.2, 0.0) == [False, True, True]
+    assert verify(ledger).bad == []
+    ledger.close()
+    worker.close()
+
+
+def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
+    """It would have to drop the triggers first, which is no accident."""
+    for statement in (
+        "UPDATE dpflow.journal SET at = ''",
+        "DELETE FROM dpflow.journal",
+        "TRUNCATE dpflow.journal",
+        "UPDATE dpflow.release SET value = ''",
+    ):
+        with pytest.raises(psycopg.Error, match="append-only|never replaced"):
+            run(urls["owner"], statement)
+    run(urls["owner"], "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine")
+
+
+def test_strangers_see_nothing(urls: dict[str, str]) -> None:
+    """A login without a role of the ledger is refused immediately."""
+    name = f"u{secrets.token_hex(4)}"
+    server().run(f"CREATE ROLE {name} LOGIN")
+    with pytest.raises(LedgerUnavailable, match="may not do this"):
+        open_ledger(urls["super"].replace("//postgres@", f"//{name}@"), witness="none")
+    server().run(f"DROP ROLE {name}")

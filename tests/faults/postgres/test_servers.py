@@ -211,6 +211,31 @@ def test_commits_that_do_not_wait_are_refused(
     again.close()
 
 
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("ALTER TABLE journal DISABLE TRIGGER journal_follows", "triggers enabled"),
+        ("ALTER TABLE account SET UNLOGGED", "unlogged or have row security"),
+        ("ALTER TABLE release ENABLE ROW LEVEL SECURITY", "unlogged or have row secur"),
+        (
+            "ALTER DATABASE {name} SET session_replication_role = replica",
+            "session_replication_role = replica",
+        ),
+    ],
+)
+def test_tables_that_check_or_keep_nothing_are_refused(
+    ledger: Ledger, postgres_url: str, statement: str, words: str
+) -> None:
+    """In each transaction, in words that say which setting."""
+    granted(ledger, "0.1")
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    edit(postgres_url, statement.format(name=name), locked=True)
+    ledger.database.close()
+    with pytest.raises(LedgerUnavailable, match=words):
+        granted(ledger, "0.1")
+    assert sums(postgres_url) == (0, Fraction(1, 10))
+
+
 def test_a_standby_is_refused_and_the_witness_detects_a_failover(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -279,18 +304,18 @@ def test_a_pooler_is_refused(postgres_url: str) -> None:
 def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
     create_ledger(postgres_url).close()
-    storage = FaultyPostgres(postgres_url)
-    ledger = ledger_on(storage)
+    database = FaultyPostgres(postgres_url)
+    ledger = ledger_on(database)
 
     def fail(sql: str) -> None:
         if sql == "COMMIT":
-            storage.server._connection.pgconn.exec_(b"SELECT 1 / 0")
+            database.server._connection.pgconn.exec_(b"SELECT 1 / 0")
 
     made = request(ledger, "0.1")
-    storage.before = fail
+    database.before = fail
     with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
         ledger.reserve(made)
-    storage.quiet()
+    database.quiet()
     assert sums(postgres_url) == (0, 0)
     assert isinstance(ledger.reserve(made), Granted)
     audit(postgres_url)

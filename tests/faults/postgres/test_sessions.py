@@ -12,8 +12,6 @@ from fractions import Fraction
 
 import psycopg
 import pytest
-from dpflow.ledger.storage import postgres_connection as storage_server
-from dpflow.ledger.storage.postgres import PostgresStorage
 
 from dpflow.exceptions import (
     ConfigurationError,
@@ -22,6 +20,9 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables import postgres_connection as sessions
+from dpflow.ledger.tables.loading import load_reserve_rows
+from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.processes import Child
 from tests.ledger.support import (
@@ -30,6 +31,7 @@ from tests.ledger.support import (
     ledger_on,
     read,
     refusal,
+    request,
     sums,
     waiting,
 )
@@ -94,11 +96,12 @@ def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) ->
     for number in range(60):
         key = f"{number:064x}"
         ledger.settle(granted(ledger, "0.01", release_key=key), value="1")
-    with ledger.storage.read() as reading:
-        before = reading.connection.execute(_FETCHED).fetchone()
-        reading.load(lambda _: ["charge/none", "release/none", "book/a"])
-        after = reading.connection.execute(_FETCHED).fetchone()
-    assert after[0] - before[0] < 10
+    asked = request(ledger, "0.01", release_key="0" * 64)
+    with ledger.database.snapshot() as reading:
+        before = reading.run_text(_FETCHED, {})[0][0]
+        load_reserve_rows(reading, asked, {}, lock=False)
+        after = reading.run_text(_FETCHED, {})[0][0]
+    assert after - before < 20
 
 
 # Owners
@@ -124,7 +127,7 @@ def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
     assert read(postgres_url, LOCKS) == [(2,)]
 
     def look(say: Callable[[str], None]) -> None:
-        owners = SessionOwners(PostgresStorage(postgres_url).server)
+        owners = SessionOwners(PostgresDatabase(postgres_url).server)
         say(str([owners.alive(owner) for owner in (name, "0" * 32, "no name", "")]))
 
     assert Child(look).end() == (0, ["[True, False, False, False]"])
@@ -156,7 +159,7 @@ def test_a_forked_child_takes_no_name_of_its_parent(postgres_url: str) -> None:
 
 def test_many_names_do_not_collide(postgres_url: str) -> None:
     """The two halves of a lock's number are looked up as they were taken."""
-    asking = SessionOwners(PostgresStorage(postgres_url).server)
+    asking = SessionOwners(PostgresDatabase(postgres_url).server)
     elsewhere = server().new_database()
     for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
         key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
@@ -184,7 +187,7 @@ SECRET = "s3cr3t/w@rd"
 )
 def test_a_place_is_its_url_without_a_secret(url: str, place: str) -> None:
     """So that any message may say it."""
-    assert PostgresStorage(url).place == place
+    assert PostgresDatabase(url).place == place
 
 
 @pytest.mark.parametrize(
@@ -247,15 +250,16 @@ def test_a_held_ledger_is_waited_for_and_no_longer(
     ledger: Ledger, postgres_url: str
 ) -> None:
     """The wait ends with a refusal, of another process or thread, and nothing runs."""
-    patient = ledger_on(waiting(PostgresStorage(postgres_url), 0.3))
-    with ledger.storage.write() as transaction:
-        transaction.books()
+    granted(ledger, "0.1")
+    patient = ledger_on(waiting(PostgresDatabase(postgres_url), 0.3))
+    with ledger.database.transaction() as transaction:
+        transaction.begin(["a"], lock=True)
         since = time.monotonic()
         with pytest.raises(LedgerUnavailable, match="another process holds the lock"):
             granted(patient, "0.1")
         assert 0.3 <= time.monotonic() - since < 10
     answers: list[str] = []
-    with patient.storage.read():
+    with patient.database.snapshot():
         thread = threading.Thread(
             target=lambda: answers.append(refusal(lambda: granted(patient, "0.1")))
         )
@@ -263,7 +267,7 @@ def test_a_held_ledger_is_waited_for_and_no_longer(
         thread.join()
     assert answers == ["LedgerUnavailable"]
     granted(patient, "0.1")
-    assert sums(postgres_url) == (0, Fraction(1, 10))
+    assert sums(postgres_url) == (0, Fraction(2, 10))
     patient.close()
 
 
@@ -271,14 +275,15 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
     ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its transaction is rolled back, and the process gets an error when it goes on."""
-    monkeypatch.setattr(storage_server, "IDLE_SECONDS", 0.3)
+    granted(ledger, "0.1")
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.3)
     slow = open_ledger(postgres_url)
 
     def stop() -> None:
-        with slow.storage.write() as transaction:
-            transaction.books()
+        with slow.database.transaction() as transaction:
+            transaction.begin(["a"], lock=True)
             granted(ledger, "0.1")
-            transaction.books()
+            transaction.begin(["a"], lock=True)
 
     with pytest.raises(LedgerUnavailable, match="server closed the connection"):
         stop()
@@ -291,13 +296,13 @@ def test_a_server_that_stopped_answering_is_given_up(
 ) -> None:
     """No step waits without end; another session decides the request."""
     granted(ledger, "0.1")
-    monkeypatch.setattr(storage_server, "STATEMENT_SECONDS", 1)
-    monkeypatch.setattr(storage_server, "_GRACE_SECONDS", 0)
-    sessions = (
+    monkeypatch.setattr(sessions, "STATEMENT_SECONDS", 1)
+    monkeypatch.setattr(sessions, "_GRACE_SECONDS", 0)
+    own = (
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'dpflow' AND "
         "datname = current_database()"
     )
-    stopped = [pid for (pid,) in read(postgres_url, sessions)]
+    stopped = [pid for (pid,) in read(postgres_url, own)]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:

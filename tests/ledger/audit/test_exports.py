@@ -48,7 +48,10 @@ def test_a_whole_export_has_no_finding(
     """Its heads are the ledger's; neither a key nor the ledger is asked."""
     workers = play(4, database)
     lines = [json.loads(line) for line in export_lines(workers.ledger)]
-    result, whole = verify_export(write(tmp_path / "e", lines))[1], verify(workers.ledger)
+    result, whole = (
+        verify_export(write(tmp_path / "e", lines))[1],
+        verify(workers.ledger),
+    )
     assert result.bad == whole.bad == []
     assert result.heads == whole.heads
     assert result.entries == whole.entries
