@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,21 @@ from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
     LedgerRolledBack,
+    LedgerUnavailable,
 )
+from dpflow.ledger.audit import copies, restores
 from dpflow.ledger.audit.copies import backup
 from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.audit.restores import restore
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.database import Database
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
 from tests.ledger.copies import charged, granted, make, request, url
+from tests.ledger.processes import holding
+from tests.ledger.support import edit
 from tests.postgres import server
 
 
@@ -199,3 +205,43 @@ def test_a_freeze_that_a_backup_lacks_is_written(tmp_path: Path, target: str) ->
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(restored, "0.1")
     assert verify(restored).bad == []
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_ledger_in_use_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """A charge that comes while its backup is restored is not lost."""
+    path = tmp_path / "ledger.db"
+    ledger = make(path)
+    saved = tmp_path / "backup.db"
+    backup(ledger, saved)
+    real = copies.copy_ledger
+
+    def late(*values: Any) -> None:
+        real(*values)
+        if not busy:
+            charged(ledger, "0.1")
+
+    monkeypatch.setattr(copies, "copy_ledger", late)
+    monkeypatch.setattr(restores, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(Database, "lock_seconds", 0.1)
+    with (
+        holding(path) if busy else nullcontext(),
+        pytest.raises(LedgerUnavailable, match=r"another process|charged while"),
+    ):
+        restore(saved, url(path), reason="x", witness="none", accept_loss=busy)
+    granted(ledger, "0.1")
+    assert [p.name for p in tmp_path.iterdir() if "replaced" in p.name] == []
+
+
+def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path: Path) -> None:
+    """A row that is not what its mark says counts as no knowledge, in words."""
+    path, saved = tmp_path / "ledger.db", tmp_path / "backup.db"
+    ledger = make(path)
+    charged(ledger, "0.1")
+    backup(ledger, saved)
+    ledger.close()
+    edit(path, "UPDATE account SET mark = 'x'")
+    with pytest.raises(ConfigurationError, match="neither a witness"):
+        restore(saved, url(path), reason="x", witness="none")
