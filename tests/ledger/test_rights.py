@@ -360,7 +360,7 @@ def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
         "TRUNCATE dpflow.journal",
         "UPDATE dpflow.release SET value = ''",
     ):
-        with pytest.raises(psycopg.Error, match="append-only|never replaced"):
+        with pytest.raises(psycopg.Error, match=r"append-only|never replaced"):
             run(urls["owner"], statement)
     run(urls["owner"], "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine")
 

@@ -26,8 +26,7 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
-from tests.ledger.support import make_policy
-from tests.plain.support import (
+from tests.ledger.copies import (
     charged,
     copied,
     granted,
@@ -36,6 +35,7 @@ from tests.plain.support import (
     request,
     url,
 )
+from tests.ledger.support import make_policy
 from tests.postgres import server
 from tests.sizes import scaled
 

@@ -29,9 +29,9 @@ from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.rows import Charge
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from tests.plain.support import charged, granted, request, url
-from tests.plain.test_version_4 import FILE as VERSION_4
-from tests.plain.test_version_4 import copy_to_server
+from tests.ledger.audit.test_version_4 import FILE as VERSION_4
+from tests.ledger.audit.test_version_4 import copy_to_server
+from tests.ledger.copies import charged, granted, request, url
 from tests.postgres import server
 
 ADDED = ["ALTER TABLE run ADD COLUMN note TEXT"]

@@ -23,7 +23,7 @@ from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
-from tests.plain.support import charged, copied, granted, make, reopen
+from tests.ledger.copies import charged, copied, granted, make, reopen
 from tests.postgres import server
 
 

@@ -29,8 +29,8 @@ from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.policy import Policy
 from dpflow.policy.population import Population
+from tests.ledger.copies import request, url
 from tests.ledger.support import make_policy
-from tests.plain.support import request, url
 from tests.postgres import server
 from tests.projects import ROOT
 from tools.read_version_4 import carry_ledger, main
