@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from tests.ledger.decision.test_reserved import ONE, REPORT, fits
 
 from dpflow import PureDP
 from dpflow.exceptions import BudgetRefused

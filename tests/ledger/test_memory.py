@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from dpflow.ledger.storage.memory import forget_memory
 
 from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
-from dpflow.ledger import create_ledger, open_ledger
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.sqlite import forget_memory
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, granted, refusal
 

@@ -25,8 +25,8 @@ from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.sqlite import forget_memory
 from dpflow.policy import Policy
 from dpflow.show.guarantees import odds_in_words, term_guarantee
+from tests.ledger.copies import charged
 from tests.ledger.support import make_policy
-from tests.plain.support import charged
 
 WHY = {"reason": "a second report"}
 

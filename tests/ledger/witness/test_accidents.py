@@ -12,23 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dpflow.ledger.decision.office import Freeze
 
 from dpflow.exceptions import (
-    LedgerCorrupt,
     LedgerError,
     LedgerRolledBack,
     LedgerUnwitnessed,
 )
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.requests import Granted
-from dpflow.ledger.witness.base import header_of
+from dpflow.ledger.witness.lines import seal
 from tests.ledger.support import audit, granted, read
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
     HARMLESS,
     OF_FILES,
-    OTHER,
     POLICY,
     Host,
     after,
@@ -63,11 +60,11 @@ def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
     """The step is refused, nothing is charged, and the way out is named."""
     for seed in range(EACH if kept is None else FEW):
         host = after(accident, tmp_path / str(seed), seed, w=True, kept=kept)
-        before = read(host.path, "SELECT * FROM entry ORDER BY number")
+        before = read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
         answer = next_step(host)
         assert isinstance(answer, LedgerRolledBack), (seed, answer)
         assert "dpflow ledger reconcile" in answer.message
-        assert before == read(host.path, "SELECT * FROM entry ORDER BY number")
+        assert before == read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
@@ -81,7 +78,7 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
 
 @pytest.mark.parametrize("more", [0, 1, 3])
 def test_an_open_process_notices_without_a_witness(tmp_path, more):
-    """Before any command, also if others went on with the older copy, however far."""
+    """Before any step, also if others went on with the older copy, however far."""
     host = Host(tmp_path, "none", random.Random(1))
     ledger = host.open()
     host.work(ledger)
@@ -90,28 +87,27 @@ def test_an_open_process_notices_without_a_witness(tmp_path, more):
     copy_database(copy, host.path)
     for _ in range(more):
         host.work(least=6)
-    before = read(host.path, "SELECT * FROM entry")
-    words = "is another one than before|not what was hashed"
+    before = read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
     for _ in range(2):
-        with pytest.raises(LedgerCorrupt, match=words):
-            ledger.ask(Freeze(book="a", reason="test"))
-        with pytest.raises(LedgerCorrupt, match=words):
+        with pytest.raises(LedgerRolledBack, match="which this process saw"):
+            ledger.freeze("a", reason="test")
+        with pytest.raises(LedgerRolledBack, match="which this process saw"):
             granted(ledger, "0.25", policies=[POLICY])
-    assert read(host.path, "SELECT * FROM entry") == before
+    assert read(host.path, "SELECT * FROM journal ORDER BY 1, 2") == before
     assert isinstance(next_step(host), Granted)
 
 
 def test_an_open_process_goes_on_after_a_repair(tmp_path, kept):
-    """A command of an operator follows the repaired ledger anew; steps go on, too."""
+    """A command of an operator and steps follow the repaired ledger anew."""
     host = Host(tmp_path, kept or str(tmp_path / "state"), random.Random(1))
     ledger = host.open()
     host.work(ledger)
     copy = host.copy()
     host.work(ledger)
     copy_database(copy, host.path)
-    reconcile(host.open(), {"a": POLICY, "b": OTHER}, reason="test")
-    assert ledger.ask(Freeze(book="a", reason="test"))
-    ledger.ask(Freeze(book="a", reason="test", unfreeze=True))
+    reconcile(host.open(), reason="test")
+    assert ledger.freeze("a", reason="test")
+    ledger.freeze("a", reason="test", unfreeze=True)
     granted(ledger, "0.25", policies=[POLICY])
     audit(host.path)
 
@@ -158,7 +154,7 @@ def test_a_damaged_witness_fails_closed(host: Host, damage: str) -> None:
     damaged = {
         "flip": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],
         "empty": b"",
-        "foreign": header_of(0).to_text("f" * 32).encode() + b"\n",
+        "foreign": seal("f" * 32, ("file", "x", 0, "0")).encode() + b"\n",
         "half": b"".join([lines[0], lines[1][:50], b"\n", *lines[2:]]),
     }[damage]
     file.write_bytes(damaged)
