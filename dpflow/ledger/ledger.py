@@ -107,6 +107,9 @@ class Ledger(Shell):
         for statement, row in decision.changes:
             if statement == "insert_charge" and isinstance(row, Charge):
                 self._charges[row.id] = row
+        if rows.charge is not None and isinstance(decision.answer, Granted):
+            # It was found by another sending of its request.
+            self._charges[rows.charge.id] = rows.charge
         try:
             self.watch.record(decision, rows, request.key_text)
         except LedgerError:

@@ -272,8 +272,8 @@ class Shell:
 
 
 def _solve(decide: Decide, refuse: Refuse | None, rows: Rows) -> None:
-    """Solve all numbers that a decision needs, by deciding."""
-    with suppress(DpflowError):
+    """Solve all numbers that a decision needs, by deciding; its errors come again."""
+    with suppress(DpflowError, *UNREADABLE):
         outcome = decide(rows)
         if isinstance(outcome, Refused) and refuse is not None:
             refuse(rows, outcome)

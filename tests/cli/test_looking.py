@@ -28,7 +28,7 @@ from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
 from tests.cli.support import run
 from tests.ledger.processes import Child, Gate, die
-from tests.ledger.storage.sqlite.mounting import read_only_view
+from tests.faults.mounting import read_only_view
 from tests.projects import POLICY, TENTH, caught, fill_project
 
 NOBODY = 65534

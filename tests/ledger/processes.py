@@ -111,7 +111,7 @@ def holding(path: Path) -> Iterator[None]:
     gate = Gate()
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).storage.write():
+        with open_ledger(url(path)).database.transaction():
             say("held")
             gate.wait()
 

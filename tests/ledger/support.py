@@ -411,5 +411,6 @@ def waiting(database: DatabaseType, seconds: float) -> DatabaseType:
 
 
 def write_a_row(session: Transaction) -> None:
-    """Write something within a transaction."""
+    """Write the row of a dataset within a transaction."""
+    session.begin(lock=False)
     session.send([("insert_dataset", new_dataset(session.identity.ledger, "x"))])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from dpflow.durable import sync_path
-from dpflow.exceptions import ConfigurationError, DpflowError
-from dpflow.interrupts import suppress
+from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.copies import filled_copy
 from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
@@ -19,8 +20,14 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
+from dpflow.ledger.tables.sqlite_files import (
+    opened_for_reading,
+    real_path,
+    translated,
+)
 from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
 from dpflow.ledger.witness.lines import Witnessed
+from dpflow.locks import LOCK_SECONDS, FileLock
 
 _ENDS = ("", "-wal", "-shm")
 
@@ -77,6 +84,7 @@ def restore(
     kept = None if witness_of is None else witness_of(source.id)
     is_known = kept is not None and kept.exists()
     state = kept.read_all() if kept is not None and is_known else None
+    replaced = None
     if isinstance(place, Path):
         replaced = read_replaced(place, source.id)
         state = replaced if state is None else state
@@ -101,7 +109,9 @@ def restore(
         if kept is not None and (unknown or not is_known):
             begun = state_of_ledger(there.database, is_trusted=bool(unknown))
             kept.begin(begun, anew=is_known)
-    aside = replace_file(where, place) if isinstance(place, Path) else None
+    aside = None
+    if isinstance(place, Path):
+        aside = replace_file(where, place, replaced)
     return Restored(repaired=tuple(repaired), aside=aside)
 
 
@@ -135,9 +145,9 @@ def read_replaced(place: Path, ledger: str) -> Witnessed | None:
     Raises:
         ConfigurationError: If it is another ledger.
     """
-    if not place.exists():
+    if (left := find_left(place)) is None:
         return None
-    database: Any = SqliteDatabase(place, read_only=True)
+    database: Any = SqliteDatabase(left, read_only=True)
     state, found = None, ledger
     with suppress(DpflowError):
         found = database.identity.ledger
@@ -151,17 +161,78 @@ def read_replaced(place: Path, ledger: str) -> Witnessed | None:
     return state
 
 
-def replace_file(fresh: Path, place: Path) -> Path | None:
-    """Put a file in the place of another, and return where that one stays."""
-    names = (f"{place.name}.replaced-{n}" for n in count(1))
-    aside = next(name for name in names if not place.with_name(name).exists())
-    stays = place.with_name(aside) if place.exists() else None
+def find_left(place: Path) -> Path | None:
+    """Return where the replaced ledger is; None if there is none.
+
+    A restore that ended between its renames left it under another name.
+    """
+    leaving = place.with_name(f"{place.name}.replaced")
+    if place.exists() or not leaving.exists():
+        return place if place.exists() else None
+    rename_files(place, leaving)
+    return leaving
+
+
+def replace_file(fresh: Path, place: Path, replaced: Witnessed | None) -> Path | None:
+    """Put a file in the place of another, and return where that one stays.
+
+    Args:
+        fresh: The new file.
+        place: The place.
+        replaced: What the file at the place held when it was read.
+
+    Raises:
+        LedgerUnavailable: If it was charged since, or is in use for too long.
+    """
+    names = (place.with_name(f"{place.name}.replaced-{n}") for n in count(1))
+    aside = next(name for name in names if not name.exists())
+    leaving = place.with_name(f"{place.name}.replaced")
+
+    def replace(_: int) -> None:
+        check_unchanged(place, replaced)
+        if place.exists():
+            if leaving.exists():
+                rename_files(leaving, place.with_name(f"{aside.name}-older"))
+            rename_files(place, leaving)
+        fresh.rename(place)
+        sync_path(place.parent)
+
+    try:
+        FileLock(real_path(place, ".lock")).run(replace, LOCK_SECONDS)
+    except without_interrupts(sqlite3.Error, OSError) as error:
+        raise translated(error, place, 0) from None
+    finally:
+        for end in _ENDS:
+            fresh.with_name(f"{fresh.name}{end}").unlink(missing_ok=True)
+    if not leaving.exists():
+        return None
+    rename_files(leaving, aside)
+    return aside
+
+
+def check_unchanged(place: Path, replaced: Witnessed | None) -> None:
+    """Refuse to replace a ledger that was charged after it was read.
+
+    Raises:
+        LedgerUnavailable: If it was.
+    """
+    if replaced is None or not place.exists():
+        return
+    with opened_for_reading(place) as connection:
+        found = connection.execute("SELECT name, number, hash FROM dataset").fetchall()
+    if {name: (number, digest) for name, number, digest in found} != {
+        name: (head.number, head.hash) for name, head in replaced.heads.items()
+    }:
+        msg = (
+            f"the ledger {place} was charged while its backup was restored. It was not "
+            "replaced. End all runs, and restore the backup again."
+        )
+        raise LedgerUnavailable(msg, ledger=str(place))
+
+
+def rename_files(place: Path, to: Path) -> None:
+    """Rename what there is of a file and its companions, the file first."""
     for end in _ENDS:
         old = place.with_name(f"{place.name}{end}")
         if old.exists():
-            old.rename(place.with_name(f"{aside}{end}"))
-    fresh.rename(place)
-    sync_path(place.parent)
-    for end in _ENDS[1:]:
-        fresh.with_name(f"{fresh.name}{end}").unlink(missing_ok=True)
-    return stays
+            old.rename(to.with_name(f"{to.name}{end}"))

@@ -186,8 +186,9 @@ def post_end(
     }
     for name, held in charge.amounts.items():
         before = rows.account_rows.get(name)
-        if before is None:
-            msg = f"account {name!r} of charge {charge.id} is missing"
+        if before is None or before.version < held.version:
+            # A page of an older time may be whole.
+            msg = f"account {name!r} is missing, or older than its charge {charge.id}"
             raise LedgerCorrupt(msg)
         change = posted[name], (*map(neg, held.amount),)
         after[name] = before.posted(*change)

@@ -20,6 +20,7 @@ from dpflow.ledger.tables.rows import (
     Account,
     Charge,
     ChargeDataset,
+    DamagedRow,
     Entry,
     Evidence,
     PeopleStore,
@@ -137,6 +138,14 @@ def load_terms(
         if newer or (dataset.term and changed):
             stale.append(name)
     read_terms(transaction, remembered, stale)
+    for name in stale:
+        dataset = transaction.datasets[name]
+        newest = remembered.get((name, dataset.term))
+        is_other = newest is None or newest.entry != dataset.revision
+        # A repair freezes a dataset whose newest term is lost.
+        if dataset.term and dataset.frozen is None and is_other:
+            message = f"term {dataset.term} of dataset {name!r} is missing"
+            raise DamagedRow(message)
     return bool(stale)
 
 

@@ -17,7 +17,12 @@ from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import unusable
-from dpflow.ledger.tables.postgres_connection import Connection, Server, SessionOwners
+from dpflow.ledger.tables.postgres_connection import (
+    Connection,
+    Server,
+    SessionOwners,
+    session_statements,
+)
 from dpflow.ledger.tables.sqlite import ledger_row
 from dpflow.ledger.tables.statements import statements
 from dpflow.ledger.tables.transaction import (
@@ -238,7 +243,16 @@ class PostgresDatabase(Database):
             return refuse_version_4(self.place)
         if error.sqlstate in _MIGRATED and self.opened is not None:
             return self._say_version(error)
+        if isinstance(error, psycopg.errors.UndefinedTable) and self._is_denied():
+            return self.server.deny("it has no right to the schema dpflow")
         return self.server.translated(error)
+
+    def _is_denied(self) -> bool:
+        """Return True if the login sees no tables where there may be some."""
+        with suppress(psycopg.Error):
+            ((count,),) = self.server.open().execute(session_statements()["is_denied"])
+            return bool(count)
+        return False
 
     def _say_version(self, error: psycopg.Error) -> Exception:
         """Return the error for tables that another version may have changed."""

@@ -260,15 +260,19 @@ class Server:
             advice = ", or find the holder in pg_stat_activity"
             return busy(place, "process", self.lock_seconds, advice)
         if code == "42501":
-            msg = (
-                f"the role that uses the ledger {place} may not do this: {text}. "
-                "`dpflow ledger roles --sql` shows who may; opening a term and "
-                "unfreezing need the role dpflow_operator."
-            )
-            return LedgerUnavailable(msg, ledger=place)
+            return self.deny(text)
         if isinstance(error, wrong) or code.startswith("XX"):
             return damaged(text, place)
         return unusable(text, place)
+
+    def deny(self, text: str) -> LedgerUnavailable:
+        """Return the error for a role that lacks a right."""
+        msg = (
+            f"the role that uses the ledger {self.place} may not do this: {text}. "
+            "`dpflow ledger roles --sql` shows who may; opening a term and "
+            "unfreezing need the role dpflow_operator."
+        )
+        return LedgerUnavailable(msg, ledger=self.place)
 
     def clean(self, error: psycopg.Error) -> str:
         """Return the server's message in one line, or what the driver's means."""

@@ -28,6 +28,11 @@ SELECT set_config('search_path', 'dpflow, pg_temp', false),
 SELECT current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'), pg_is_in_recovery()
 
+-- name: is_denied
+-- A login without the right to the schema sees no tables in it.
+SELECT count(*) FROM pg_namespace
+WHERE nspname = 'dpflow' AND NOT has_schema_privilege(oid, 'USAGE')
+
 -- name: take_owner
 SELECT pg_advisory_lock_shared(%(key)s)
 

@@ -24,7 +24,13 @@ from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import MEMORY, damaged, driver_needed, is_postgres
+from dpflow.ledger.tables.errors import (
+    MEMORY,
+    damaged,
+    driver_needed,
+    is_postgres,
+    readable,
+)
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset
 from dpflow.ledger.tables.transaction import Transaction
@@ -253,7 +259,7 @@ class Watch:
         """Read hashes of the own journal, unless this process saw the entries."""
         if self._known.keys() >= {*pairs}:
             return self._known
-        with self.database.snapshot() as transaction:
+        with readable(self.place), self.database.snapshot() as transaction:
             transaction.begin(lock=False)
             return {pair: transaction.hash_of(*pair) for pair in pairs}
 
@@ -301,7 +307,15 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
     Args:
         database: The database of the ledger.
         is_trusted: Mark it: nothing is known of what the ledger lost before.
+
+    Raises:
+        LedgerCorrupt: If a row is damaged.
     """
+    with readable(database.place):
+        return _read_state(database, is_trusted=is_trusted)
+
+
+def _read_state(database: Database, *, is_trusted: bool) -> Witnessed:
     state = Witnessed()
     with database.snapshot() as transaction:
         transaction.begin(lock=False)

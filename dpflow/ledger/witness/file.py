@@ -67,7 +67,7 @@ class FileWitness(Witness):
         """Read new lines; all of them if it is not the file that was read before."""
         size = os.fstat(descriptor).st_size
         header = os.pread(descriptor, 4096, 0).partition(b"\n")[0]
-        if header != self._header or self._end > size:
+        if not header or header != self._header or self._end > size:
             unseal(self.ledger, header.decode("ascii", "replace"))
             self._state, self._unproved = Witnessed(), []
             self._header, self._end = header, len(header) + 1

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dpflow.exceptions import BudgetRefused, LedgerError
-from dpflow.ledger import Ledger, create_ledger, open_ledger
-from dpflow.ledger.audit import reconcile
-from dpflow.ledger.witness import base
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.columns import TABLES
 from tests.ledger.processes import Child, die
 from tests.ledger.support import edit, granted, make_policy, read, request, url
 
@@ -31,12 +31,6 @@ def copy_database(source: Path, target: Path) -> None:
         closing(sqlite3.connect(target)) as to,
     ):
         old.backup(to)
-
-
-def keep(lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let compaction leave some lines besides the newest and the decisions."""
-    for module in (base, reconcile):
-        monkeypatch.setattr(module, "KEPT", lines)
 
 
 @dataclass
@@ -123,7 +117,7 @@ def copied_without_log(host: Host) -> None:
 
 def created_anew(host: Host) -> None:
     """An image brings the ledger as it was when the image was made: empty."""
-    edit(host.path, "DELETE FROM entry", "DELETE FROM tag", "DELETE FROM kept")
+    edit(host.path, *(f"DELETE FROM {table}" for table in TABLES))
 
 
 def cloned_to_another_host(host: Host) -> None:
@@ -161,16 +155,6 @@ def restored_into_the_open_file(host: Host) -> None:
     copy_database(copy, host.path)
 
 
-def charges_taken_back(host: Host) -> None:
-    """Someone who knows the schema removes the newest entries, and their tags."""
-    host.work()
-    ((number,),) = read(
-        host.path, "SELECT max(number) FROM entry WHERE kind = 'reserve'"
-    )
-    tables = ("entry", "tag")
-    edit(host.path, *(f"DELETE FROM {t} WHERE number >= {number}" for t in tables))
-
-
 def went_another_way(host: Host) -> None:
     """A backup is used on a machine without the witness, and then brought here."""
     copy = host.copy()
@@ -200,7 +184,6 @@ ACCIDENTS = [
     cloned_to_another_host,
     snapshot_of_the_disk,
     restored_into_the_open_file,
-    charges_taken_back,
     went_another_way,
     project_moved_with_an_old_copy,
 ]
@@ -243,7 +226,7 @@ def died_before_writing(host: Host) -> None:
 
     def crash(say: Callable[[str], None]) -> None:
         ledger = host.open()
-        ledger.watch.record = lambda _: die()  # type: ignore[method-assign,misc]
+        ledger.watch.record = lambda *_: die()  # type: ignore[method-assign,misc]
         granted(ledger, "0.25", policies=[POLICY])
 
     assert Child(crash).end()[0] < 0
@@ -303,7 +286,7 @@ def compacted(host: Host) -> None:
     """The witness drops most of its lines."""
     ledger = host.open()
     with pytest.MonkeyPatch.context() as patch:
-        keep(1, patch)
+        patch.setattr("dpflow.ledger.witness.file._LONG_BYTES", 1)
         for _ in range(3):
             host.work(ledger)
     ledger.close()

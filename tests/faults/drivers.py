@@ -1,0 +1,82 @@
+"""Databases whose statements run between two hooks, which tests replace."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+
+from dpflow.ledger.tables.postgres import PostgresDatabase
+from dpflow.ledger.tables.sqlite import SqliteDatabase
+
+
+class FaultySqlite(SqliteDatabase):
+    """A ledger file whose statements run between two hooks, which tests replace."""
+
+    #: What its driver raises when something outside fails.
+    fault = sqlite3.OperationalError
+
+    def __init__(self, path: Path | str, **options: Any) -> None:
+        super().__init__(path, **options)
+        self.before: Callable[[str], None] = _nothing
+        self.after: Callable[[str], None] = _nothing
+
+    def _connect(self) -> Any:
+        return FaultyConnection(super()._connect(), self)
+
+
+class FaultyConnection:
+    """A connection that calls its database's hooks around each statement."""
+
+    def __init__(self, connection: Any, hooks: FaultySqlite | FaultyPostgres) -> None:
+        self._connection, self._hooks = connection, hooks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: str | bytes, *values: Any) -> Any:
+        """Run a statement between the hooks."""
+        text = sql.decode() if isinstance(sql, bytes) else sql
+        self._hooks.before(text)
+        cursor = self._connection.execute(sql, *values)
+        try:
+            self._hooks.after(text)
+        except BaseException:
+            # The driver leaves no statement running when it raises.
+            cursor.close()
+            raise
+        return cursor
+
+
+class FaultyPostgres(PostgresDatabase):
+    """A PostgreSQL ledger whose statements run between two hooks."""
+
+    fault = psycopg.OperationalError
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        opened, server = self.server.open, vars(self.server)
+        server["open"] = lambda: _FaultySession(opened(), self)
+        self.quiet()
+
+    def quiet(self) -> None:
+        """Let every statement be."""
+        self.before: Callable[[str], None] = _nothing
+        self.after: Callable[[str], None] = _nothing
+
+
+class _FaultySession(FaultyConnection):
+    """A session whose statements run one by one, not in a pipeline."""
+
+    def pipeline(self) -> Any:
+        """Return one that has nothing to wait for."""
+        return nullcontext(SimpleNamespace(sync=lambda: None))
+
+
+def _nothing(sql: str) -> None:
+    """Let a statement be."""

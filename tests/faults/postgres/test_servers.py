@@ -1,0 +1,322 @@
+"""PostgreSQL under failures: nothing acknowledged is lost, nothing is charged twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Granted, Request
+from tests.faults.drivers import FaultyPostgres
+from tests.ledger.processes import Child
+from tests.ledger.support import audit, edit, granted, ledger_on, read, request, sums
+from tests.postgres import PostgresServer, binaries, server
+from tests.proxy import Proxy
+from tests.sizes import scaled
+
+SMALL = PureDP(epsilon=Fraction(1, 10**6))
+UNITS = Fraction(1, 10**6)
+#: Each has two answers to lose.
+CHARGES = scaled(50, 15)
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """Give a server that a test may harm."""
+    started = PostgresServer()
+    yield started
+    started.destroy()
+
+
+def through(proxy: Proxy, url: str) -> str:
+    """Return the URL that leads to a database by way of the proxy."""
+    return url.partition("?")[0] + f"?host={proxy.folder}"
+
+
+def until_answered(call: Callable[[], object], seconds: float = 300) -> None:
+    """Repeat a call that changes nothing the second time until it is answered."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            call()
+        except LedgerUnavailable:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        else:
+            return
+
+
+def reserved(ledger: Ledger) -> str:
+    """Reserve, asking with the same id until there is an answer."""
+    made: list[Request] = []
+
+    def ask() -> None:
+        if not made:
+            made.append(request(ledger, SMALL))
+        assert isinstance(ledger.reserve(made[0]), Granted)
+
+    until_answered(ask)
+    return made[0].reservation
+
+
+# Lost answers
+
+
+def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
+    """Cut before and after the commit: exactly the requested charges."""
+    create_ledger(postgres_url).close()
+    proxy, chance = Proxy(server().folder), random.Random(7)
+    ledger = open_ledger(through(proxy, postgres_url))
+    names: list[str] = []
+    while len(names) < CHARGES:
+        made = request(ledger, SMALL)
+        proxy.cut = chance.choice(["before", "after"])
+        assert isinstance(ledger.reserve(made), Granted)
+        names.append(made.reservation)
+        proxy.cut = chance.choice(["before", "after"])
+        ledger.settle(made.reservation)
+    assert proxy.cuts == 2 * CHARGES
+    ledger.close()
+    proxy.close()
+    assert sums(postgres_url) == (CHARGES * UNITS, 0)
+    kept = {name for (name,) in read(postgres_url, "SELECT id FROM charge")}
+    assert kept == set(names)
+    audit(postgres_url)
+
+
+def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
+    """Four threads work while their sessions are ended again and again."""
+    create_ledger(postgres_url).close()
+    ledgers = [open_ledger(postgres_url) for _ in range(4)]
+    done, names = threading.Event(), list[str]()
+
+    def work(ledger: Ledger) -> None:
+        while not done.is_set():
+            names.append(reserved(ledger))
+            until_answered(partial(ledger.settle, names[-1]))
+
+    threads = [threading.Thread(target=work, args=[each]) for each in ledgers]
+    for thread in threads:
+        thread.start()
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
+        "= 'dpflow' AND datname = current_database() ORDER BY random() LIMIT 1"
+    )
+    killed = 0
+    while killed < scaled(40):
+        killed += len(read(postgres_url, kill))
+        time.sleep(0.005)
+    done.set()
+    for thread in threads:
+        thread.join()
+    for ledger in ledgers:
+        ledger.close()
+    settled = "SELECT id FROM charge WHERE state = 'settled'"
+    assert {name for (name,) in read(postgres_url, settled)} == set(names)
+    assert sums(postgres_url) == (len(names) * UNITS, 0)
+    audit(postgres_url)
+
+
+def test_a_killed_server_keeps_what_it_acknowledged(
+    own_server: PostgresServer,
+) -> None:
+    """Again and again kill -9 to all of it, while four processes reserve."""
+    url = own_server.new_database()
+    create_ledger(url).close()
+
+    def work(say: Callable[[str], None]) -> None:
+        opened: list[Ledger] = []
+        until_answered(lambda: opened.append(open_ledger(url)))
+        while True:
+            say(reserved(opened[0]))
+
+    children = [Child(work) for _ in range(4)]
+    for number in range(scaled(3, 2)):
+        while len(read(url, "SELECT id FROM charge")) < 8 * number + 8:
+            time.sleep(0.02)
+        own_server.stop(signal.SIGKILL)
+        own_server.start()
+    said = set[str]()
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+        said |= {line for line in child.end()[1] if re.fullmatch("[0-9a-f]{32}", line)}
+    kept = {name for (name,) in read(url, "SELECT id FROM charge")}
+    assert said <= kept
+    assert len(kept - said) <= len(children)
+    assert sums(url) == (0, len(kept) * UNITS)
+    audit(url)
+
+
+# A server that may lose what it acknowledges
+
+
+def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> None:
+    """At the opening, and at the next decision if it changes meanwhile."""
+    url = own_server.new_database()
+    ledger = create_ledger(url)
+    granted(ledger, "0.1")
+
+    def configure(statement: str, setting: str, value: str) -> None:
+        own_server.run(statement, "SELECT pg_reload_conf()")
+        # A new session shows it only once all older ones are told.
+        while shown(setting) != value:
+            time.sleep(0.02)
+
+    def shown(setting: str) -> str:
+        with psycopg.connect(url) as fresh:
+            return str(fresh.execute(f"SHOW {setting}").fetchall()[0][0])
+
+    for number, setting in enumerate(("fsync", "full_page_writes"), 1):
+        configure(f"ALTER SYSTEM SET {setting} = off", setting, "off")
+        for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(url)):
+            match = f"{setting} = off.*set it to on"
+            with pytest.raises(LedgerUnavailable, match=match):
+                call()
+        assert sums(url) == (0, Fraction(number, 10))
+        configure(f"ALTER SYSTEM RESET {setting}", setting, "on")
+        granted(ledger, "0.1")
+    ledger.close()
+
+
+@pytest.mark.parametrize("value", ["off", "local", "remote_write"])
+def test_commits_that_do_not_wait_are_refused(
+    ledger: Ledger, postgres_url: str, value: str
+) -> None:
+    """Whether the URL or the database says so; a session asks once more at a write."""
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    address = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
+    with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
+        open_ledger(address)
+    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = {value}")
+    with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
+        open_ledger(postgres_url)
+    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    again = open_ledger(postgres_url)
+    granted(again, "0.1")
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("ALTER TABLE journal DISABLE TRIGGER journal_follows", "triggers enabled"),
+        ("ALTER TABLE account SET UNLOGGED", "unlogged or have row security"),
+        ("ALTER TABLE release ENABLE ROW LEVEL SECURITY", "unlogged or have row secur"),
+        (
+            "ALTER DATABASE {name} SET session_replication_role = replica",
+            "session_replication_role = replica",
+        ),
+    ],
+)
+def test_tables_that_check_or_keep_nothing_are_refused(
+    ledger: Ledger, postgres_url: str, statement: str, words: str
+) -> None:
+    """In each transaction, in words that say which setting."""
+    granted(ledger, "0.1")
+    name = postgres_url.partition("@/")[2].partition("?")[0]
+    edit(postgres_url, statement.format(name=name), locked=True)
+    ledger.database.close()
+    with pytest.raises(LedgerUnavailable, match=words):
+        granted(ledger, "0.1")
+    assert sums(postgres_url) == (0, Fraction(1, 10))
+
+
+def test_a_standby_is_refused_and_the_witness_detects_a_failover(
+    own_server: PostgresServer, tmp_path: Path
+) -> None:
+    """A standby shows old data; a promoted one lacks charges that the witness saw."""
+    url, witness = own_server.new_database(), str(tmp_path / "witness")
+    ledger = create_ledger(url, witness=witness)
+    granted(ledger, "0.25")
+    own_server.stop()
+    standby = PostgresServer(standby_of=own_server)
+    try:
+        moved = standby.url(url.partition("@/")[2].partition("?")[0])
+        with pytest.raises(
+            LedgerUnavailable, match=r"standby in recovery.*session_attrs=read-write"
+        ):
+            open_ledger(moved, witness=witness)
+        own_server.start()
+        granted(ledger, "0.25")
+        ledger.close()
+        own_server.stop()
+        standby.run("SELECT pg_promote()")
+        promoted = open_ledger(moved, witness=witness)
+        for _ in range(2):
+            with pytest.raises(LedgerRolledBack):
+                granted(promoted, "0.1")
+        assert sums(moved) == (0, Fraction(1, 4))
+        promoted.close()
+        # The control: without a witness the failover is not detected.
+        blind = open_ledger(moved, witness="none")
+        granted(blind, "0.1")
+        blind.close()
+    finally:
+        standby.destroy()
+
+
+def test_a_dump_restored_on_another_server_is_refused(
+    postgres_url: str, own_server: PostgresServer, tmp_path: Path
+) -> None:
+    """It verifies perfectly, and lacks what was charged after it."""
+    witness = str(tmp_path / "witness")
+    ledger = create_ledger(postgres_url, witness=witness)
+    granted(ledger, "0.25")
+    dump = subprocess.run(
+        [binaries() / "pg_dump", postgres_url], check=True, capture_output=True
+    )
+    url = own_server.new_database()
+    command = [binaries() / "psql", "-q", "-v", "ON_ERROR_STOP=1", url]
+    subprocess.run(command, check=True, capture_output=True, input=dump.stdout)
+    granted(ledger, "0.5")
+    ledger.close()
+    restored = open_ledger(url, witness=witness)
+    with pytest.raises(LedgerRolledBack):
+        granted(restored, "0.5")
+    assert restored.id == ledger.id
+    restored.close()
+
+
+def test_a_pooler_is_refused(postgres_url: str) -> None:
+    """It hands one session to many; locks and settings would be another's."""
+    create_ledger(postgres_url).close()
+    proxy = Proxy(server().folder, hides_process=True)
+    with pytest.raises(LedgerUnavailable, match="pooler"):
+        open_ledger(through(proxy, postgres_url))
+    proxy.close()
+
+
+def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
+    """PostgreSQL answers a COMMIT of a failed transaction without an error."""
+    create_ledger(postgres_url).close()
+    database = FaultyPostgres(postgres_url)
+    ledger = ledger_on(database)
+
+    def fail(sql: str) -> None:
+        if sql == "COMMIT":
+            database.server._connection.pgconn.exec_(b"SELECT 1 / 0")
+
+    made = request(ledger, "0.1")
+    database.before = fail
+    with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
+        ledger.reserve(made)
+    database.quiet()
+    assert sums(postgres_url) == (0, 0)
+    assert isinstance(ledger.reserve(made), Granted)
+    audit(postgres_url)
+    ledger.close()

@@ -1,0 +1,315 @@
+"""The n-th SQL call fails, for every n, once or always: no loss, no overspending.
+
+The driver is made to fail under dpflow's own database. Whatever happens, what was
+acknowledged is there, what was not is there wholly or not at all, no connection is used
+after an error, and the next call finds its way.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from dpflow.exceptions import LedgerUnavailable, ReservationConflict
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.owners import Liveness
+from dpflow.ledger.tables.sqlite import SqliteDatabase
+from tests.faults.auditor import audited
+from tests.faults.drivers import FaultyConnection, FaultySqlite
+from tests.faults.power import (
+    ApswDatabase,
+    Disk,
+    NotingVFS,
+)
+from tests.faults.support import (
+    IDENTITY,
+    SECRET,
+    Hook,
+    Nth,
+    empty_ledger,
+    figure,
+    nothing,
+)
+from tests.faults.test_power_cuts import POLICY, broken_promise
+from tests.faults.trials import (
+    ACTIONS,
+    CAP,
+    Action,
+    Trial,
+    attempt,
+    check,
+    reserve,
+)
+from tests.ledger.support import request
+from tests.sizes import SCALE
+
+#: More calls than any operation makes.
+MOST = 80
+
+FAILURES: dict[str, tuple[type[sqlite3.Error], str]] = {
+    "BUSY": (sqlite3.OperationalError, "database is locked"),
+    "FULL": (sqlite3.OperationalError, "database or disk is full"),
+    "IOERR": (sqlite3.OperationalError, "disk I/O error"),
+    "CORRUPT": (sqlite3.DatabaseError, "database disk image is malformed"),
+}
+
+
+class UsedAfterError(BaseException):
+    """A connection was used after it failed."""
+
+
+class Failures(FaultyConnection):
+    """A connection that fails on command, and must not be used after that."""
+
+    _failed = False
+
+    def execute(self, sql: str | bytes, *values: Any) -> Any:
+        """Run a statement between two chances to fail."""
+        if self._failed:
+            raise UsedAfterError(sql)
+        try:
+            return super().execute(sql, *values)
+        except sqlite3.Error:
+            self._failed = True
+            raise
+
+
+class FailingDatabase(FaultySqlite):
+    """dpflow's own database on a driver that fails."""
+
+    wire: type[Failures] = Failures
+
+    def _connect(self) -> Any:
+        return self.wire(SqliteDatabase._connect(self), self)
+
+
+def try_all(
+    folder: Path,
+    code: str,
+    kind: type[FailingDatabase] = FailingDatabase,
+) -> Counter[str]:
+    """Let each call of each operation fail in turn, in four ways."""
+    error, text = FAILURES[code]
+    counts: Counter[str] = Counter()
+    for action, when, once in product(ACTIONS, ("before", "after"), (True, False)):
+        place = folder / f"{action.__name__}-{when}-{once}" / "ledger.db"
+        FailingDatabase.create(place, IDENTITY, SECRET).close()
+        database = kind(place)
+        trial = Trial.on(database)
+        for number in range(MOST):
+            hook = Nth(number, error(text), once=once)
+            try_one(trial, action(trial), when, hook, counts)
+            if not hook.came:
+                break
+        else:
+            raise AssertionError("more calls than expected")
+        database.close()
+    return counts
+
+
+def try_one(
+    trial: Trial,
+    action: Action,
+    when: str,
+    hook: Nth,
+    counts: Counter[str],
+) -> None:
+    """Do one thing that fails somewhere."""
+    do, aims = action
+    database: Any = trial.ledger.database
+    setattr(database, when, hook)
+    ending = attempt(do)
+    database.before = database.after = nothing
+    if ending is None:
+        trial.sure.update(aims)
+    facts = audited(database.path, CAP)
+    check(trial, facts, aims)
+    done = all(facts.states.get(name) == aim for name, aim in aims.items())
+    # The same again, in peace: it ends where it should have.
+    again = attempt(do)
+    assert again is None or (done and isinstance(again, ReservationConflict)), again
+    trial.sure.update(aims)
+    check(trial, audited(database.path, CAP), aims)
+    counts["failures"] += hook.came
+    counts["acknowledged" if ending is None else "refused"] += 1
+
+
+@pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
+def test_every_call_fails_once_and_always(folder: Path, code: str) -> None:
+    """Of every operation, before the statement ran and after it."""
+    counts = try_all(folder, code)
+    assert counts["failures"] > 100
+    assert counts["acknowledged"] > 10
+    assert counts["refused"] > 60
+    figure(f"n-th call fails, {code}", violations=0, **counts)
+
+
+# Controls
+
+
+class Swallowing(FailingDatabase):
+    """A database that takes a failed COMMIT for a success."""
+
+    class wire(Failures):  # noqa: N801
+        """A connection whose COMMIT never complains."""
+
+        def execute(self, sql: str | bytes, *values: Any) -> Any:
+            """Run a statement."""
+            try:
+                return super().execute(sql, *values)
+            except sqlite3.Error:
+                if sql != "COMMIT":
+                    raise
+                self._connection.rollback()
+                self._failed = False
+                return None
+
+
+class Reusing(FailingDatabase):
+    """A database that keeps its connection after an error."""
+
+    def _drop(self) -> None:
+        """Keep it."""
+
+
+def test_a_swallowed_error_is_found(folder: Path) -> None:
+    """An acknowledgement without a commit."""
+    with pytest.raises(AssertionError, match="acknowledgement is lost"):
+        try_all(folder, "IOERR", Swallowing)
+
+
+def test_a_reused_connection_is_found(folder: Path) -> None:
+    """A connection that failed may still be inside a transaction."""
+    with pytest.raises(UsedAfterError):
+        try_all(folder, "BUSY", Reusing)
+
+
+KINDS = [apsw.IOError, apsw.FullError][: 2 if SCALE > 1 else 1]
+
+
+def use_failing_disk(folder: Path, fail: Hook, database: type[ApswDatabase]) -> None:
+    """Use a ledger until the disk has failed, let it recover, and look."""
+    path = folder / "ledger.db"
+    for old in folder.iterdir():
+        old.unlink()
+    path.write_bytes(empty_ledger())
+    vfs = NotingVFS(f"failing-{uuid.uuid4().hex}")
+    base = database(path, vfs, pages=10)
+    trial = Trial.on(base)
+    vfs.fault = fail
+    aims: dict[str, str] = {}
+    for action in (reserve, reserve):
+        do, wanted = action(trial)
+        aims.update(wanted)
+        if attempt(do) is None:
+            trial.sure.update(wanted)
+    for name in [name for name, state in trial.sure.items() if state == "open"]:
+        aims[name] = "settled"
+        if attempt(lambda name=name: trial.ledger.settle(name)) is None:
+            trial.sure[name] = "settled"
+    vfs.fault = lambda _: None
+    base.close()
+    vfs.unregister()
+    check(trial, audited(path, CAP), aims)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("once", [True, False])
+def test_every_write_and_sync_fails(
+    folder: Path, kind: type[apsw.Error], once: bool
+) -> None:
+    """What was acknowledged is in the file when the disk works again."""
+    total = failures_of_disk(folder, kind, once, ApswDatabase)
+    assert total > 30
+    how = "once" if once else "for ever"
+    figure(f"n-th write or sync, {kind.__name__} {how}", violations=0, failures=total)
+
+
+def failures_of_disk(
+    folder: Path, kind: type[apsw.Error], once: bool, database: type[ApswDatabase]
+) -> int:
+    """Fail at each write in turn; return how many there are."""
+    for number in count():
+        hook = Nth(number, kind("the disk failed"), once=once)
+        use_failing_disk(folder, hook, database)
+        if not hook.came:
+            return number
+    raise AssertionError
+
+
+def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> str:
+    """Fail some syncs, then the power; say what the disk lacks of what was granted.
+
+    Args:
+        folder: Where.
+        number: The first sync that fails.
+        failures: How many fail one after another.
+        anew: Whether a new connection syncs what it finds in the log.
+    """
+    for old in folder.iterdir():
+        old.unlink()
+    path, syncs = folder / "ledger.db", count(1)
+    path.write_bytes(empty_ledger())
+    vfs = NotingVFS(f"unsynced-{uuid.uuid4().hex}")
+    database = ApswDatabase(path, vfs, anew=anew)
+    ledger, acknowledged = Ledger(database, Liveness()), dict[str, str]()
+
+    def fail(what: str) -> None:
+        if what == "sync" and number <= next(syncs) < number + failures:
+            raise apsw.IOError
+
+    vfs.fault = fail
+    for step in range(5):
+        made = request(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
+        with suppress(LedgerUnavailable):
+            ledger.reserve(made)
+            acknowledged[made.reservation] = "granted"
+    disk = Disk()
+    disk.safe["ledger.db"] = empty_ledger()
+    for note in vfs.notes:
+        disk.follow(note)
+    vfs.fault = lambda _: None
+    database.close()
+    vfs.unregister()
+    return broken_promise(folder, disk.safe, acknowledged)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 100])
+def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(
+    folder: Path, failures: int
+) -> None:
+    """What is read from a log after a failed sync may not be on the disk."""
+    for number in range(1, 12):
+        assert lost_to_syncs(folder, number, failures, anew=True) == ""
+
+
+def test_a_log_that_is_not_synced_anew_loses_charges(folder: Path) -> None:
+    """The disk of this test knows the difference (negative control)."""
+    assert any(lost_to_syncs(folder, number, 2, anew=False) for number in range(1, 12))
+
+
+class Careless(ApswDatabase):
+    """A database that takes a failed commit for a good one."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Run a block; whatever happens at its end is fine."""
+        inner = super().transaction()
+        yield inner.__enter__()
+        with suppress(LedgerUnavailable):
+            inner.__exit__(None, None, None)
+
+
+def test_a_careless_database_is_found(folder: Path) -> None:
+    """A write that failed unnoticed."""
+    with pytest.raises(AssertionError):
+        failures_of_disk(folder, apsw.IOError, True, Careless)

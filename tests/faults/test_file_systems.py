@@ -1,0 +1,222 @@
+"""Where a ledger lies: network file systems are refused, passing ones reported."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import LedgerUnavailable
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables import sqlite_files
+from dpflow.ledger.tables.sqlite_files import mount_of
+from tests.faults.support import memory_folder
+from tests.ledger.processes import answer_of_child
+from tests.ledger.support import granted, new_ledger, url
+
+
+@pytest.fixture(autouse=True)
+def _no_warning_yet() -> None:
+    """Let each test be the first that warns."""
+    sqlite_files._warn_once.cache_clear()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder on a disk: a ledger in memory is reported."""
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Give the place of a new, empty, closed ledger."""
+    new_ledger(tmp_path).close()
+    # The folder for tests may itself be one to warn of.
+    sqlite_files._warn_once.cache_clear()
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def messages(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """Give the warnings of dpflow, as they come."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Keep(logging.WARNING)
+    logging.getLogger("dpflow").addHandler(handler)
+    yield lines
+    logging.getLogger("dpflow").removeHandler(handler)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
+    """Let the kernel say that a folder's file system is of another type."""
+    number = mount_of(folder)[0]
+    lines = []
+    for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines():
+        before, _, after = line.partition(" - ")
+        if line.split(" ")[0] == number:
+            after = " ".join((kind, *after.split(" ")[1:]))
+        lines.append(f"{before} - {after}\n")
+    text = folder.parent / f"mountinfo-{kind}"
+    text.write_text("".join(lines), "utf-8")
+    monkeypatch.setattr(sqlite_files, "_MOUNTINFO", text)
+
+
+def test_a_mount_is_the_kernels_own(tmp_path: Path) -> None:
+    """Not the longest path that fits: another mount may cover that."""
+    assert mount_of(Path("/proc/self"))[1] == "proc"
+    assert mount_of(tmp_path) == mount_of(tmp_path.parent)
+
+
+@pytest.mark.parametrize(
+    "kind", ["nfs4", "cifs", "smb3", "9p", "lustre", "virtiofs", "fuse", "fuse.sshfs"]
+)
+def test_a_network_file_system_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """For an old ledger and for a new one, of which nothing is made."""
+    opened = open_ledger(url(path))
+    pretend(monkeypatch, tmp_path, kind)
+    with pytest.raises(LedgerUnavailable, match="local disk") as caught:
+        open_ledger(url(path))
+    assert f"on {kind}. Locks do not hold" in caught.value.message
+    names = sorted(tmp_path.iterdir())
+    with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
+        create_ledger(url(tmp_path / "new.db"))
+    assert sorted(tmp_path.iterdir()) == names
+    # One that is connected had been checked; each new connection is checked again.
+    opened.database.close()
+    with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
+        granted(opened)
+    monkeypatch.undo()
+    granted(opened)
+    opened.close()
+
+
+def test_a_link_does_not_hide_a_network(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is where the file lies, and where its log is."""
+    link = memory_folder() / "link.db"
+    link.symlink_to(path)
+    pretend(monkeypatch, tmp_path, "nfs4")
+    with pytest.raises(LedgerUnavailable, match="on nfs4"):
+        open_ledger(url(link))
+    shutil.rmtree(link.parent)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "zfs", "apfs", "fuseblk"])
+def test_a_local_disk_is_fine(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: list[str],
+    kind: str,
+) -> None:
+    """Without a word."""
+    pretend(monkeypatch, tmp_path, kind)
+    opened = open_ledger(url(path))
+    granted(opened)
+    opened.close()
+    assert messages == []
+
+
+@pytest.mark.parametrize("kind", ["overlay", "fuse.fuse-overlayfs", "tmpfs", "ramfs"])
+def test_a_passing_file_system_is_reported_once(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: list[str],
+    kind: str,
+) -> None:
+    """In one line for each place, and the ledger works."""
+    pretend(monkeypatch, tmp_path, kind)
+    for _ in range(3):
+        opened = open_ledger(url(path))
+        granted(opened, "0.01")
+        opened.close()
+    create_ledger(url(tmp_path / "new.db")).close()
+    assert len(messages) == 2
+    assert str(path) in messages[0]
+    assert str(tmp_path / "new.db") in messages[1]
+    assert f"of type {kind}, lost with" in messages[0]
+    assert all("\n" not in line for line in messages)
+    # A forked worker knows its parent's warnings.
+    answer_of_child(lambda: open_ledger(url(path)).close())
+
+
+def test_a_system_that_hides_its_mounts_is_reported(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[str]
+) -> None:
+    """A sandbox may hide the list, or not say which mount a file is on."""
+    monkeypatch.setattr(sqlite_files, "_MOUNTINFO", tmp_path / "none")
+    open_ledger(url(path)).close()
+    (line,) = messages
+    assert "of type unknown" in line
+    monkeypatch.setattr(sqlite_files, "_FDINFO", tmp_path)
+    assert mount_of(tmp_path) == ("", "unknown")
+
+
+def test_a_ledger_mounted_as_a_single_file_is_refused(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log, with the newest charges, would lie in the container's own layer."""
+    place = tmp_path / "container" / "ledger.db"
+    place.parent.mkdir()
+    place.touch()
+    # The kernel says another number for a file that is a mount of its own.
+    own = "1000000", "ext4"
+    monkeypatch.setattr(
+        sqlite_files, "mount_of", lambda at: own if at == place else mount_of(at)
+    )
+    with pytest.raises(LedgerUnavailable, match="Mount the folder"):
+        open_ledger(url(place))
+    assert [at for at in place.parent.iterdir() if "wal" in at.name] == []
+    granted(open_ledger(url(path)))
+
+
+def test_asking_where_a_file_lies_keeps_its_locks(path: Path) -> None:
+    """Opening and closing the file by hand would drop SQLite's locks on it."""
+    opened = open_ledger(url(path))
+    with opened.database.snapshot():
+        before = locks_on(path)
+        mount_of(path)
+        assert before == locks_on(path) != []
+        # The same by hand: this test can fail.
+        path.read_bytes()
+        assert locks_on(path) == []
+    opened.close()
+
+
+def locks_on(path: Path) -> list[str]:
+    """Return the record locks on a file, as the kernel lists them."""
+    inode = f":{path.stat().st_ino}"
+    lines = Path("/proc/locks").read_text("utf-8").splitlines()
+    # The first word only numbers the lines, over the locks of all processes.
+    parts = [line.split()[1:] for line in lines]
+    return [" ".join(p) for p in parts if "POSIX" in p and p[4].endswith(inode)]
+
+
+def test_a_second_name_of_the_file_is_refused(path: Path) -> None:
+    """Each name would have a log of its own: at opening and in each transaction."""
+    second = path.with_name("second.db")
+    ledger = open_ledger(url(path))
+    granted(ledger)
+    os.link(path, second)
+    for use in (
+        lambda: granted(ledger),
+        lambda: open_ledger(url(second)),
+        lambda: open_ledger(url(second), read_only=True),
+    ):
+        with pytest.raises(LedgerUnavailable, match=r"second name.* -samefile /"):
+            use()
+    assert not second.with_name("second.db-wal").exists()
+    second.unlink()
+    granted(ledger)

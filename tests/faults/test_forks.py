@@ -1,0 +1,164 @@
+"""Forks of a process that uses a ledger file: no connection crosses them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import (
+    LedgerUnavailable,
+)
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import open_ledger
+from tests.ledger.processes import Child, Gate, answer_of_child, die
+from tests.ledger.support import (
+    audit,
+    granted,
+    impatient,
+    read,
+    refusal,
+    request,
+    sums,
+    url,
+    write_a_row,
+)
+
+NOBODY = 65534
+TENTH = Fraction(1, 10)
+SHORT = 0.4
+
+
+# Forks
+
+
+def test_a_forked_child_opens_a_connection_of_its_own(
+    ledger: Ledger, path: Path
+) -> None:
+    """Both go on; each charge is there."""
+    granted(ledger)
+    reservation = answer_of_child(lambda: granted(ledger))
+    mine = granted(ledger)
+    ledger.settle(mine)
+    ledger.settle(reservation)
+    assert sums(path) == (2 * TENTH, TENTH)
+    audit(path)
+
+
+def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) -> None:
+    """SQLite's memory of locks is inherited, the locks are not.
+
+    The parent would take the file for its own and delete the child's -wal.
+    """
+    granted(ledger, "0.01")
+    gate = Gate()
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(ledger, "0.01"))
+        gate.wait()
+        for _ in range(3):
+            say(granted(ledger, "0.01"))
+        die()
+
+    child = Child(work)
+    first = child.line()
+    ledger.database.close()
+    gate.open()
+    code, lines = child.end()
+    assert (code, len(lines)) == (-9, 3)
+    kept = {name for (name,) in read(path, "SELECT id FROM charge")}
+    assert {first, *lines} <= kept
+    assert sums(path) == (0, Fraction(5, 100))
+    audit(path)
+
+
+def test_a_child_forked_inside_a_long_transaction_is_refused(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child cannot know its locks and is refused; the parent goes on."""
+    monkeypatch.setattr("dpflow.ledger.tables.sqlite_connection._CLOSE_SECONDS", 0.1)
+    step = request(ledger)
+    inside, leave = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with ledger.database.transaction():
+            inside.set()
+            leave.wait()
+
+    def attempt(say: Callable[[str], None]) -> None:
+        for opened in (lambda: ledger, lambda: open_ledger(url(path))):
+            try:
+                opened().reserve(step)
+            except LedgerUnavailable as error:
+                say(str("its parent was using it" in error.message))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    inside.wait()
+    child = Child(attempt)
+    leave.set()
+    thread.join()
+    assert child.end() == (0, ["True", "True"])
+    ledger.reserve(step)
+    assert sums(path) == (0, TENTH)
+
+
+def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
+    """The parent commits what it began; the child is refused."""
+    ledger = impatient(path)
+    step = request(ledger)
+    with ledger.database.transaction() as session:
+        write_a_row(session)
+        text = answer_of_child(lambda: refusal(lambda: ledger.reserve(step)))
+    assert text == "LedgerUnavailable"
+    assert read(path, "SELECT name FROM dataset") == [("x",)]
+    granted(ledger)
+    ledger.close()
+
+
+def test_a_fork_that_python_does_not_know_of_is_noticed(
+    ledger: Ledger, path: Path
+) -> None:
+    """A server written in C may fork without Python: the child is refused."""
+    granted(ledger)
+    step = request(ledger)
+    reading, writing = os.pipe()
+    pid = ctypes.PyDLL(None).fork()
+    if pid == 0:
+        try:
+            os.write(writing, refusal(lambda: ledger.reserve(step)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "LedgerUnavailable"
+    os.waitpid(pid, 0)
+    ledger.reserve(step)
+    assert sums(path) == (0, 2 * TENTH)
+
+
+def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
+    """A lock belongs to the open file, and a forked child closes its copy."""
+    gate = Gate()
+
+    def parent(say: Callable[[str], None]) -> None:
+        with open_ledger(url(path)).database.transaction():
+            pid = os.fork()
+            if pid == 0:
+                gate.wait()
+                os._exit(0)
+            say("forked")
+            die()
+
+    child = Child(parent)
+    assert child.line() == "forked"
+    os.waitpid(child.pid, 0)
+    ledger = impatient(path)
+    granted(ledger)
+    ledger.close()
+    gate.open()

@@ -1,0 +1,220 @@
+"""A restore and a repair that die at any line: a step is refused, or all is charged.
+
+Without a witness nothing but the replaced file knows what a backup lacks, so the backup
+must never stand in its place alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import LedgerCorrupt, LedgerError
+from dpflow.ledger import opening
+from dpflow.ledger.audit import restores
+from dpflow.ledger.audit.copies import backup
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.opening import create_ledger, open_ledger
+from tests.faults.drivers import FaultySqlite
+from tests.ledger.processes import Child, die, dying
+from tests.ledger.support import audit, granted, make_policy, sums, url
+
+POLICY = make_policy(budget="{epsilon: 100}")
+TENTH = Fraction(1, 10)
+#: How many steps the backup knows, and how many ran.
+KNOWN, RAN = 3, 8
+#: Where a line is a point to die at.
+PLACES = tuple(
+    f"/ledger/audit/{name}.py" for name in ("copies", "restores", "reconcile")
+)
+#: More than there are; the tests check that it is.
+MOST = 1500
+
+
+def charge(path: Path, number: int, witness: str) -> None:
+    """Charge some steps."""
+    ledger = open_ledger(url(path), witness=witness)
+    for _ in range(number):
+        ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
+    ledger.close()
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """Give a folder with a ledger, a backup that lacks charges, and a witness.
+
+    The newest charges are in the ledger's log only: who charged them died.
+    """
+    folder, witness = tmp_path / "before", str(tmp_path / "before" / "witness")
+    folder.mkdir()
+    path = folder / "ledger.db"
+    create_ledger(url(path), witness=witness).close()
+    charge(path, KNOWN, witness)
+    ledger = open_ledger(url(path), witness=witness)
+    backup(ledger, folder / "kept.db")
+    ledger.close()
+    charge(path, 3, witness)
+
+    def crash(say: Callable[[str], object]) -> None:
+        ledger = open_ledger(url(path), witness=witness)
+        for _ in range(RAN - KNOWN - 3):
+            ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
+        die()
+
+    assert Child(crash).end()[0] < 0
+    assert Path(f"{path}-wal").stat().st_size > 0
+    return folder
+
+
+def put_back(folder: Path, witness: str) -> None:
+    """Restore the backup."""
+    path = folder / "ledger.db"
+    restores.restore(
+        folder / "kept.db", url(path), reason="the disk died", witness=witness
+    )
+
+
+def killed_at(number: int, act: Callable[[], None]) -> tuple[int, list[str]]:
+    """Run something in a process that dies at its so manieth line."""
+
+    def run(say: Callable[[str], object]) -> None:
+        line = dying(number - 1)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if not frame.f_code.co_filename.endswith(PLACES):
+                return None
+            if event == "line":
+                line(event)
+            return trace
+
+        sys.settrace(trace)
+        act()
+        sys.settrace(None)
+
+    return Child(run).end()
+
+
+def deaths(before: Path, act: Callable[[Path], None], step: int) -> Iterator[Path]:
+    """Yield what each death leaves behind: at every so manieth line."""
+    for number in range(1, MOST, step):
+        folder = before.with_name(f"at-{number}")
+        shutil.copytree(before, folder)
+        code, lines = killed_at(number, lambda folder=folder: act(folder))
+        if code == 0:
+            return
+        assert (code, lines) == (-9, []), lines
+        yield folder
+        shutil.rmtree(folder)
+    pytest.fail("there are more lines than were tried")
+
+
+def next_step(folder: Path, witness: str) -> Fraction | None:
+    """Ask for one more step; return what the ledger says was used, None if refused."""
+    path = folder / "ledger.db"
+    try:
+        ledger = open_ledger(url(path), witness=witness)
+        granted(ledger, "0.1", policies=[POLICY])
+        ledger.close()
+    except LedgerError as error:
+        if not re.search("dpflow ledger|restore", error.message):
+            raise
+        return None
+    audit(path)
+    return sum(sums(path), Fraction(0))
+
+
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_restore_that_dies_never_forgets(before: Path, step: int) -> None:
+    """Without a witness: what stands there knows every charge, or no step runs.
+
+    Restored once more, it charges all of it again and goes on.
+    """
+    granted_at = 0
+    for folder in deaths(before, lambda folder: put_back(folder, "none"), step):
+        used = next_step(folder, "none")
+        granted_at += used is not None
+        ran = RAN + (used is not None)
+        assert used is None or used == ran * TENTH, folder
+        put_back(folder, "none")
+        charge(folder / "ledger.db", 1, "none")
+        assert sum(sums(folder / "ledger.db")) >= (ran + 1) * TENTH, folder
+    assert granted_at > 0
+
+
+@pytest.mark.parametrize("act", ["restore", "reconcile"])
+def test_with_a_witness_it_fails_closed(before: Path, act: str) -> None:
+    """A restore or a repair that died is refused until it is made good, or is whole."""
+
+    def acting(folder: Path) -> None:
+        witness = str(folder / "witness")
+        if act == "restore":
+            put_back(folder, witness)
+            return
+        path = folder / "ledger.db"
+        for end in ("-wal", "-shm"):
+            Path(f"{path}{end}").unlink()
+        shutil.copyfile(folder / "kept.db", path)
+        ledger = open_ledger(url(path), witness=witness)
+        reconcile(ledger, reason="the disk died")
+
+    for folder in deaths(before, acting, 31):
+        used = next_step(folder, str(folder / "witness"))
+        assert used is None or used == (RAN + 1) * TENTH, folder
+
+
+@pytest.mark.parametrize("act", ["restore", "reconcile"])
+def test_a_restore_that_died_before_its_last_rename_is_made_good(
+    before: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Under a witness: its new epoch is known, and no step runs on the old file."""
+    path, witness = before / "ledger.db", str(before / "witness")
+    with monkeypatch.context() as patch:
+        patch.setattr(restores, "replace_file", lambda *_: die())
+        assert Child(lambda _: put_back(before, witness)).end() == (-9, [])
+    assert sum(sums(path)) == RAN * TENTH
+    assert next_step(before, witness) is None
+    if act == "restore":
+        put_back(before, witness)
+    else:
+        ledger = open_ledger(url(path), witness=witness)
+        reconcile(ledger, reason="the disk died")
+        ledger.close()
+    used = next_step(before, witness)
+    # Charges of the epoch that never began are charged twice, and none is lost.
+    assert used is not None
+    assert used >= (RAN + 1) * TENTH
+
+
+def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
+    """Half a ledger is refused, and grants nothing."""
+    place = tmp_path / "ledger.db"
+    for number in range(MOST):
+
+        def work(say: Callable[[str], None], at: int = number) -> None:
+            class Mortal(FaultySqlite):
+                def _connect(self) -> object:
+                    self.after = hook
+                    return super()._connect()
+
+            hook = dying(at)
+            opening.SqliteDatabase = Mortal  # type: ignore[misc]
+            create_ledger(url(place))
+
+        Child(work).end()
+        try:
+            open_ledger(url(place)).close()
+        except LedgerCorrupt:
+            for item in tmp_path.iterdir():
+                item.unlink()
+        else:
+            # It was killed after the last COMMIT, or not at all.
+            break
+    assert 10 < number < MOST - 1

@@ -1,0 +1,143 @@
+"""The power fails: what was acknowledged is on the disk, and nothing is half there.
+
+The real statements run through a file system that notes every write. After each note
+the power might have failed; each image is opened by the standard library's SQLite.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dpflow import PureDP
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.owners import Liveness
+from tests.faults.auditor import audited
+from tests.faults.power import (
+    ApswDatabase,
+    Disk,
+    Note,
+    NotingVFS,
+)
+from tests.faults.support import (
+    empty_ledger,
+    figure,
+    first_seed,
+)
+from tests.ledger.support import make_policy, request
+from tests.sizes import scaled
+
+CAP = Fraction(1)
+POLICY = make_policy()
+#: Names that stand for an acknowledgement among the notes.
+ACKS = {"granted", "settled", "void"}
+STATES = {"granted": {"open", "settled", "void"}, "settled": {"settled"}}
+STATES["void"] = {"void"}
+LEDGER = "ledger.db"
+
+
+def history(folder: Path, seed: int, **settings: Any) -> list[Note]:
+    """Use a ledger for a while and return what happened, acknowledgements included."""
+    chance, path = Random(seed), folder / LEDGER
+    for old in folder.iterdir():
+        old.unlink()
+    path.write_bytes(empty_ledger())
+    vfs = NotingVFS(f"noting-{uuid.uuid4().hex}")
+    database = ApswDatabase(path, vfs, **settings)
+    ledger = Ledger(database, Liveness())
+    for number in range(14):
+        cost = PureDP(epsilon=Fraction(chance.randrange(1, 60), 1000))
+        made = request(ledger, cost, policies=[POLICY], reservation=f"r{number}")
+        ledger.reserve(made)
+        vfs.note(made.reservation, "granted")
+        fate = chance.random()
+        if fate < 0.6:
+            ledger.settle(made.reservation, value='"x"')
+            vfs.note(made.reservation, "settled")
+        elif fate < 0.7:
+            ledger.void(made.reservation, reason="test")
+            vfs.note(made.reservation, "void")
+        if chance.random() < 0.1:
+            database.close()
+    database.close()
+    vfs.unregister()
+    return vfs.notes
+
+
+def images(notes: list[Note], seed: int, count: int) -> Iterator[tuple[Any, Any]]:
+    """Yield files as a power cut might leave them, and what was acknowledged."""
+    chance, disk = Random(seed), Disk()
+    disk.safe[LEDGER] = empty_ledger()
+    sent: dict[str, str] = {}
+    cuts = Counter(chance.randrange(len(notes)) for _ in range(count))
+    for position, note in enumerate(notes):
+        name, what = note[:2]
+        if what in ACKS:
+            sent[name] = what
+        else:
+            disk.follow(note)
+        for _ in range(cuts[position]):
+            yield disk.image(chance), sent
+
+
+def broken_promise(folder: Path, image: dict[str, bytes], sent: dict[str, str]) -> str:
+    """Open an image; return what is wrong with it, if anything."""
+    for old in folder.iterdir():
+        old.unlink()
+    for name, content in image.items():
+        (folder / name).write_bytes(content)
+    try:
+        states = audited(folder / LEDGER, CAP).states
+    except (sqlite3.Error, AssertionError, KeyError, TypeError, ValueError) as error:
+        return f"damaged: {error!r}"
+    for name, ack in sent.items():
+        if states.get(name) not in STATES[ack]:
+            return f"{name} was {ack} and is {states.get(name)}"
+    return ""
+
+
+def search(folder: Path, count: int, **settings: Any) -> Counter[str]:
+    """Look at some images; count them, the lost and the damaged ones."""
+    start, each, counts = first_seed(), 50, Counter[str]()
+    for seed in range(start, start + -(-count // each)):
+        notes = history(folder, seed, **settings)
+        for image, sent in images(notes, seed, each):
+            wrong = broken_promise(folder, image, sent)
+            counts.update(images=1, violations=bool(wrong))
+            if wrong and counts["violations"] == 1:
+                print(f"seed {seed}: {wrong}")
+    name = " ".join({"journal": "WAL", "synchronous": "FULL", **settings}.values())
+    figure(f"power cut, {name}", first_seed=start, **counts)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [({}, scaled(400, 200)), ({"journal": "TRUNCATE"}, scaled(100))],
+    ids=["WAL FULL", "TRUNCATE FULL"],
+)
+def test_what_was_acknowledged_survives(
+    folder: Path, settings: dict[str, Any], count: int
+) -> None:
+    """With dpflow's settings no image lacks a charge that was acknowledged."""
+    counts = search(folder, count, **settings)
+    assert counts["violations"] == 0
+    assert counts["images"] >= count
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"synchronous": "NORMAL"}, {"synchronous": "OFF"}, {"journal": "DELETE"}],
+    ids=["WAL NORMAL", "WAL OFF", "DELETE FULL"],
+)
+def test_weaker_settings_lose_charges(folder: Path, settings: dict[str, Any]) -> None:
+    """The images know a bad setting from a good one."""
+    assert search(folder, 100, **settings)["violations"] > 0

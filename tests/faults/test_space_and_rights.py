@@ -1,0 +1,153 @@
+"""Events around a ledger's files: a full disk, no rights, a move, a missing half."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dpflow.exceptions import (
+    LedgerUnavailable,
+)
+from dpflow.ledger.opening import create_ledger, open_ledger
+from tests.ledger.processes import Child, answer_of_child
+from tests.ledger.support import (
+    check_acknowledged,
+    fill,
+    granted,
+    kinds,
+    new_ledger,
+    refusal,
+    request,
+    url,
+)
+
+NOBODY = 65534
+TENTH = Fraction(1, 10)
+SHORT = 0.4
+
+
+# Space
+
+
+def limit(folder: Path, more: int | None) -> None:
+    """Limit the growth of files to some bytes; None is no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = max(item.stat().st_size for item in folder.iterdir())
+    most = hard if more is None else size + more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+
+def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
+    """What was acknowledged stays, and with new space it goes on."""
+    path = tmp_path / "ledger.db"
+    new_ledger(tmp_path).close()
+
+    def meet(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        ledger.owners.mine()
+        limit(tmp_path, 60_000)
+        say(f"error {fill(ledger, say)}")
+        limit(tmp_path, None)
+        reservation = granted(ledger, "1e-6")
+        say(f"reserved {reservation}")
+        ledger.settle(reservation)
+        say(f"settled {reservation}")
+
+    code, lines = Child(meet).end()
+    assert code == 0, lines
+    errors = [line for line in lines if line.startswith("error")]
+    assert errors == ["error LedgerUnavailable"]
+    acknowledged = [line for line in lines if not line.startswith("error")]
+    assert len(acknowledged) >= 4
+    check_acknowledged(path, acknowledged)
+
+
+def test_a_new_ledger_without_space_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a ledger would be in the way of a whole one; an old one grants nothing."""
+    space = SimpleNamespace(free=16 * 2**20 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: space)
+    with pytest.raises(LedgerUnavailable, match="16 MiB"):
+        new_ledger(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    space.free += 1
+    new_ledger(tmp_path).close()
+    space.free -= 1
+    ledger = open_ledger(url(tmp_path / "ledger.db"))
+    with pytest.raises(LedgerUnavailable, match=r"16,777,215 bytes of 16,777,216 in /"):
+        granted(ledger)
+    assert kinds(ledger) == []
+
+
+# Who may not write
+
+
+def become_nobody() -> None:
+    """Give up root's rights, for good."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Give a folder that other users may look into."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    for each in (folder, *folder.rglob("*")):
+        each.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_folder_grants_nothing(public: Path) -> None:
+    """An error, nothing written, and the ledger works where it can be written."""
+    ledger, path = new_ledger(public), public / "ledger.db"
+    granted(ledger)
+    step = request(ledger)
+    ledger.database.close()
+    before, names = path.read_bytes(), sorted(public.iterdir())
+    modes = {item: item.stat().st_mode for item in (public, *public.rglob("*"))}
+    for item, mode in modes.items():
+        item.chmod(mode & ~0o222 | 0o444)
+
+    def attempt() -> str:
+        become_nobody()
+        return refusal(lambda: open_ledger(url(path)).reserve(step))
+
+    assert answer_of_child(attempt) == "LedgerUnavailable"
+    assert (path.read_bytes(), sorted(public.iterdir())) == (before, names)
+    for item, mode in modes.items():
+        item.chmod(mode)
+    ledger.reserve(step)
+    ledger.close()
+
+
+def test_another_users_ledger_is_out_of_reach_and_not_missing(public: Path) -> None:
+    """The error differs from that of a missing ledger, which advises to make one."""
+    new_ledger(public).close()
+    path = public / "ledger.db"
+    for item in public.glob("ledger.db*"):
+        item.chmod(0o000)
+    public.chmod(0o777)
+
+    def attempt() -> str:
+        become_nobody()
+        opened = refusal(lambda: open_ledger(url(path)))
+        mine = str(public / "witnesses")
+        made = refusal(lambda: create_ledger(url(path), witness=mine))
+        return f"{opened} {made}"
+
+    names = sorted(public.iterdir())
+    assert answer_of_child(attempt) == "LedgerUnavailable ConfigurationError"
+    assert sorted(public.iterdir()) == names

@@ -1,0 +1,225 @@
+"""Random restores, half of them of copies that went on: a repair never undercounts."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dpflow import EarlyStopping, Laplace
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import (
+    DpflowError,
+    LedgerError,
+    LedgerRolledBack,
+    ReservationConflict,
+)
+from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.owners import Liveness
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.rounding import UNITS
+from tests.ledger.copies import (
+    charged,
+    copied,
+    granted,
+    make,
+    reopen,
+    request,
+    url,
+)
+from tests.ledger.support import make_policy
+from tests.postgres import server
+from tests.sizes import scaled
+
+NAMES = ("a", "b", "c")
+POLICIES = {name: make_policy(name, budget="{epsilon: 1000}") for name in NAMES}
+RESTORES = max(12, scaled(12))
+
+
+class Steps:
+    """Steps of a history, with what each of them really cost.
+
+    Attributes:
+        costs: What each charge cost in the end, by dataset.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.costs: dict[str, dict[str, Fraction]] = {}
+        self.reported: dict[str, int] = {}
+        self.open: list[str] = []
+
+    def go_on(self, ledger: Ledger, number: int) -> None:
+        """Reserve and settle at random."""
+        for _ in range(number):
+            if self.open and self.random.random() < 0.5:
+                self.settle(
+                    ledger, self.open.pop(self.random.randrange(len(self.open)))
+                )
+            else:
+                self.reserve(ledger)
+
+    def reserve(self, ledger: Ledger) -> None:
+        """Begin a step on some datasets; what it reports is decided here."""
+        stops = self.random.randint(2, 4)
+        cost: Cost = EarlyStopping(Laplace(sensitivity=1, epsilon=1), stops=(1, stops))
+        names = self.random.sample(NAMES, self.random.randint(1, 3))
+        policies = tuple(POLICIES[name] for name in names)
+        asked = request(ledger, cost, policies=policies)
+        ledger.reserve(asked)
+        charge, reported = asked.reservation, self.random.choice([1, stops])
+        self.reported[charge] = reported
+        self.costs[charge] = dict.fromkeys(names, Fraction(reported))
+        self.open.append(charge)
+
+    def settle(self, ledger: Ledger, charge: str) -> None:
+        """End a step; a ledger that lost it does not know it."""
+        try:
+            ledger.settle(charge, reported=self.reported[charge])
+        except ReservationConflict:
+            return
+
+    def totals(self) -> dict[str, Fraction]:
+        """Return what all steps cost, by dataset."""
+        totals: dict[str, Fraction] = defaultdict(Fraction)
+        for costs in self.costs.values():
+            for name, cost in costs.items():
+                totals[name] += cost
+        return totals
+
+
+def used(ledger: Ledger) -> dict[str, Fraction]:
+    """Return what is settled and held, by dataset."""
+    uses = state_of_ledger(ledger.database).uses
+    found = {name: uses.get(f"{name}#1") for name in NAMES}
+    return {n: Fraction(use.used[0] if use else 0, UNITS) for n, use in found.items()}
+
+
+def copy_of(at: str, tmp_path: Path) -> str:
+    """Copy a ledger that nobody uses, and return the place of the copy."""
+    if at.startswith("sqlite"):
+        path = Path(at.removeprefix("sqlite:///"))
+        return url(copied(path, tmp_path / "older.db"))
+    name = at.partition("@/")[2].partition("?")[0]
+    server().run(f"CREATE DATABASE {name}_older TEMPLATE {name} STRATEGY file_copy")
+    return at.replace(name, f"{name}_older")
+
+
+CASES = [("sqlite", seed) for seed in range(RESTORES)]
+CASES += [("postgres", seed) for seed in range(max(4, scaled(1)))]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize(("kind", "seed"), CASES)
+def test_a_repair_never_undercounts(
+    tmp_path: Path, kind: str, seed: int, goes_on: bool
+) -> None:
+    """After a restore at a random place, over one to three datasets."""
+    steps, owners = Steps(seed), Liveness()
+    is_file = kind == "sqlite"
+    at = url(tmp_path / "ledger.db") if is_file else server().new_database()
+    place = str(tmp_path / "witness") if is_file else server().new_database()
+
+    def opened(at: str, witness: str) -> Ledger:
+        ledger = open_ledger(at, witness=witness)
+        ledger.owners = owners
+        return ledger
+
+    create_ledger(at, witness=place).close()
+    ledger = opened(at, place)
+    for policy in POLICIES.values():
+        ledger.apply(policy)
+    steps.go_on(ledger, steps.random.randint(1, 12))
+    ledger.database.close()
+    older = copy_of(at, tmp_path)
+    before = [*steps.open]
+    ledger = opened(at, place)
+    steps.go_on(ledger, steps.random.randint(1, 12))
+    lost = [charge for charge in steps.open if charge not in before]
+    ledger.database.close()
+    if goes_on:
+        copy = opened(older, "none")
+        steps.go_on(copy, steps.random.randint(1, 6))
+        copy.database.close()
+    restored = opened(older, place)
+    if compare(restored):
+        reconcile(restored, reason="x")
+        assert compare(restored) == []
+        assert reconcile(restored, reason="x") == []
+    for charge in (*before, *steps.open):
+        steps.settle(restored, charge)
+    after, costs = used(restored), steps.totals()
+    for charge in lost:
+        # Nobody settles what the ledger lost: it stays in full.
+        assert charge in steps.costs
+    for name in NAMES:
+        assert after[name] >= costs[name], name
+    assert verify(restored).bad == []
+    granted(restored, "0.1", policy=POLICIES["a"])
+    restored.close()
+    if not is_file:
+        for database in (at, older, place):
+            server().drop(database)
+
+
+def test_two_copies_are_joined(tmp_path: Path) -> None:
+    """A fork refuses every step until the copy that stays is repaired."""
+    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, place)
+    charged(ledger, "0.01")
+    ledger.close()
+    twin = copied(path, tmp_path / "twin.db")
+    one, other = reopen(path, place), reopen(twin, place)
+    witness: Any = other.watch.witness
+    state = witness.read(["a"], list)
+    charged(one, "0.02")
+    witness.read = lambda *_: state
+    with pytest.raises(LedgerError):
+        granted(other, "0.04")
+    other.close()
+    with pytest.raises(LedgerRolledBack):
+        granted(one, "0.01")
+    reconcile(one, reason="x")
+    assert granted(one, "0.01")
+    assert verify(one).bad == []
+
+
+def test_a_lost_term_is_kept_frozen(tmp_path: Path) -> None:
+    """Its accounts have no gate until a person opens a term behind it."""
+    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, place)
+    charged(ledger, "0.01")
+    ledger.close()
+    older = copied(path, tmp_path / "older.db")
+    ledger = reopen(path, place)
+    wider = make_policy("a", budget="{epsilon: 2}", lifetime="{epsilon: 5}")
+    ledger.apply(wider, reason="x", new_term=True)
+    charged(ledger, "0.5", policy=wider)
+    ledger.close()
+    shutil.copy(older, path)
+    for end in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
+    restored = reopen(path, place)
+    reconcile(restored, reason="x")
+    assert state_of_ledger(restored.database).uses["a#2"].used[0] >= UNITS // 2
+    for attempt in (
+        lambda: restored.freeze("a", reason="x", unfreeze=True),
+        lambda: restored.apply(wider, reason="x", new_term=True),
+        lambda: granted(restored, "0.01"),
+    ):
+        with pytest.raises(DpflowError) as error:
+            attempt()
+        assert not isinstance(error.value, LedgerError)
+    applied = restored.apply(wider, reason="x", new_term=True, raise_lifetime=True)
+    assert applied.term == 3
+    assert restored.freeze("a", reason="x", unfreeze=True)
+    assert granted(restored, "0.5", policy=wider)
+    assert verify(restored).bad == []

@@ -1,0 +1,247 @@
+"""A restored backup is repaired before a step may use it, from what is known."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerRolledBack,
+    LedgerUnavailable,
+)
+from dpflow.ledger.audit import copies, restores
+from dpflow.ledger.audit.copies import backup
+from dpflow.ledger.audit.reconcile import trust
+from dpflow.ledger.audit.restores import restore
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.database import Database
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.rounding import UNITS
+from tests.ledger.copies import charged, granted, make, request, url
+from tests.ledger.processes import holding
+from tests.ledger.support import edit
+from tests.postgres import server
+
+
+@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+@pytest.mark.parametrize("known", ["witness", "replaced", "nothing"])
+def test_a_restore_never_forgets_what_is_known(
+    tmp_path: Path, target: str, known: str
+) -> None:
+    """The witness knows the lost charges, or the replaced ledger, or nobody does."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, witness)
+    released = request(ledger, "0.1", key="k")
+    ledger.reserve(released)
+    ledger.settle(released.reservation, value="1")
+    open_charge, owners = granted(ledger, "0.1"), ledger.owners
+    saved = tmp_path / "backup.db"
+    backup(ledger, saved)
+    charged(ledger, "0.2")
+    ledger.close()
+    place = witness if known == "witness" else str(tmp_path / "new")
+    at = url(path) if target == "sqlite" else server().new_database()
+    if known == "nothing" and target == "sqlite":
+        path.write_bytes(b"x")
+    accept = known == "nothing" or (known == "replaced" and target == "postgres")
+    if accept:
+        with pytest.raises(ConfigurationError, match="neither a witness"):
+            restore(saved, at, reason="x", witness=place)
+    restore(saved, at, reason="x", witness=place, accept_loss=accept)
+    restored = open_ledger(at, witness=place)
+    used = state_of_ledger(restored.database).uses["a#1"].used[0]
+    assert used == UNITS * (2 if accept else 4) // 10
+    answer = restored.reserve(request(restored, "0.1", key="k"))
+    assert isinstance(answer, Replayed)
+    if target == "sqlite":
+        # Its process may still run, and what it reports returns nothing.
+        restored.owners = owners
+        restored.settle(open_charge, outcome="failed")
+    else:
+        restored.forfeit(open_charge, reason="x")
+    assert state_of_ledger(restored.database).uses["a#1"].used[0] == used
+    granted(restored, "0.1")
+    assert verify(restored).bad == []
+    assert verify(restored).witness == "agrees"
+
+
+def test_a_replaced_ledger_stays_aside(tmp_path: Path) -> None:
+    """It is refused where it is opened again; another ledger is not replaced at all."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, witness)
+    charged(ledger, "0.1")
+    saved = tmp_path / "backup.db"
+    backup(ledger, saved)
+    charged(ledger, "0.1")
+    ledger.close()
+    restore(saved, url(path), reason="x", witness=witness)
+    old = open_ledger(url(tmp_path / "ledger.db.replaced-1"), witness=witness)
+    with pytest.raises(LedgerRolledBack):
+        granted(old, "0.1")
+    other = create_ledger(url(tmp_path / "other.db"), witness="none")
+    other.close()
+    with pytest.raises(ConfigurationError, match="another one"):
+        restore(saved, url(tmp_path / "other.db"), reason="x", witness=witness)
+
+
+def test_a_damaged_backup_replaces_nothing(tmp_path: Path) -> None:
+    """The ledger stays, and so does its witness."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, witness)
+    charged(ledger, "0.1")
+    saved = tmp_path / "backup.db"
+    backup(ledger, saved)
+    ledger.close()
+    copy = open_ledger(url(saved), witness="none")
+    with copy.database.transaction() as transaction:
+        transaction.begin(lock=False)
+        transaction.connection.execute("DELETE FROM release")  # type: ignore[attr-defined]
+        transaction.connection.execute(  # type: ignore[attr-defined]
+            "UPDATE account SET settled = '[0,0]'"
+        )
+    copy.close()
+    with pytest.raises(LedgerCorrupt, match="Nothing was restored"):
+        restore(saved, url(path), reason="x", witness=witness)
+    assert {file.name for file in tmp_path.glob("ledger.db.*new*")} == set()
+    granted(open_ledger(url(path), witness=witness), "0.1")
+
+
+@pytest.mark.parametrize("place", ["file", "postgres"])
+def test_a_witness_that_was_begun_after_a_loss_is_marked(
+    tmp_path: Path, place: str
+) -> None:
+    """It knows nothing of before, so an older backup asks; a newer one does not."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    if place == "postgres":
+        witness = server().new_database()
+    ledger = make(path, "none")
+    charged(ledger, "0.1")
+    older = tmp_path / "older.db"
+    backup(ledger, older)
+    charged(ledger, "0.2")
+    ledger.close()
+    restore(older, url(path), reason="x", witness="none", accept_loss=True)
+    ledger = open_ledger(url(path), witness=witness)
+    trust(ledger, reason="x")
+    charged(ledger, "0.1")
+    newer = tmp_path / "newer.db"
+    backup(ledger, newer)
+    charged(ledger, "0.1")
+    ledger.close()
+    with pytest.raises(ConfigurationError, match="began the witness of dataset 'a'"):
+        restore(older, url(path), reason="x", witness=witness)
+    # Nor is it forgotten by a repair, or by a file that is compacted.
+    restore(newer, url(path), reason="x", witness=witness)
+    kept: Any = open_ledger(url(path), witness=witness).watch.witness
+    if place == "file":
+        kept._rewrite(None)
+    with pytest.raises(ConfigurationError, match="after a loss"):
+        restore(older, url(path), reason="x", witness=witness)
+    restore(older, url(path), reason="x", witness=witness, accept_loss=True)
+    restored = open_ledger(url(path), witness=witness)
+    assert state_of_ledger(restored.database).uses["a#1"].used[0] >= UNITS * 3 // 10
+    assert verify(restored).bad == []
+    granted(restored, "0.1")
+    # The loss is accepted once: a backup of after asks no more.
+    saved = tmp_path / "saved.db"
+    backup(restored, saved)
+    granted(restored, "0.1")
+    restored.close()
+    restore(saved, url(path), reason="x", witness=witness)
+
+
+def test_a_restore_without_a_witness_marks_the_next_one(tmp_path: Path) -> None:
+    """What it begins holds nothing of the accepted loss."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, "none")
+    charged(ledger, "0.1")
+    saved = tmp_path / "saved.db"
+    backup(ledger, saved)
+    ledger.close()
+    path.unlink()
+    restore(saved, url(path), reason="x", witness=witness, accept_loss=True)
+    charged(open_ledger(url(path), witness=witness), "0.1")
+    with pytest.raises(ConfigurationError, match="after a loss"):
+        restore(saved, url(path), reason="x", witness=witness)
+
+
+def test_a_dataset_that_nothing_witnessed_is_named(tmp_path: Path) -> None:
+    """A replaced ledger that lacks a dataset does not say what it was charged."""
+    path = tmp_path / "ledger.db"
+    ledger = make(path, "none")
+    empty = tmp_path / "empty.db"
+    backup(ledger, empty)
+    charged(ledger, "0.1")
+    saved = tmp_path / "saved.db"
+    backup(ledger, saved)
+    ledger.close()
+    path.unlink()
+    restore(empty, url(path), reason="x", witness="none", accept_loss=True)
+    with pytest.raises(ConfigurationError, match="nothing of dataset 'a'"):
+        restore(saved, url(path), reason="x", witness="none")
+
+
+@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+def test_a_freeze_that_a_backup_lacks_is_written(tmp_path: Path, target: str) -> None:
+    """Also into a database whose functions come last."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    ledger = make(path, witness)
+    charged(ledger, "0.1")
+    saved = tmp_path / "saved.db"
+    backup(ledger, saved)
+    ledger.freeze("a", reason="x")
+    ledger.close()
+    at = url(path) if target == "sqlite" else server().new_database()
+    restore(saved, at, reason="x", witness=witness)
+    restored = open_ledger(at, witness=witness)
+    with pytest.raises(BudgetRefused, match="frozen"):
+        granted(restored, "0.1")
+    assert verify(restored).bad == []
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_ledger_in_use_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """A charge that comes while its backup is restored is not lost."""
+    path = tmp_path / "ledger.db"
+    ledger = make(path)
+    saved = tmp_path / "backup.db"
+    backup(ledger, saved)
+    real = copies.copy_ledger
+
+    def late(*values: Any) -> None:
+        real(*values)
+        if not busy:
+            charged(ledger, "0.1")
+
+    monkeypatch.setattr(copies, "copy_ledger", late)
+    monkeypatch.setattr(restores, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(Database, "lock_seconds", 0.1)
+    with (
+        holding(path) if busy else nullcontext(),
+        pytest.raises(LedgerUnavailable, match=r"another process|charged while"),
+    ):
+        restore(saved, url(path), reason="x", witness="none", accept_loss=busy)
+    granted(ledger, "0.1")
+    assert [p.name for p in tmp_path.iterdir() if "replaced" in p.name] == []
+
+
+def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path: Path) -> None:
+    """A row that is not what its mark says counts as no knowledge, in words."""
+    path, saved = tmp_path / "ledger.db", tmp_path / "backup.db"
+    ledger = make(path)
+    charged(ledger, "0.1")
+    backup(ledger, saved)
+    ledger.close()
+    edit(path, "UPDATE account SET mark = 'x'")
+    with pytest.raises(ConfigurationError, match="neither a witness"):
+        restore(saved, url(path), reason="x", witness="none")

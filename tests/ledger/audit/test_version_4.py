@@ -1,0 +1,289 @@
+"""A ledger of version 4 goes on in a new one: sums, releases, freezes and people."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import (
+    BudgetRefused,
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+    ReservationConflict,
+)
+from dpflow.ledger.audit.reconcile import trust
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.requests import Granted, Replayed, Request
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.policy import Policy
+from dpflow.policy.population import Population
+from tests.ledger.copies import request, url
+from tests.ledger.support import make_policy
+from tests.postgres import server
+from tests.projects import ROOT
+from tools.read_version_4 import carry_ledger, main
+
+FILE = ROOT / "tests" / "ledgers" / "version_4.db"
+FACTS: dict[str, Any] = json.loads(FILE.with_suffix(".json").read_text("utf-8"))
+POLICIES = {name: make_policy(name, **f) for name, f in FACTS["fields"].items()}
+PEOPLE = Population(
+    population=FACTS["population"]["population"],
+    unit="customer",
+    relation="add-or-remove",
+    budget={"epsilon": FACTS["population"]["budget"]},
+    filter="basic",
+).as_policy()
+
+
+def ask(ledger: Ledger, *names: str, epsilon: str = "0.01", **fields: Any) -> Request:
+    """Make a request of datasets of the old ledger."""
+    policies = tuple(POLICIES[name] for name in names)
+    members = any(policy.population for policy in policies)
+    populations: tuple[Policy, ...] = (PEOPLE,) if members else ()
+    given = {"policies": policies, "populations": populations, **fields}
+    return request(ledger, epsilon, **given)
+
+
+def copy_to_server(path: Path) -> str:
+    """Copy the tables of a file of version 4 into a database; return its URL."""
+    place = server().new_database()
+    with sqlite3.connect(path) as file, psycopg.connect(place) as session:
+        session.execute("CREATE SCHEMA dpflow")
+        for table in ("ledger", "entry", "kept"):
+            rows = file.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in rows.description]
+            is_number = {"one", "version", "number"}
+            columns = ", ".join(
+                f"{name} {'bigint' if name in is_number else 'text'}" for name in names
+            )
+            session.execute(f"CREATE TABLE dpflow.{table} ({columns})".encode())
+            values = ", ".join(["%s"] * len(names))
+            for row in rows:
+                sql = f"INSERT INTO dpflow.{table} VALUES ({values})"
+                session.execute(sql.encode(), row)
+    return place
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def carried(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    """Give a new ledger of what the file of version 4 holds, on each database."""
+    if request.param == "sqlite":
+        old, new = str(FILE), url(tmp_path / "new.db")
+    else:
+        old, new = copy_to_server(FILE), server().new_database()
+    carrier = carry_ledger(old, new)
+    assert sorted(carrier.forfeited) == sorted(FACTS["open"])
+    ledger = open_ledger(new, witness=str(tmp_path / "witness"))
+    trust(ledger, reason="carried")
+    yield ledger
+    ledger.close()
+
+
+def test_it_has_the_sums_of_before(carried: Ledger) -> None:
+    """Of each account, everything settled; with the same id, alerts and overdrafts."""
+    assert carried.id == FACTS["id"]
+    with carried.reading() as transaction:
+        transaction.begin(lock=False)
+        rows = transaction.ask("read_accounts_between", first="", last="~~")
+    found = {row[0]: [json.loads(row[1]), json.loads(row[2])] for row in rows}
+    for name, facts in FACTS["accounts"].items():
+        total = [a + b for a, b in zip(facts["settled"], facts["held"], strict=True)]
+        assert found.pop(name) == [total, [0] * len(total)], name
+    assert found == {}
+    flags = {row[0]: (row[4], bool(row[5])) for row in rows}
+    for name, facts in FACTS["accounts"].items():
+        alert = max(facts["alerts"], default=None)
+        assert flags[name] == (alert, facts["overdrawn"]), name
+    assert any(alert for alert, _ in flags.values())
+    assert any(overdrawn for _, overdrawn in flags.values())
+    assert verify(carried).bad == []
+    assert verify(carried).witness == "agrees"
+
+
+@pytest.mark.parametrize("key", FACTS["releases"])
+def test_its_releases_are_replayed(carried: Ledger, key: str) -> None:
+    """At no cost, under the keys of before."""
+    facts = FACTS["releases"][key]
+    before = state_of_ledger(carried.database).uses
+    answer = carried.reserve(
+        ask(
+            carried,
+            *facts["datasets"],
+            epsilon=facts["epsilon"],
+            key=key,
+            step=facts["step"],
+            flow=facts.get("flow"),
+            partitions=tuple(facts.get("partitions", ())),
+        )
+    )
+    assert isinstance(answer, Replayed)
+    assert answer.value == facts["value"]
+    assert state_of_ledger(carried.database).uses == before
+
+
+def test_it_goes_on_as_before(carried: Ledger) -> None:
+    """What was refused is refused, and what may be charged is charged."""
+    # A withdrawn release, and one whose charge was open, are drawn anew.
+    for key in ("withdrawn", "claimed", "failed"):
+        step = ask(carried, "visits", key=key, flow="g")
+        assert isinstance(carried.reserve(step), Granted)
+        carried.settle(step.reservation, value="8")
+        assert isinstance(carried.reserve(step_again(step)), Replayed)
+    with pytest.raises(BudgetRefused, match="frozen"):
+        carried.reserve(ask(carried, "stopped", key="kept"))
+    with pytest.raises(BudgetRefused):
+        carried.reserve(ask(carried, "orders", epsilon="0.5"))
+    halted = ask(carried, "visits", flow="f", flow_run=FACTS["halted_run"])
+    with pytest.raises(BudgetRefused, match="halt"):
+        carried.reserve(halted)
+    for evidence, name, flow in zip(
+        FACTS["evidence"], ("visits", "orders"), ("g", None), strict=True
+    ):
+        with pytest.raises(ConfigurationError, match="this evidence"):
+            carried.charge_prior(
+                POLICIES[name],
+                PureDP(epsilon="0.01"),
+                reason="x",
+                evidence=evidence,
+                flow=flow,
+                populations=(PEOPLE,) if name == "orders" else (),
+            )
+    for charge in FACTS["open"]:
+        with pytest.raises(ReservationConflict):
+            carried.settle(charge)
+    other = make_policy("other", source="shop.visits")
+    with pytest.raises(ConfigurationError, match="source"):
+        carried.reserve(ask_policy(carried, other))
+    for week, epsilon, answer in (
+        ("2026-W02", "0.01", BudgetRefused),
+        ("2026-W03", "0.71", BudgetRefused),
+        ("2026-W03", "0.69", Granted),
+    ):
+        step = ask(carried, "weeks", epsilon=epsilon, partitions=(week,))
+        assert isinstance(answered(carried, step), answer)
+    carried.amend(
+        FACTS["releases"]["visits number"]["charge"],
+        PureDP(epsilon="0.06"),
+        reason="it read more",
+    )
+    assert verify(carried).bad == []
+
+
+def answered(ledger: Ledger, step: Request) -> object:
+    """Return the answer to a step, or its refusal."""
+    try:
+        return ledger.reserve(step)
+    except BudgetRefused as error:
+        return error
+
+
+def step_again(step: Request) -> Request:
+    """Return the same request of another execution."""
+    from dataclasses import replace
+
+    return replace(step, reservation="again")
+
+
+def ask_policy(ledger: Ledger, policy: Policy) -> Request:
+    """Make a request of a policy that the old ledger did not have."""
+    return request(ledger, "0.01", policy=policy)
+
+
+def test_its_people_are_those_of_before(carried: Ledger) -> None:
+    """The newest step of each store pays the next one."""
+    ((account, (_, newest)),) = FACTS["people"].items()
+    for before in (None, newest):
+        step = ask(carried, "renewed", epsilon="0.01", step="people")
+        carried.reserve(step)
+        if before is None:
+            with pytest.raises(ReservationConflict, match="another copy"):
+                carried.pay(account, step.reservation, before=before)
+            continue
+        carried.pay(account, step.reservation, before=before)
+    assert verify(carried).bad == []
+
+
+EDITS = [
+    (
+        "UPDATE entry SET body = replace(body, '0.05', '0.01') WHERE number = 2",
+        "entry 2",
+    ),
+    ("DELETE FROM entry WHERE number = 5", "entry 5"),
+    ("UPDATE ledger SET version = 3", "version 3"),
+    ("UPDATE kept SET value = '0'", "not the settled one"),
+    ("DROP TABLE entry", "no such table"),
+    ("DROP TABLE ledger", "no ledger of version 4"),
+]
+
+
+@pytest.mark.parametrize(("edit", "match"), EDITS)
+def test_a_damaged_ledger_is_not_carried(
+    tmp_path: Path, edit: str, match: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is at the new place then."""
+    path = tmp_path / "old.db"
+    shutil.copy(FILE, path)
+    with sqlite3.connect(path) as file:
+        for (name,) in file.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
+            file.execute(f"DROP TRIGGER {name}")
+        file.execute(edit)
+    assert main([str(path), url(tmp_path / "new.db")]) == 1
+    assert match in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_place_that_is_taken_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is overwritten, and each argument is needed."""
+    new = url(tmp_path / "new.db")
+    assert main([str(FILE), new]) == 0
+    assert "2 open charges were forfeited" in capsys.readouterr().out
+    assert main([str(FILE), new]) == 1
+    assert main([str(tmp_path / "missing.db"), new]) == 1
+    assert main([new]) == 2
+    with pytest.raises(DpflowError):
+        carry_ledger(new, url(tmp_path / "newer.db"))
+
+
+def test_version_4_itself_is_named(tmp_path: Path) -> None:
+    """It is not opened, upgraded or restored."""
+    path = tmp_path / "old.db"
+    shutil.copy(FILE, path)
+    with pytest.raises(LedgerUnavailable, match=r"tools\.read_version_4"):
+        open_ledger(url(path), witness="none")
+
+
+def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    """It is named, and nothing is carried."""
+    from tools import version_4
+    from tools.read_version_4 import Carrier
+
+    old = version_4.read_old(str(FILE))
+    entries = [*old.entries, old.entries[0]._replace(kind="seal")]
+    with pytest.raises(LedgerCorrupt, match="unknown kind"):
+        Carrier(old._replace(entries=entries), Silent()).carry()
+
+
+class Silent:
+    """A transaction that writes nothing."""
+
+    def send(self, _: object) -> None:
+        """Do nothing."""
+
+    def write(self, _: object) -> None:
+        """Do nothing."""

@@ -1,0 +1,440 @@
+"""Random histories that are played on several ledgers, and how these answer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable
+from dpflow.ledger.canonical import digest
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.requests import Busy, Granted, Replayed, Request
+from dpflow.ledger.tables.loading import read_claim
+from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
+from dpflow.ledger.tables.transaction import Identity, Transaction
+from dpflow.policy import Policy
+from dpflow.policy.population import Population
+from tests.ledger.support import make_policy
+
+#: Number of commands of a history.
+LENGTH = 50
+
+FLOWS = "{f: {epsilon: 0.6, halt_at_epsilon: 1.5}, g: {}}"
+PLAIN = make_policy("a", flows=FLOWS, odometer="{theorem: basic, delta: 0}")
+MEMBERS = {
+    "b": make_policy("b", population="p"),
+    "c": make_policy("c", population="p", partition="{by: region}"),
+}
+WHOLE = make_policy(
+    "d", unit="customer-week", partition="{by: week}", lifetime="{epsilon: 2}"
+)
+WINDOWS = make_policy(
+    "w", unit="customer-week", partition="{by: week}", window="{length: 2}"
+)
+#: The default filter, whose prices depend on what is used.
+AUTO = make_policy("auto", budget="{epsilon: 1, delta: 1e-6}", filter="auto")
+#: Its source has two names.
+SOURCED = {name: make_policy(name, source="visits") for name in ("e", "other-e")}
+POPULATION = Population(
+    population="p",
+    unit="customer",
+    relation="add-or-remove",
+    budget={"epsilon": "1.2"},
+    filter="basic",
+).as_policy()
+#: Datasets of which each answer is easily foretold, and the requests on them.
+SIMPLE = {
+    "s": make_policy(
+        "s",
+        budget="{epsilon: 6}",
+        flows="{f: {epsilon: 2}}",
+        other_flows="allow",
+    ),
+    "b": make_policy("b", population="p"),
+    "q": make_policy("q", population="p", budget="{epsilon: 0.9}"),
+}
+SIMPLE_CHOICES = [["s"], ["s"], ["s"], ["b"], ["q"], ["b", "q"], ["b", "s"]]
+COSTS = [
+    PureDP(epsilon="0.1"),
+    PureDP(epsilon="0.3"),
+    PureDP(epsilon=5),
+    ApproxDP(epsilon="0.05", delta="1e-9"),
+    EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4)),
+    Gaussian(sensitivity=1, sigma=10),
+]
+SIMPLE_COSTS = [COSTS[0], COSTS[4], COSTS[4], COSTS[2]]
+WEEKS = ("2026-W01", "2026-W02", "2026-W03")
+CHOICES = [["a"]] * 3 + [["b"], ["c"], ["b", "c"], ["d"], ["e"], ["w"], ["w"]]
+CHOICES += [["auto"], ["auto"], ["auto", "a"]]
+
+
+class People:
+    """Owners of whom some have died."""
+
+    def __init__(self) -> None:
+        self.numbers = count(1)
+        self.living: list[str] = []
+        self.born()
+
+    def born(self) -> None:
+        """Let a new process go on."""
+        self.living.append(f"{next(self.numbers):032x}")
+
+    def died(self) -> None:
+        """Let the oldest process end, and a new one go on."""
+        self.living.pop(0)
+        if not self.living:
+            self.born()
+
+    def mine(self) -> str:
+        """Return the process that asks."""
+        return self.living[-1]
+
+    def alive(self, owner: str) -> bool:
+        """Say whether a process still runs."""
+        return owner in self.living
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Workers:
+    """A ledger, as one or two processes use it.
+
+    Attributes:
+        lost: How many commits had no answer.
+    """
+
+    def __init__(
+        self, owners: People, database: Any, *, processes: int = 1, losses: float = 0
+    ) -> None:
+        self.random, self.losses, self.lost = Random(7), losses, 0
+        self.calls, self.lost_at = 0, 0
+        self.ledgers = []
+        for _ in range(processes):
+            ledger = Ledger(database(), owners)  # type: ignore[arg-type]
+            if losses:
+                self._lose_answers(ledger)
+            self.ledgers.append(ledger)
+
+    def _lose_answers(self, ledger: Ledger) -> None:
+        transaction = ledger.database.transaction
+
+        @contextmanager
+        def lossy() -> Iterator[Transaction]:
+            with transaction() as within:
+                yield within
+            # A second loss in a row is an error that the caller gets.
+            self.calls += 1
+            if self.calls > self.lost_at + 1 and self.random.random() < self.losses:
+                self.lost, self.lost_at = self.lost + 1, self.calls
+                message = "the answer to a COMMIT was lost"
+                raise LedgerUnavailable(message)
+
+        ledger.database.transaction = lossy  # type: ignore[method-assign]
+
+    @property
+    def ledger(self) -> Ledger:
+        """One of the processes."""
+        return self.random.choice(self.ledgers)
+
+    def reserve(self, request: Request) -> Any:
+        """Ask for a step."""
+        return self.ledger.reserve(request)
+
+    def end(self, kind: str, charge: str, **fields: Any) -> Any:
+        """End a charge."""
+        ledger = self.ledger
+        if kind == "settle":
+            ledger.settle(charge, **fields)
+        elif kind == "void":
+            ledger.void(charge, reason="r")
+        else:
+            ledger.forfeit(charge, reason="r")
+
+    def amend(self, charge: str, cost: Cost) -> Any:
+        """Charge more for a step."""
+        return self.ledger.amend(charge, cost, reason="x")
+
+    def prior(self, policy: Policy, cost: Cost, evidence: str) -> Any:
+        """Charge what was spent elsewhere."""
+        return self.ledger.charge_prior(policy, cost, evidence=evidence, reason="x")
+
+    def freeze(self, dataset: str, *, unfreeze: bool) -> Any:
+        """Freeze a dataset, or open it."""
+        return self.ledger.freeze(dataset, reason="x", unfreeze=unfreeze)
+
+    def apply(self, policy: Policy, *, new_term: bool) -> Any:
+        """Apply a file."""
+        return self.ledger.apply(policy, reason="x", new_term=new_term)
+
+    def withdraw(self, key: str) -> Any:
+        """Delete the value of a release."""
+        ledger = self.ledger
+        with ledger.database.snapshot() as within:
+            _, release = read_claim(within.ask("read_release", key=key))
+        kept = None if release is None else release.digest
+        return ledger.withdraw(key, digest=kept, reason="x")
+
+    def sums(self) -> dict[str, Any]:
+        """Return settled, held and whether it is overdrawn, of each account."""
+        between = {"first": "", "last": "~"}
+        with self.ledger.database.snapshot() as within:
+            rows = within.run([("read_accounts_between", between)])[0]
+        return {
+            r[0]: (tuple(json.loads(r[1])), tuple(json.loads(r[2])), bool(r[5]))
+            for r in rows
+        }
+
+
+def in_memory() -> Callable[[], MemoryDatabase]:
+    """Make a ledger in memory; return what opens it."""
+    name = uuid.uuid4().hex
+    MemoryDatabase.create(name, Identity("x", None, "t"), b"0")
+    return lambda: MemoryDatabase(name)
+
+
+class Play:
+    """One random history, on several ledgers at the same time.
+
+    Args:
+        seed: Decides everything.
+        owners: The processes.
+        ledgers: Each gets every command.
+        simple: Play on datasets of which each answer is easily foretold.
+        describe: Returns what the ledgers have to agree on.
+
+    Attributes:
+        answers: What each ledger answered, command by command.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        owners: People,
+        ledgers: Sequence[Any],
+        *,
+        simple: bool = False,
+        describe: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.describe = describe or described
+        self.random, self.owners, self.ledgers = Random(seed), owners, ledgers
+        self.policies: dict[str, Policy] = {"a": PLAIN, "d": WHOLE, "w": WINDOWS}
+        self.policies |= {"auto": AUTO, **MEMBERS, **SOURCED}
+        self.choices, self.costs = CHOICES, COSTS
+        self.open: list[tuple[str, Request]] = []
+        self.ended: list[str] = []
+        self.answers: list[tuple[str, list[Any]]] = []
+        self.deeds: list[Callable[[], None]] = [self.reserve] * 8 + [self.end] * 5
+        self.deeds += [self.die] * 3 + [self.again, self.amend, self.prior]
+        self.deeds += [self.freeze, self.apply, self.withdraw]
+        if simple:
+            self.policies = dict(SIMPLE)
+            self.choices, self.costs = SIMPLE_CHOICES, SIMPLE_COSTS
+            self.deeds.remove(self.apply)
+
+    def play(self, length: int) -> Play:
+        """Do something so often."""
+        for _ in range(length):
+            self.step()
+        return self
+
+    def step(self) -> None:
+        """Do something."""
+        self.random.choice(self.deeds)()
+
+    def ask(self, name: str, *values: Any, **fields: Any) -> Any:
+        """Send a command to each ledger; return the first one's answer."""
+        found: list[Any] = []
+        first: Any = None
+        for ledger in self.ledgers:
+            try:
+                answer = getattr(ledger, name)(*values, **dict(fields))
+            except DpflowError as error:
+                answer = error
+            first = first or answer
+            found.append(self.describe(answer))
+        self.answers.append((f"{name} {values!r:.200} {fields!r:.200}", found))
+        return first
+
+    def request(self) -> Request:
+        """Make a random request."""
+        random = self.random
+        names = random.choice(self.choices)
+        if names == ["e"]:
+            names = [random.choice([*SOURCED])]
+        policies = tuple(self.policies[name] for name in names)
+        member = any(policy.population for policy in policies)
+        partitions: tuple[str, ...] = ()
+        if "c" in names:
+            partitions = tuple(random.sample(["x", "y", "z"], random.randint(1, 2)))
+        if names[0] in "dw":
+            partitions = tuple(random.sample(WEEKS, random.randint(1, 2)))
+        flow = random.choice([None, "f", "g", "h"])
+        run = None if flow is None else f"{flow}{random.randint(1, 2)}"
+        key, cost = random.choice([None, "k1"]), random.choice(self.costs)
+        if key is not None:
+            # A key is asked for at another cost now and then only.
+            cost = COSTS[1 if random.random() < 0.2 else 0]
+        return Request(
+            reservation=uuid.UUID(int=random.getrandbits(128)).hex,
+            owner=self.owners.mine(),
+            policies=policies,
+            populations=(POPULATION,) if member else (),
+            partitions=partitions,
+            cost=cost,
+            step=random.choice(["s", "t"]),
+            flow=flow,
+            flow_run=run,
+            enclosing_runs=() if run is None else (run, "outer"),
+            release_key=None if key is None else digest(key + str(names)),
+            key_text=key or "",
+            fresh=random.random() < 0.1,
+        )
+
+    def reserve(self) -> None:
+        """Ask for a step."""
+        self.send(self.request())
+
+    def send(self, request: Request) -> None:
+        """Send a request, and remember a grant."""
+        answer = self.ask("reserve", request)
+        pair = request.reservation, request
+        if isinstance(answer, Granted) and pair not in self.open:
+            self.open.append(pair)
+
+    def again(self) -> None:
+        """Send an id again."""
+        if self.open:
+            self.send(self.random.choice(self.open)[1])
+
+    def end(self) -> None:
+        """Settle, void or forfeit an open charge."""
+        if not self.open:
+            return
+        place = self.random.randrange(len(self.open))
+        name, request = self.open.pop(place)
+        kind = self.random.choice(["settle"] * 4 + ["void", "void", "forfeit"])
+        fields: dict[str, Any] = {}
+        if kind == "settle":
+            outcome = self.random.choice(["completed", "completed", "failed"])
+            stops = isinstance(request.cost, EarlyStopping) and outcome == "completed"
+            value = self.random.choice(["1", "1", "1", None])
+            fields = {
+                "outcome": outcome,
+                "value": value if outcome == "completed" else None,
+                "reported": self.random.choice([None, 2, 4]) if stops else None,
+            }
+        self.ask("end", kind, name, **fields)
+        self.ended.append(name)
+
+    def die(self) -> None:
+        """Let a process begin, or the oldest end: its charges are abandoned."""
+        if self.random.random() < 0.5:
+            self.owners.born()
+        else:
+            self.owners.died()
+
+    def amend(self) -> None:
+        """Charge more for a step, ended or not."""
+        names = [*self.ended, *(name for name, _ in self.open)]
+        if names:
+            cost = PureDP(epsilon=self.random.choice(["0.2", "0.4", "2"]))
+            self.ask("amend", self.random.choice(names), cost)
+
+    def prior(self) -> None:
+        """Charge what was spent elsewhere."""
+        evidence = digest(str(self.random.randint(1, 3)))
+        policy = self.policies[
+            self.random.choice(sorted({"a", "auto", "s"} & self.policies.keys()))
+        ]
+        self.ask("prior", policy, PureDP(epsilon="0.05"), evidence)
+
+    def freeze(self) -> None:
+        """Freeze a dataset, or unfreeze it."""
+        names = sorted({"a", "b", "e", "s"} & self.policies.keys())
+        name = self.random.choice([*names, "population/p"])
+        self.ask("freeze", name, unfreeze=self.random.random() < 0.7)
+
+    def apply(self) -> None:
+        """Apply an edited file, tighter or looser, or one without its source."""
+        if self.random.random() < 0.3:
+            name = self.random.choice([*SOURCED])
+            source = self.random.choice(["visits", "shop", None])
+            policy = make_policy(name, **({} if source is None else {"source": source}))
+        elif self.random.random() < 0.2:
+            policy = make_policy(
+                "w",
+                unit="customer-week",
+                partition="{by: week}",
+                window="{length: 2}",
+                budget=f"{{epsilon: {self.random.choice(['0.7', '0.9', '1'])}}}",
+            )
+        else:
+            epsilon = self.random.choice(["0.8", "0.9", "1", "1.5"])
+            lifetime = self.random.choice(["2", "4"])
+            policy = make_policy(
+                "a",
+                flows=self.random.choice([FLOWS, FLOWS, "{g: {}}"]),
+                odometer="{theorem: basic, delta: 0}",
+                budget=f"{{epsilon: {epsilon}}}",
+                lifetime=f"{{epsilon: {lifetime}}}",
+            )
+        new_term = self.random.random() < 0.5
+        if not isinstance(self.ask("apply", policy, new_term=new_term), DpflowError):
+            self.policies[policy.dataset] = policy
+
+    def withdraw(self) -> None:
+        """Delete a value that is kept, or one that is not."""
+        name = self.random.choice(["a", "b", "auto", "s"])
+        self.ask("withdraw", digest("k1" + str([name])))
+
+
+def described(answer: Any) -> Any:
+    """Return what two ledgers have to agree on."""
+    if isinstance(answer, Granted):
+        return "Granted", answer.accounts
+    if isinstance(answer, Replayed):
+        return "Replayed", answer.reservation, answer.value, answer.made_at
+    if isinstance(answer, Busy):
+        return "Busy", answer.reservation
+    if isinstance(answer, BudgetRefused):
+        details: Mapping[str, Any] = answer.details
+        names = ("dataset", "gate", "theorem", "asked", "left", "fits")
+        return type(answer).__name__, [details.get(name) for name in names]
+    if isinstance(answer, DpflowError):
+        return type(answer).__name__
+    if isinstance(answer, tuple):
+        return sorted((p.account, str(dict(p.amount)), p.overdrawn) for p in answer)
+    if hasattr(answer, "action"):
+        terms = [view.charged for view in answer.terms]
+        return answer.action, answer.term, sorted(answer.closed), terms
+    return answer
+
+
+def in_postgres() -> Callable[[], Any]:
+    """Make a ledger on the server of the tests; return what opens it."""
+    from dpflow.ledger.tables.postgres import PostgresDatabase
+    from tests.postgres import server
+
+    url = server().new_database()
+    PostgresDatabase.create(url, Identity("x", None, "t"), b"0").close()
+    return lambda: PostgresDatabase(url)
+
+
+def in_sqlite() -> Callable[[], Any]:
+    """Make a ledger in a file; return what opens it."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
+    path = Path(folder) / "ledger.db"
+    SqliteDatabase.create(path, Identity("x", None, "t"), b"0").close()
+    return lambda: SqliteDatabase(path)

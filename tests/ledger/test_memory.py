@@ -1,0 +1,60 @@
+"""A ledger in memory: one process, no file, no witness; the rest is as in a file.
+
+The tests of the ledger that take the fixture `path` run on it, unless a marker names
+other storages.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.sqlite import forget_memory
+from tests.ledger.processes import Child
+from tests.ledger.support import audit, granted, refusal
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    """Give the URL of a ledger in memory that is not there yet."""
+    url = f"memory://{uuid.uuid4().hex}"
+    yield url
+    forget_memory(url)
+
+
+def test_it_is_never_made_by_opening(place: str) -> None:
+    """Nor twice, nor without a name."""
+    with pytest.raises(LedgerMissing, match="ends with its process"):
+        open_ledger(place)
+    create_ledger(place)
+    with pytest.raises(ConfigurationError, match="already"):
+        create_ledger(place)
+    with pytest.raises(ConfigurationError, match="no name"):
+        create_ledger("memory://")
+
+
+def test_all_objects_of_a_process_share_it(place: str) -> None:
+    """And its budget."""
+    one, two = create_ledger(place), open_ledger(place)
+    granted(one, "0.5")
+    granted(two, "0.5")
+    with pytest.raises(BudgetRefused):
+        granted(one, "0.1")
+    audit(place)
+    assert verify(one).bad == []
+
+
+def test_a_forked_child_is_refused(place: str) -> None:
+    """Its copy would spend the same budget again."""
+    ledger = create_ledger(place)
+    granted(ledger)
+    text = Child(lambda say: say(refusal(lambda: granted(ledger)))).end()
+    assert text == (0, ["LedgerMissing"])
+    granted(ledger)

@@ -1,0 +1,374 @@
+"""Logins of a ledger on PostgreSQL: what each role may, by right, table and column."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from dpflow import PureDP
+from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Replayed
+from dpflow.ledger.tables.columns import tables
+from dpflow.ledger.tables.postgres import PostgresDatabase
+from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
+from tests.ledger.copies import BASIC, charged, granted, request
+from tests.ledger.support import ledger_on, make_policy, waiting
+from tests.people.places import step
+from tests.postgres import server
+
+DENIED = psycopg.errors.InsufficientPrivilege
+ROLES = ("owner", "operator", "worker", "reader")
+WORKER, ALL = {"worker", "operator"}, {"worker", "operator", "reader"}
+#: Who may insert into a table.
+INSERT = dict.fromkeys(tables(), WORKER)
+INSERT |= {name: {"operator"} for name in ("dataset", "term", "source", "evidence")}
+INSERT["ledger"] = set()
+#: Who may update a column: of a whole table, or one of it.
+UPDATE: dict[str, set[str]] = {
+    "ledger": set(),
+    "ledger.moving_to": {"operator"},
+    "ledger.moved_to": {"operator"},
+    "dataset": {"operator"},
+    "dataset.number": WORKER,
+    "dataset.hash": WORKER,
+    "dataset.mark": WORKER,
+    "term": {"operator"},
+    "source": {"operator"},
+    "account": WORKER,
+    "charge": set(),
+    "charge.state": WORKER,
+    "charge.amounts": WORKER,
+    "charge.realised": WORKER,
+    "charge.mark": WORKER,
+    "charge_dataset": set(),
+    "charge_dataset.end_number": WORKER,
+    "release": WORKER,
+    "run": WORKER,
+    "evidence": set(),
+    "journal": set(),
+    "people_store": set(),
+    "people_store.newest": WORKER,
+}
+#: Who may read a column; all may read the others.
+SELECT = {"ledger.secret": WORKER, "release.value": WORKER, "release.arguments": WORKER}
+
+
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    """Give the URLs of a login for each role, on a ledger with some history."""
+    url, name = server().new_database(), f"u{secrets.token_hex(4)}"
+    ledger = create_ledger(url, witness="none")
+    released = request(ledger, key="k")
+    ledger.reserve(released)
+    ledger.settle(released.reservation, value='"secret"')
+    granted(ledger, "0.01")
+    script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
+    for _ in range(2):
+        run(url, script)
+    for role in ROLES:
+        run(url, f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
+    ledger.close()
+    logins = {
+        role: url.replace("//postgres@", f"//{name}_{role}@", 1) for role in ROLES
+    }
+    yield {"super": url, **logins}
+    server().drop(url)
+    server().run(*(f"DROP ROLE {name}_{role}" for role in ROLES))
+
+
+def run(url: str, *statements: str) -> None:
+    """Run statements, as any login may without dpflow."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture
+def worker(urls: dict[str, str]) -> Iterator[Ledger]:
+    """Give the ledger as a worker has it."""
+    ledger = open_ledger(urls["worker"], witness="none")
+    yield ledger
+    ledger.close()
+
+
+@pytest.mark.parametrize("role", ["operator", "worker", "reader"])
+def test_each_right_on_each_column(urls: dict[str, str], role: str) -> None:
+    """As the table says; nobody deletes, truncates, or changes a table."""
+    wrong = []
+    with psycopg.connect(urls[role], autocommit=True) as session:
+        for table in tables().values():
+            for column in table.columns:
+                place = f"{table.name}.{column}"
+                every = {
+                    f"INSERT INTO {{}} ({column}) VALUES (NULL)": INSERT[table.name],
+                    f"UPDATE {{}} SET {column} = {column}": UPDATE.get(
+                        place, UPDATE[table.name]
+                    ),
+                    f"SELECT {column} FROM {{}} LIMIT 1": SELECT.get(place, ALL),
+                }
+                for text, who in every.items():
+                    statement = text.format(f"dpflow.{table.name}")
+                    if is_permitted(session, statement) != (role in who):
+                        wrong.append(statement)
+            for text in ("DELETE FROM {}", "TRUNCATE {}", "ALTER TABLE {} ADD x int"):
+                statement = text.format(f"dpflow.{table.name}")
+                if is_permitted(session, statement):
+                    wrong.append(statement)
+    assert wrong == []
+
+
+def is_permitted(session: psycopg.Connection, statement: str) -> bool:
+    """Return True if the server checks more than the right to run a statement."""
+    try:
+        with session.transaction():
+            session.execute(f"{statement}".encode())
+            raise psycopg.Rollback
+    except DENIED as error:
+        # A trigger's refusal comes after the right was there.
+        return "may not" in str(error) or "append-only" in str(error)
+    except psycopg.Error:
+        return True
+    return True
+
+
+def test_a_worker_runs_steps(worker: Ledger) -> None:
+    """All of a charge's life, replays, people and freezes."""
+    answer = worker.reserve(request(worker, key="k"))
+    assert isinstance(answer, Replayed)
+    charged(worker, "0.01")
+    worker.void(granted(worker, "0.01"), reason="x")
+    failed = request(worker, "0.01", key="f")
+    worker.reserve(failed)
+    worker.settle(failed.reservation, outcome="failed")
+    again = request(worker, "0.01", key="f")
+    worker.reserve(again)
+    worker.settle(again.reservation, value="2")
+    assert worker.withdraw(again.release_key or "", digest=None, reason="x") is False
+    assert verify(worker).bad == []
+
+
+def test_a_worker_freezes_and_an_operator_ends_that(
+    worker: Ledger, urls: dict[str, str]
+) -> None:
+    """Who runs steps may stop all, and may not start them again."""
+    assert worker.freeze("a", reason="x")
+    with pytest.raises(DpflowError):
+        granted(worker, "0.01")
+    with pytest.raises(LedgerUnavailable, match="operator"):
+        worker.freeze("a", reason="x", unfreeze=True)
+    operator = open_ledger(urls["operator"], witness="none")
+    assert operator.freeze("a", reason="x", unfreeze=True)
+    granted(worker, "0.01")
+    assert verify(operator).bad == []
+    operator.close()
+
+
+def test_a_worker_opens_no_term(worker: Ledger) -> None:
+    """Its first step on a dataset says that an operator applies the policy."""
+    with pytest.raises(LedgerUnavailable, match="operator"):
+        granted(worker, "0.01", policy=make_policy("new"))
+    with pytest.raises(LedgerUnavailable):
+        worker.apply(make_policy("a", budget="{epsilon: 0.9}"), reason="x")
+    with pytest.raises(LedgerUnavailable):
+        worker.charge_prior(BASIC, PureDP(epsilon="0.01"), reason="x")
+
+
+def test_an_operator_does_the_rest(urls: dict[str, str]) -> None:
+    """Terms, charges by hand and forfeits."""
+    operator = open_ledger(urls["operator"], witness="none")
+    policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
+    operator.apply(policy)
+    charge = granted(operator, "0.01", policy=policy)
+    operator.amend(charge, PureDP(epsilon="0.02"), reason="x")
+    operator.charge_prior(policy, PureDP(epsilon="0.01"), reason="x", evidence="e")
+    assert verify(operator).bad == []
+    operator.close()
+
+
+ATTACKS = {
+    "ends the charge of another login": (
+        "UPDATE dpflow.charge SET state = 'settled' WHERE login = 'postgres'"
+        " AND state = 'open'"
+    ),
+    "forfeits": "UPDATE dpflow.charge SET state = 'forfeited' WHERE state = 'open'",
+    "opens an ended charge": "UPDATE dpflow.charge SET state = 'open'",
+    "lowers what a charge holds": "UPDATE dpflow.charge SET amounts = '{}'",
+    "replaces a value": "UPDATE dpflow.release SET value = '1'",
+    "removes a value": "UPDATE dpflow.release SET value = NULL",
+    "reserves under another name": (
+        "INSERT INTO dpflow.charge (id, state, owner, login, step, request, amounts,"
+        " mark) VALUES ('x', 'open', 'o', 'postgres', 's', '{}', '{}', 'm')"
+    ),
+    "writes an ended charge": (
+        "INSERT INTO dpflow.charge (id, state, owner, login, step, request, amounts,"
+        " mark) VALUES ('x', 'settled', 'o', session_user, 's', '{}', '{}', 'm')"
+    ),
+    "unfreezes by the function": "SELECT dpflow.is_operators()",
+    "makes a table": "CREATE TABLE dpflow.mine (x int)",
+}
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_a_worker_may_not(urls: dict[str, str], what: str) -> None:
+    """Whatever lets it run more than the policy says, or hides that it did."""
+    with pytest.raises(DENIED):
+        run(urls["worker"], ATTACKS[what])
+
+
+ENTRY = (
+    "INSERT INTO dpflow.journal SELECT name, number + {more}, 't', {writer}, '{kind}',"
+    " 'c', NULL, NULL, NULL, NULL, '{{}}', '{{}}', 'h' FROM dpflow.dataset LIMIT 1"
+)
+OPERATORS = ("forfeit", "open", "tighten", "access", "unfreeze", "adjust", "repair")
+
+
+@pytest.mark.parametrize(
+    ("more", "writer", "kind"),
+    [
+        (0, "session_user", "reserve"),
+        (2, "session_user", "reserve"),
+        (1, "'postgres'", "reserve"),
+        *((1, "session_user", kind) for kind in (*OPERATORS, "upgrade")),
+    ],
+)
+def test_a_worker_appends_no_such_entry(
+    urls: dict[str, str], more: int, writer: str, kind: str
+) -> None:
+    """Gaps, another's name and kinds of operators; an operator may write these."""
+    statement = ENTRY.format(more=more, writer=writer, kind=kind)
+    with pytest.raises(DENIED):
+        run(urls["worker"], statement)
+    if (more, kind) != (1, "reserve") and more == 1:
+        with psycopg.connect(urls["operator"]) as session:
+            session.execute(statement.encode())
+            session.rollback()
+
+
+def test_a_frozen_dataset_is_opened_by_no_function(urls: dict[str, str]) -> None:
+    """The function of freezes writes a row that is open, and none without a reason."""
+    call = "SELECT dpflow.freeze('a', NULL, 1, 'h', 'm')"
+    run(urls["super"], "UPDATE dpflow.dataset SET frozen = '{}' WHERE name = 'a'")
+    before = read(urls["super"])
+    run(urls["worker"], call, call.replace("NULL", "'{1}'"))
+    assert read(urls["super"]) == before
+    run(urls["super"], "UPDATE dpflow.dataset SET frozen = NULL WHERE name = 'a'")
+    before = read(urls["super"])
+    run(urls["worker"], call)
+    assert read(urls["super"]) == before
+
+
+def read(url: str) -> object:
+    """Return the rows of datasets."""
+    with psycopg.connect(url) as session:
+        return session.execute("SELECT * FROM dpflow.dataset ORDER BY name").fetchall()
+
+
+def test_a_reader_sees_all_but_secrets(urls: dict[str, str]) -> None:
+    """It opens the ledger, and verifies it but for values."""
+    reader = open_ledger(urls["reader"], witness="none", read_only=True)
+    result = verify(reader)
+    assert result.bad == []
+    assert not result.values
+    reader.close()
+
+
+LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"
+
+
+def key_of(name: str) -> int:
+    """Return the number of the lock that says that an owner lives."""
+    return int.from_bytes(bytes.fromhex(name)[:8], signed=True)
+
+
+def test_a_reader_stops_no_step(urls: dict[str, str]) -> None:
+    """Whatever it locks; a worker that has the dataset's row is the control."""
+    worker = ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))
+    locks = (
+        "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
+        "SELECT key FROM dpflow.release; "
+        "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
+    )
+    with psycopg.connect(urls["reader"]) as session:
+        session.execute(locks)
+        charged(worker, "0.001")
+        for statement in (
+            "SELECT name FROM dpflow.dataset FOR UPDATE",
+            "SELECT name FROM dpflow.dataset FOR SHARE",
+            "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
+        ):
+            session.rollback()
+            with pytest.raises(DENIED):
+                session.execute(statement.encode())
+    with psycopg.connect(urls["worker"]) as session:
+        session.execute("SELECT name FROM dpflow.dataset WHERE name = 'a' FOR UPDATE")
+        with pytest.raises(LedgerUnavailable, match="holds the lock"):
+            granted(worker, "0.001")
+        session.rollback()
+    worker.close()
+
+
+def test_a_reader_holds_no_dead_workers_name(urls: dict[str, str]) -> None:
+    """Any session may take such a lock; only a login that may charge keeps a key."""
+    dead, owners = uuid.uuid4().hex, SessionOwners(Server(urls["worker"]))
+    for role, alive in (("reader", False), ("worker", True)):
+        with psycopg.connect(urls[role]) as session:
+            sql = LOCK_OF_A_NAME.format(shared="_shared")
+            session.execute(sql.encode(), [key_of(dead)])
+            assert owners.alive(dead) is alive
+    owners.close()
+
+
+def test_a_reader_that_takes_a_workers_name_is_reported(urls: dict[str, str]) -> None:
+    """The message speaks of the name, and of no dataset."""
+    reached = waiting(PostgresDatabase(urls["worker"]), 0.2).server
+    owners = SessionOwners(reached)
+    key = key_of(owners.mine())
+    reached.drop()
+    with psycopg.connect(urls["reader"]) as session:
+        session.execute(LOCK_OF_A_NAME.format(shared="").encode(), [key])
+        with pytest.raises(LedgerUnavailable, match="the name of this process"):
+            owners.mine()
+    assert owners.mine()
+    owners.close()
+
+
+def test_a_worker_charges_people(urls: dict[str, str], tmp_path: Path) -> None:
+    """Under its login the steps of a store are noted, too, and others go on from it."""
+    ledger, worker = (open_ledger(urls[r], witness="none") for r in ("super", "worker"))
+    assert step(ledger, tmp_path, 0.5, 0.5, 0.5) == [True, True, True]
+    assert step(worker, tmp_path, 0.4, 0.6, 0.4) == [True, False, True]
+    assert step(ledger, tmp_path, 0.2, 0.2, 0.0) == [False, True, True]
+    assert verify(ledger).bad == []
+    ledger.close()
+    worker.close()
+
+
+def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
+    """It would have to drop the triggers first, which is no accident."""
+    for statement in (
+        "UPDATE dpflow.journal SET at = ''",
+        "DELETE FROM dpflow.journal",
+        "TRUNCATE dpflow.journal",
+        "UPDATE dpflow.release SET value = ''",
+    ):
+        with pytest.raises(psycopg.Error, match=r"append-only|never replaced"):
+            run(urls["owner"], statement)
+    run(urls["owner"], "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine")
+
+
+def test_strangers_see_nothing(urls: dict[str, str]) -> None:
+    """A login without a role of the ledger is refused immediately."""
+    name = f"u{secrets.token_hex(4)}"
+    server().run(f"CREATE ROLE {name} LOGIN")
+    with pytest.raises(LedgerUnavailable, match="may not do this"):
+        open_ledger(urls["super"].replace("//postgres@", f"//{name}@"), witness="none")
+    server().run(f"DROP ROLE {name}")
