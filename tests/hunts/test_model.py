@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dpflow.ledger.decision import settlement
 from dpflow.ledger.storage.tables import Transaction
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from dpflow.accounting.rules.tally import Tally
+from dpflow.ledger.decision import settlement
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.requests import Request
 from tests.hunts.machinery.machine import MOST, QUANTUM, LedgerMachine
