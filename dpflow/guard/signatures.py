@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from dpflow.exceptions import require
@@ -79,3 +79,12 @@ def _check_load(step: str, body: Callable[..., Any], load: Callable[..., Any]) -
     }
     for problem, is_there in problems.items():
         require(not is_there, f"step {step!r} {problem}")
+
+
+def values_of(parameter: inspect.Parameter, value: Any) -> Collection[Any]:
+    """Return the arguments for a parameter; `*args` and `**kwargs` take several."""
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return tuple(value)
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return tuple(value.values())
+    return (value,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -37,7 +37,7 @@ from dpflow.guard.shapes import (
     declared_shape,
     unstorable,
 )
-from dpflow.guard.signatures import HIDDEN, public_signature
+from dpflow.guard.signatures import HIDDEN, public_signature, values_of
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import OWN
@@ -189,9 +189,10 @@ class Step:
             ConfigurationError: If a function or a template of the step has no answer
                 for the public arguments.
         """
-        bound = self.signature.bind(*args, **kwargs)
+        signature = self.signature
+        bound = signature.bind(*args, **kwargs)
         for name in self.private & bound.arguments.keys():
-            for value in given(self, name, bound.arguments[name]):
+            for value in values_of(signature.parameters[name], bound.arguments[name]):
                 what = f"its private argument {name!r} is"
                 check_reusable(self.name, what, value)
         bound.apply_defaults()
@@ -359,16 +360,6 @@ _costs: dict[str, Any] = {}
 def declared_costs() -> dict[str, Cost]:
     """Return the costs of the steps of this process that declare a fixed one."""
     return {name: cost for name, cost in _costs.items() if isinstance(cost, Cost)}
-
-
-def given(step: Step, name: str, value: Any) -> Collection[Any]:
-    """Return what was given for a parameter; `*args` and `**kwargs` take several."""
-    kind = step.signature.parameters[name].kind
-    if kind is inspect.Parameter.VAR_POSITIONAL:
-        return tuple(value)
-    if kind is inspect.Parameter.VAR_KEYWORD:
-        return tuple(value.values())
-    return (value,)
 
 
 def _names(names: object) -> tuple[str, ...]:

@@ -39,8 +39,8 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.release_keys import template_fields
-from dpflow.guard.signatures import HIDDEN
-from dpflow.guard.step import Step, check_template, given
+from dpflow.guard.signatures import HIDDEN, values_of
+from dpflow.guard.step import Step, check_template
 from dpflow.interrupts import contextmanager, without_interrupts
 
 R = TypeVar("R")
@@ -249,7 +249,11 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
     if context is None or not context.parameters:
         return
     for name in step.private & set(arguments):
-        values = [*map(_unwrapped, given(step, name, arguments[name]))]
+        values = [
+            *map(
+                _unwrapped, values_of(step.signature.parameters[name], arguments[name])
+            )
+        ]
         for parameter, whole in context.parameters.items():
             if any(
                 _same(value, part, name == parameter)
