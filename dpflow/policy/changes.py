@@ -91,8 +91,9 @@ def judge(
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
-    """Return what all changes together do to the guarantee."""
+    """Return what all changes together do to the guarantee; access does nothing."""
     verdicts = {change.verdict for change in changes} - {"neutral"}
+    verdicts -= {"access"} if len(verdicts) > 1 else set()
     if len(verdicts) == 1:
         return verdicts.pop()
     if verdicts:

@@ -57,6 +57,15 @@ def test_one_percentage_has_one_declaration():
     assert "share" not in other.declared()["flows"]["weekly"]
 
 
+def test_shares_in_percent_leave_nothing_over():
+    """52 weekly runs in 70 % and 12 monthly ones in 30 % of (3, 1e-6) under `gdp`."""
+    plans = [f", plan: {{runs: {n}, steps: {{s: 1}}}}}}" for n in (52, 12)]
+    text = BASE.replace("70%}", f"70%{plans[0]}").replace("30%}", f"30%{plans[1]}")
+    flows = parse_policy(text).pinned()["flows"]
+    noises = [float(flows[name]["noise"]["s"]) for name in ("weekly", "monthly")]
+    assert noises == pytest.approx([13.31, 9.765], abs=0.005)
+
+
 REFUSED = [
     ("70%", "0.7", "flows.weekly.share: should be text"),
     ("70%", "0%", "must be a percentage, got '0%'"),

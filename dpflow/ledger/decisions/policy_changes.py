@@ -118,6 +118,8 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
         changes = judge(copy, policy.described(), charged_flows={*book.flows})
         if same:
             action = "tighten" if changes else "nothing"
+        elif action == "new term" and _mixes_access(changes):
+            why = "Apply what is tighter and what is access one after the other."
         elif action == "new term" and overall(changes) in _IN_PLACE:
             try:
                 pins = tightened_pins(term.facts["pinned"], policy)
@@ -125,8 +127,6 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
                 action = _IN_PLACE[overall(changes)]
             except InvalidCost as error:
                 why = error.message
-        elif {change.verdict for change in changes} >= {"access", "tighter"}:
-            why = "Apply what is tighter and what is access one after the other."
     obstacle = _obstacle(rows, policy, terms, action, forgotten)
     return Proposal(
         dataset=policy.dataset,
@@ -137,6 +137,12 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
         why=why,
         obstacle="" if obstacle is None else obstacle.message,
     )
+
+
+def _mixes_access(changes: Sequence[Change]) -> bool:
+    """Return True if changes are about access and the guarantee, which is tighter."""
+    verdicts = {change.verdict for change in changes} - {"neutral"}
+    return verdicts == {"access", "tighter"}
 
 
 def _obstacle(
