@@ -116,9 +116,10 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
         copy = policy.declared() if same else term.facts["declared"]
         copy = {**copy, "about": term.facts["about"]}
         changes = judge(copy, policy.described(), charged_flows={*book.flows})
+        verdicts = {change.verdict for change in changes} - {"neutral"}
         if same:
             action = "tighten" if changes else "nothing"
-        elif action == "new term" and _mixes_access(changes):
+        elif action == "new term" and verdicts == {"access", "tighter"}:
             why = "Apply what is tighter and what is access one after the other."
         elif action == "new term" and overall(changes) in _IN_PLACE:
             try:
@@ -137,12 +138,6 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
         why=why,
         obstacle="" if obstacle is None else obstacle.message,
     )
-
-
-def _mixes_access(changes: Sequence[Change]) -> bool:
-    """Return True if changes are about access and the guarantee, which is tighter."""
-    verdicts = {change.verdict for change in changes} - {"neutral"}
-    return verdicts == {"access", "tighter"}
 
 
 def _obstacle(
@@ -363,11 +358,8 @@ def check_tighter(before: Term, after: Term, action: str) -> None:
         # The rest may grow when a reserved share ends.
         if place not in gates or place == "others" or (is_share and is_access):
             continue
-        is_equal = gates[place] == gate
-        if not is_equal and is_access and "/" not in place:
-            msg = f"access moved gate {place!r} of term {after.number}"
-            raise LedgerCorrupt(msg)
-        if not is_tighter(rule_and_halt(gates[place]), rule_and_halt(gate)):
+        moved = is_access and "/" not in place and gates[place] != gate
+        if moved or not is_tighter(rule_and_halt(gates[place]), rule_and_halt(gate)):
             msg = f"gate {place!r} of term {after.number} was loosened in place"
             raise LedgerCorrupt(msg)
 
