@@ -18,12 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.accounting.rules.rule import (
-    Filter,
-    Odometer,
-    Rule,
-    lower_thresholds,
-)
+from dpflow.accounting.rules.rule import Filter, Odometer, Rule, lower_thresholds
 from dpflow.exceptions import DpflowError, InvalidCost
 from dpflow.interrupts import without_interrupts
 from dpflow.rounding import Number, exact_epsilon
@@ -68,12 +63,7 @@ __all__ = [
 
 
 def make_filter(
-    theorem: str,
-    *,
-    epsilon: Number,
-    delta: Number = 0,
-    thresholds: Any = None,
-    **options: Any,
+    theorem: str, *, epsilon: Number, delta: Number = 0, **options: Any
 ) -> Filter:
     """Make the filter that a policy names.
 
@@ -81,12 +71,13 @@ def make_filter(
         theorem: A name in `FILTERS`.
         epsilon: Budget, positive.
         delta: Budget, in [0, 1).
-        thresholds: Pinned thresholds; the solved ones hold where they are lower.
-        **options: The theorem's own options, as in a policy.
+        **options: The theorem's own options, as in a policy; and `thresholds` that are
+            pinned, where the solved ones are not lower.
 
     Raises:
         InvalidCost: If the name, a number or an option is wrong.
     """
+    thresholds = options.pop("thresholds", None)
     rule = _make(
         theorem, FILTERS, "filter", {"epsilon": epsilon, "delta": delta, **options}
     )

@@ -53,9 +53,8 @@ def bound_right_guesses(
 
 def _budget_advantage(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return (e^epsilon - 1 + 2 delta) / (e^epsilon + 1), rounded up."""
-    odds = bound_above(lambda mp: mp.tanh(to_real(mp, epsilon) / 2))
-    rest = bound_above(lambda mp: 2 / (mp.exp(to_real(mp, epsilon)) + 1))
-    return odds + delta * rest
+    tanh = bound_above(lambda mp: mp.tanh(to_real(mp, epsilon) / 2))
+    return tanh + delta * (1 - tanh)
 
 
 def _curve_advantage(rule: Filter, loss: Fraction) -> Fraction:

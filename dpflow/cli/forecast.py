@@ -53,18 +53,17 @@ def forecast(
         msg = "--from needs --every INTERVAL"
         raise typer.BadParameter(msg)
     _read(every, Every.parse, "--every")
-    options: dict[str, Any] = {"flow": flow} if flow else {}
     results = forecast_flows(
         dataset,
         costs=cost or (),
         like=like,
+        flow=flow,
         every=every,
         start=_read(start, date.fromisoformat, "--from"),
         runs=runs,
         from_full_budget=from_full_budget,
         theorems=theorems,
         tell=warn,
-        **options,
     )
     parts = [part for each in results for part in ("", *_parts(each))][1:]
     record = results[0] if len(results) == 1 else {"forecasts": results}

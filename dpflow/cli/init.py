@@ -54,7 +54,7 @@ def init(
         delta=delta or "",
         theorem=theorem or "",
         flow=flow or "",
-        terms=terms or 1,
+        terms=terms,
     )
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -64,12 +64,12 @@ def init(
                 "--flow."
             )
             raise typer.BadParameter(msg)
-        options = _asked(options, asks_terms=terms is None)
+        options = _asked(options)
     made = make_project(options)
     return made, _parts(made)
 
 
-def _asked(options: ProjectOptions, *, asks_terms: bool) -> ProjectOptions:
+def _asked(options: ProjectOptions) -> ProjectOptions:
     """Ask for what was not given, with defaults that are sound."""
     from dpflow.starter.project import default_delta
 
@@ -90,7 +90,7 @@ def _asked(options: ProjectOptions, *, asks_terms: bool) -> ProjectOptions:
     epsilon = ask("epsilon", "Epsilon?", "1")
     delta = ask("delta", "Delta?", default_delta(people))
     terms = options.terms
-    if asks_terms:
+    if terms is None:
         say("", "A new term has a new budget on the same rows. The lifetime limits all")
         say("terms together: what one of them can rely on.")
         terms = max(int(typer.prompt("For how many terms?", 1, type=int)), 1)

@@ -126,9 +126,9 @@ class PolicyCheck:
         if standing is None or self.policy is None:
             return ""
         if standing.term is None:
-            name = self.policy.dataset
-            steps = {"step": "the first step", "apply": f"`dpflow policy apply {name}`"}
-            return f"not pinned in the ledger yet; {steps[self.policy.pin]} does it"
+            by_step = self.policy.pin == "step"
+            pins = "the first step" if by_step else "`dpflow policy apply`"
+            return f"not pinned in the ledger yet; {pins} does it"
         if not self.differences:
             return f"same as the ledger's copy (term {standing.term})"
         said = "; ".join(self.differences)

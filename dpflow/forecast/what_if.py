@@ -186,20 +186,22 @@ def forecast(
     )
 
 
-def forecast_flows(dataset: str | None = None, **options: Any) -> list[Forecast]:
+def forecast_flows(
+    dataset: str | None = None, *, flow: str | None = None, **options: Any
+) -> list[Forecast]:
     """Return a forecast for each flow that has a plan or has run.
 
     Args:
         dataset: The dataset; None if there is only one.
-        **options: Options of `forecast`. With costs or a flow, there is one forecast.
+        flow: Only this flow.
+        **options: Options of `forecast`. With costs there is one forecast.
 
     Raises:
         ConfigurationError: If no flow has a plan or a run, among others of `forecast`.
     """
-    tell = options.get("tell", as_warning)
-    if options.get("costs") or options.get("like") or options.get("flow"):
-        return [forecast(dataset, **options)]
-    with project_source(tell) as source:
+    if options.get("costs") or options.get("like") or flow:
+        return [forecast(dataset, flow=flow, **options)]
+    with project_source(options.get("tell", as_warning)) as source:
         dataset = source.chosen(dataset)
         result = source.governed(dataset, fresh=options.get("from_full_budget", False))
     ran = [] if result.runs is None else [run.flow for run in result.runs.runs]

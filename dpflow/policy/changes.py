@@ -91,8 +91,9 @@ def judge(
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
-    """Return what all changes together do to the guarantee."""
+    """Return what all changes together do to the guarantee; access does nothing."""
     verdicts = {change.verdict for change in changes} - {"neutral"}
+    verdicts -= {"access"} if len(verdicts) > 1 else set()
     if len(verdicts) == 1:
         return verdicts.pop()
     if verdicts:
@@ -155,12 +156,10 @@ def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
 def _other_flows(old: Any, new: Any, *, is_reserved: bool) -> Change:
     """Judge the access of flows without a name."""
     verdict: Verdict = "tighter" if new == "refuse" else "looser"
-    why = ""
     if old == "allow" and isinstance(new, Mapping):
-        verdict, why = "other", "what each flow was charged so far was not counted"
-    elif not is_reserved:
-        verdict = "access"
-    return _change(("other_flows",), old, new, verdict, why)
+        why = "what each flow was charged so far was not counted"
+        return _change(("other_flows",), old, new, "other", why)
+    return _change(("other_flows",), old, new, verdict if is_reserved else "access")
 
 
 def _flows(

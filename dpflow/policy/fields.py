@@ -311,11 +311,11 @@ class FlowShare(Record):
     @model_validator(mode="after")
     def _has_epsilon(self) -> Self:
         needs = "reserved" if self.reserved else "delta"
-        if self.share is not None and self.epsilon is not None:
+        if self.share is not None and (self.epsilon, self.delta) != (None, None):
             message = "a share is a percentage, or an epsilon and a delta."
             hint = "Drop share, or drop epsilon and delta."
             raise_all("FlowShare", [problem_at(message, hint, "share")])
-        is_limited = self.epsilon is not None or (self.share and self.delta is None)
+        is_limited = self.epsilon is not None or self.share is not None
         if not is_limited and (self.reserved or self.delta is not None):
             message = f"a share with {needs} needs an epsilon."
             hint = f"Add epsilon, or drop {needs}."
@@ -392,6 +392,8 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
         if place == ("flows",) and name in FlowShare.model_fields:
             # What is derived from shares names the flow.
             place = (*place, details["value"])
+        elif name == "other_flows":
+            place = (name,)
         elif place[0] == "flows":
             hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
             name = name if name in FlowShare.model_fields else None

@@ -35,7 +35,7 @@ from dpflow.policy.fields import (
 )
 from dpflow.policy.partition import Partition
 from dpflow.policy.pinned import guarantee_in_words
-from dpflow.policy.reserved import share_filter, with_derived_numbers
+from dpflow.policy.reserved import with_derived_numbers
 from dpflow.policy.types import (
     FLOW_PATTERN,
     Alerts,
@@ -150,9 +150,8 @@ class Policy(Governing):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         solved = any(s.plan or s.reserved or s.share for s in self.flows.values())
+        solved = solved or isinstance(self.other_flows, Mapping)
         problems = [*self._rule_problems()]
-        if isinstance(self.other_flows, Mapping) and not problems:
-            problems += self._each_problems(self.other_flows["share_each"])
         if self.window is not None and not problems:
             problems += [problem_at(m, hint, *at) for m, hint, *at in _unsuited(self)]
         # A plan is solved for rules, so they come first.
@@ -224,14 +223,6 @@ class Policy(Governing):
                 yield from rule_problem(partial(self.flow_filter, flow), *place)
             if share.halt_at_epsilon is not None and not wrong_odometer:
                 yield from self._halt_problems(flow, share.halt_at_epsilon)
-
-    def _each_problems(self, percent: str) -> list[InitErrorDetails]:
-        if any(share.reserved for share in self.flows.values()):
-            message = "shares for unnamed flows do not go with reserved shares."
-            hint = "Remove `reserved`, or write `other_flows: allow`."
-            return [problem_at(message, hint, "other_flows", "share_each")]
-        pins = self._kept_as_declared() | {"filter": self.dataset_filter().parameters()}
-        return rule_problem(partial(share_filter, pins, percent), "other_flows")
 
     def _related(self, make: Callable[[], Rule | None]) -> None:
         """Make a rule, and refuse it where the policy's relation is not its own."""

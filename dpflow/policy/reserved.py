@@ -81,31 +81,28 @@ def share_filter(
     elif rule.theorem == "auto":
         hint += ", or `filter: gdp`"
     msg = f"a share in percent is a part of one threshold, and {why}. {hint}."
-    raise InvalidCost(msg, **({"name": "share", "value": flow} if flow else {}))
+    raise InvalidCost(msg, name="share" if flow else "other_flows", value=flow)
 
 
 def _with_shares(pinned: _Pinned) -> dict[str, Any]:
     """Return a copy with the filters of shares in percent."""
-    other, result = pinned["other_flows"], {**pinned, "flows": {**pinned["flows"]}}
+    other, reserved = pinned["other_flows"], reserved_flows(pinned)
+    flows, total = dict(pinned["flows"]), Fraction(0)
     for name, share in pinned["flows"].items():
         if "share" in share:
+            total += number_from_text(share["share"].removesuffix("%"))
             numbers = share_filter(pinned, share["share"], name)
-            result["flows"][name] = {**share, "filter": numbers}
-    if isinstance(other, Mapping):
-        result["each"] = share_filter(pinned, other["share_each"])
-    _check_sum(result)
-    return result
-
-
-def _check_sum(pinned: _Pinned) -> None:
-    """Refuse percentages above 100 % in total where a share is reserved."""
-    flows, reserved = pinned["flows"], reserved_flows(pinned)
-    texts = [share["share"] for share in flows.values() if "share" in share]
-    numbers = [number_from_text(text.removesuffix("%")) for text in texts]
-    total = sum(numbers, Fraction(0))
+            flows[name] = {**share, "filter": numbers}
     if reserved and total > 100:  # noqa: PLR2004
         msg = f"the shares add up to {short_up(total)}%. Lower them to 100% together."
         raise InvalidCost(msg, name="share", value=reserved[0])
+    if not isinstance(other, Mapping):
+        return {**pinned, "flows": flows}
+    if reserved:
+        msg = "shares for unnamed flows do not go with reserved shares. Remove one."
+        raise InvalidCost(msg, name="other_flows", value=None)
+    each = share_filter(pinned, other["share_each"])
+    return {**pinned, "flows": flows, "each": each}
 
 
 def reserved_flows(pinned: _Pinned) -> list[str]:

@@ -131,25 +131,25 @@ def odds_in_words(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str:
     counted, scope = [view.counted for view in views], "all releases of the term"
     if len(counted) > 1:
         scope = f"all releases of {len(counted)} terms"
-    is_reading = len(counted) > 1
+    condition = f" and {UNCHOSEN}" if len(counted) > 1 else ""
+    by = copy.get("partition", {}).get("by")
     if lifetime is not None:
-        scope = "all releases within the lifetime"
-        is_reading = is_late(lifetime, views[0].promised)
+        late = is_late(lifetime, views[0].promised)
+        scope, condition = "all releases within the lifetime", f" and {UNCHOSEN}" * late
     elif "window" in copy:
         # All terms share the sums of windows, which the first may have filled.
-        counted, is_reading = counted[:1], False
-        by, length = copy["partition"]["by"], copy["window"]["length"]
-        scope = f"the releases of any {length} consecutive {by}s"
+        counted, condition = counted[:1], ""
+        scope = f"the releases of any {copy['window']['length']} consecutive {by}s"
     if views[-1].by_time and (lifetime is not None or "window" in copy):
-        unit = unit.removesuffix(f"-{copy['partition']['by']}")
+        unit = unit.removesuffix(f"-{by}")
     odds = odds_of(counted, lifetime, copy.get("whole", copy["filter"]))
-    question = f"whether one {unit} is in the data"
-    if copy["relation"] == "replace-one":
-        question = f"which of two rows is that of one {unit}"
+    is_replaced = copy["relation"] == "replace-one"
+    question = "which of two rows is that of" if is_replaced else "whether"
+    question += f" one {unit}" + " is in the data" * (not is_replaced)
     return (
         "Someone who knows everything else, and holds both for equally likely, guesses "
         f"from {scope} {question}: right at most {float(odds):g} times in 100 (a coin: "
-        f"50), if the declared costs are right{f' and {UNCHOSEN}' * is_reading}."
+        f"50), if the declared costs are right{condition}."
     )
 
 

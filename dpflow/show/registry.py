@@ -47,7 +47,7 @@ def registry_entry(
     """
     place, terms, views, released = promise(ledger, dataset, number)
     facts, words = terms[-1].facts, terms_in_words(views)
-    copy, pins = facts["declared"], facts["pinned"]
+    copy, odds = facts["declared"], odds_in_words(facts["pinned"], views)
     if not adds_up(copy, views):
         msg = (
             f"no sum of budgets bounds the loss of dataset {dataset!r}. {words} An "
@@ -69,9 +69,7 @@ def registry_entry(
         "privacy_unit": copy["unit"],
         "privacy_unit_details": f"Neighbouring relation: {copy['relation']}.",
         "privacy_parameters": {n: float(text) for n, text in numbers.items()},
-        "privacy_parameters_details": " ".join(
-            filter(None, (term_guarantee(copy, views), odds_in_words(pins, views)))
-        ),
+        "privacy_parameters_details": f"{term_guarantee(copy, views)} {odds}",
         "release_type_details": f"{words} Opened: {', '.join(opened)}.",
         "composition": f"Privacy filter of dpflow: {', '.join(rule)}.",
         "notes": f"Dataset {dataset}, entry {place[0]}, hash {place[1]} of ledger "

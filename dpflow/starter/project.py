@@ -20,8 +20,7 @@ from dpflow.exceptions import (
 )
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.guard.project import make_project_ledger, project_ledger
-from dpflow.ledger import LOCK_NAME, Ledger, is_postgres
-from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger import LOCK_NAME, Ledger, is_postgres, opened_as
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy
 from dpflow.policy.files import policies_in
 from dpflow.policy.lifetime import total_of
@@ -108,9 +107,10 @@ def make_project(options: ProjectOptions) -> CreatedProject:
     place = setup.policies / f"{file_name or 'policy'}.yaml"
     text, file = policy_text(options), f"nothing was made: {short_path(place)}"
     policy = parse_policy(text, file=file)
-    if options.terms > 1:
-        lifetime = total_of([opened_as(policy).counted] * options.terms)
-        text = policy_text(options, lifetime)
+    if options.terms:
+        text = policy_text(
+            options, total_of([opened_as(policy).counted] * options.terms)
+        )
         policy = parse_policy(text, file=file)
     there = policies.sources.get(policy.dataset)
     cost = _first_cost(policy, options.flow)

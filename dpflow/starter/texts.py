@@ -27,7 +27,7 @@ class ProjectOptions:
     delta: str = ""
     theorem: str = ""
     flow: str = ""
-    terms: int = 1
+    terms: int | None = None
 
 
 def identifier(flow: str) -> str:

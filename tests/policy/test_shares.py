@@ -57,13 +57,22 @@ def test_one_percentage_has_one_declaration():
     assert "share" not in other.declared()["flows"]["weekly"]
 
 
+def test_shares_in_percent_leave_nothing_over():
+    """52 weekly runs in 70 % and 12 monthly ones in 30 % of (3, 1e-6) under `gdp`."""
+    plans = [f", plan: {{runs: {n}, steps: {{s: 1}}}}}}" for n in (52, 12)]
+    text = BASE.replace("70%}", f"70%{plans[0]}").replace("30%}", f"30%{plans[1]}")
+    flows = parse_policy(text).pinned()["flows"]
+    noises = [float(flows[name]["noise"]["s"]) for name in ("weekly", "monthly")]
+    assert noises == pytest.approx([13.31, 9.765], abs=0.005)
+
+
 REFUSED = [
     ("70%", "0.7", "flows.weekly.share: should be text"),
     ("70%", "0%", "must be a percentage, got '0%'"),
     ("70%", "101%", "must be a percentage"),
     ("70%", "70", "flows.weekly.share: should be text"),
     ("70%", "70%, epsilon: 1", "a share is a percentage, or an epsilon"),
-    ("70%", "70%, delta: 1e-7", "a share with delta needs an epsilon"),
+    ("70%", "70%, delta: 1e-7", "a share is a percentage, or an epsilon"),
     ("70%", "80%, reserved: true", "the shares add up to 110%"),
     ("gdp", "auto", "Write `epsilon` and `delta`, or `filter: gdp`."),
     ("gdp", "{theorem: rdp, orders: [8, 9]}", "no single threshold. Write `epsilon`"),
@@ -72,8 +81,8 @@ REFUSED = [
         "filter: gdp\npartition: {by: week}\nwindow: {length: 4}\n",
         "each window has its own sum. Write `epsilon` and `delta`.",
     ),
-    ("weekly", '"team-*"', "There are no patterns"),
-    ("weekly", '"a?"', "There are no patterns"),
+    ("weekly", '"team-*"', "none of %&<>\\*"),
+    ("weekly", '"a?"', "flow 'a\\?' is not a usable name"),
     ("sales", '"sa[l]es"', "dataset 'sa\\[l\\]es' is not a usable name"),
 ]
 
@@ -111,7 +120,11 @@ def test_each_flow_without_a_name_may_have_a_share():
         ("5.0%", "5", "share_each must be a percentage, got '5'"),
         ("{share_each: 5.0%}", "maybe", "must be allow, refuse or a mapping"),
         ("gdp", "auto", "other_flows: .* Write `other_flows: allow`, or `filter: gdp`"),
-        ("70%", "60%, reserved: true", "do not go with reserved shares"),
+        (
+            "70%",
+            "60%, reserved: true",
+            "other_flows: .* do not go with reserved shares",
+        ),
     ],
 )
 def test_shares_of_unnamed_flows_have_the_same_limits(old, new, text):

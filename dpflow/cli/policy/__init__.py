@@ -93,8 +93,7 @@ def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
 
     name = (short_path(each.path), "bold")
     yield [name, f"  dataset {policy.dataset}  ", ("valid", "green")]
-    yield _guarantee(policy, each)
-    yield from filter(None, [_odds(policy, each)])
+    yield from filter(None, _guarantee(policy, each).values())
     if shares := shares_in_words(each.pinned):
         yield shares
     yield ""
@@ -185,26 +184,23 @@ def _threshold(view: AccountView) -> str:
     return ", ".join(parts) or "no box"
 
 
-def _guarantee(policy: Policy, each: PolicyCheck) -> str:
+def _guarantee(policy: Policy, each: PolicyCheck) -> dict[str, str]:
     """Say what a policy guarantees, with the term's budget where it governs."""
-    from dpflow.show.guarantees import term_guarantee
+    from dpflow.ledger import opened_as
+    from dpflow.show.guarantees import odds_in_words, term_guarantee
 
-    return term_guarantee(policy.declared(), each.terms if each.same else ())
-
-
-def _odds(policy: Policy, each: PolicyCheck) -> str:
-    from dpflow.ledger.decisions.terms import opened_as
-    from dpflow.show.guarantees import odds_in_words
-
-    return odds_in_words(each.pinned, each.terms if each.same else [opened_as(policy)])
+    terms = each.terms if each.same else ()
+    return {
+        "guarantee": term_guarantee(policy.declared(), terms),
+        "odds": odds_in_words(each.pinned, terms or [opened_as(policy)]),
+    }
 
 
 def _data(record: Check) -> dict[str, object]:
     policies = [
         {
             **data_of(each),
-            "guarantee": _guarantee(each.policy, each),
-            "odds": _odds(each.policy, each),
+            **_guarantee(each.policy, each),
             "gates": each.gates,
         }
         for each in record.files

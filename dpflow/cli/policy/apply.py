@@ -93,11 +93,8 @@ def _diff_with_ledger(dataset: str | None) -> Answer:
         costs = {
             each.dataset: changed_costs(ledger, each.dataset) for each in proposals
         }
-    lines = (
-        line
-        for each in proposals
-        for line in _proposal_parts(each, costs[each.dataset])
-    )
+    pairs = zip(proposals, costs.values(), strict=True)
+    lines = (line for pair in pairs for line in _proposal_parts(*pair))
     same = all(each.action == "nothing" for each in proposals)
     return {"datasets": proposals, "changed_costs": costs}, lines, same
 

@@ -116,8 +116,11 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
         copy = policy.declared() if same else term.facts["declared"]
         copy = {**copy, "about": term.facts["about"]}
         changes = judge(copy, policy.described(), charged_flows={*book.flows})
+        verdicts = {change.verdict for change in changes} - {"neutral"}
         if same:
             action = "tighten" if changes else "nothing"
+        elif action == "new term" and verdicts == {"access", "tighter"}:
+            why = "Apply what is tighter and what is access one after the other."
         elif action == "new term" and overall(changes) in _IN_PLACE:
             try:
                 pins = tightened_pins(term.facts["pinned"], policy)
@@ -125,8 +128,6 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
                 action = _IN_PLACE[overall(changes)]
             except InvalidCost as error:
                 why = error.message
-        elif {change.verdict for change in changes} >= {"access", "tighter"}:
-            why = "Apply what is tighter and what is access one after the other."
     obstacle = _obstacle(rows, policy, terms, action, forgotten)
     return Proposal(
         dataset=policy.dataset,
@@ -357,11 +358,8 @@ def check_tighter(before: Term, after: Term, action: str) -> None:
         # The rest may grow when a reserved share ends.
         if place not in gates or place == "others" or (is_share and is_access):
             continue
-        is_equal = gates[place] == gate
-        if not is_equal and is_access and "/" not in place:
-            msg = f"access moved gate {place!r} of term {after.number}"
-            raise LedgerCorrupt(msg)
-        if not is_tighter(rule_and_halt(gates[place]), rule_and_halt(gate)):
+        moved = is_access and "/" not in place and gates[place] != gate
+        if moved or not is_tighter(rule_and_halt(gates[place]), rule_and_halt(gate)):
             msg = f"gate {place!r} of term {after.number} was loosened in place"
             raise LedgerCorrupt(msg)
 

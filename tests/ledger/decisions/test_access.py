@@ -116,6 +116,7 @@ def test_where_a_share_is_reserved_a_new_flow_needs_a_term() -> None:
 def test_access_and_a_tighter_budget_are_two_decisions(ledger: Ledger) -> None:
     """Words about the guarantee are not those about access."""
     both = policy("{weekly: {}, second: {}}", budget="{epsilon: 0.9}")
+    assert ledger.propose(both).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="one after the other"):
         ledger.apply(both, **WHY)
     assert ledger.apply(policy(budget="{epsilon: 0.9}")).action == "tighten"
