@@ -247,4 +247,4 @@ def traceback_of(error: BaseException, *, skip_frames: Iterable[str] = ()) -> st
 def act_as(monkeypatch, name):
     """Let the journal record another operating-system user."""
     facts = provenance() | {"who": name}
-    monkeypatch.setattr("dpflow.guard.project.provenance", lambda *_: facts)
+    monkeypatch.setattr("dpflow.ledger.opening.provenance", lambda *_: facts)
