@@ -18,6 +18,8 @@ from dpflow.show.why import minute
 #: What is said of each kind of entry.
 _WORDS = {
     "tighten": "tightened",
+    "access": "access changed",
+    "upgrade": "ledger upgraded",
     "freeze": "frozen",
     "unfreeze": "unfrozen",
     "forfeit": "charge closed in full",
@@ -158,7 +160,9 @@ def _decision(item: JournalEntry) -> str:
         return f"term {split_account(item.account)[1]} opened"
     if item.kind == "adjust":
         return "charge raised" if item.reservation else "prior charged"
-    return _WORDS[item.kind]
+    if all(str(line).startswith("about") for line in item.body.get("changes") or "-"):
+        return "description changed"
+    return _WORDS.get(item.kind, item.kind)
 
 
 def _what(item: JournalEntry) -> str:
@@ -166,9 +170,9 @@ def _what(item: JournalEntry) -> str:
     body = item.body
     if item.kind == "open":
         return item.opened_with
-    if item.kind == "tighten":
+    if item.kind in ("tighten", "access"):
         return "; ".join(map(str, body.get("changes", ())))
-    if item.kind in ("freeze", "unfreeze"):
+    if not item.amount:
         return ""
     step = f"step {body['step']}: " if item.reservation and body.get("step") else ""
     return f"{step}{amounts_text(item.amount)}"
