@@ -104,3 +104,23 @@ def refusal(cost: Cost) -> str:
     with pytest.raises(BudgetRefused) as caught:
         charge(cost)
     return caught.value.message
+
+
+def test_the_fullest_of_the_gates_that_refuse_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share that is used up, or the dataset that others used up."""
+    flows = "flows: {a: {epsilon: 0.5}, b: {epsilon: 0.9}}\n"
+    make_project(tmp_path, monkeypatch, POLICY + flows)
+
+    def ask(flow: str, epsilon: str) -> None:
+        cost = PureDP(epsilon=epsilon)
+        step = guarded(dataset="shop", cost=cost, name="step", flow=flow, noise="own")
+        step(lambda: 1)()
+
+    ask("a", "0.5")
+    with pytest.raises(BudgetRefused, match="by the share of flow 'a' in dataset"):
+        ask("a", "0.6")
+    ask("b", "0.49")
+    with pytest.raises(BudgetRefused, match="by the basic filter of dataset 'shop'"):
+        ask("b", "0.6")
