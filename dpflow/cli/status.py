@@ -88,7 +88,7 @@ def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
 def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
     """Say whether a dataset and its flows run, and how far they go."""
     from dpflow.ledger.views.entries import people_lines, percent_text
-    from dpflow.show.sheets import is_union, union_text
+    from dpflow.show.sheets import is_whole_union, union_text
 
     standing, result = known.standing, known.overview
     state = result.state
@@ -107,9 +107,7 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
         name = f"  {flow.flow or '(no flow)':{width}}  "
         yield [name, (flow.text, style_of(flow.state.word))]
     yield from people_lines(standing.accounts)
-    for view in standing.accounts:
-        if is_union(view) and view.kind in ("dataset", "population"):
-            yield f"  {union_text(view)}"
+    yield from (f"  {union_text(v)}" for v in standing.accounts if is_whole_union(v))
     if standing.parts > 1:
         yield f"{standing.parts:,} parts; `--part NAME` reads one"
     if known.frozen:
@@ -122,7 +120,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
     from dpflow.ledger.views.runs import RECENT
     from dpflow.show.sheets import details
 
-    texts, sheets, hidden = details(known, members=True)
+    texts, sheets, hidden = details(known)
     yield from texts
     for sheet in sheets.values():
         yield ""

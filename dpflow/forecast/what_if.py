@@ -89,15 +89,23 @@ class Forecast(TableRecord):
 
     def sheet(self) -> Sheet:
         """Return its table of other noise."""
-        heads = ("noise", "runs", "refused from", "95 % of releases within +-")
-        return Sheet(heads, [_cells(each) for each in self.rows], heads[:3])
+        heads, steps = (
+            ("noise", "runs", "refused from"),
+            range(1, len(self.workload) + 1),
+        )
+        widths = [f"95 % within +-: step {number}" for number in steps]
+        if len(widths) == 1:
+            widths = ["95 % of releases within +-"]
+        rows = [_cells(each, len(widths)) for each in self.rows]
+        return Sheet((*heads, *widths), rows, heads)
 
 
-def _cells(row: NoiseRow) -> tuple[str, ...]:
-    widths = ", ".join("-" if w is None else short_up(w, 3) for w in row.widths)
+def _cells(row: NoiseRow, steps: int) -> tuple[str, ...]:
+    widths = ["-" if width is None else short_up(width, 3) for width in row.widths]
     left = "no end" if row.runs_left is None else str(row.runs_left)
-    cells = ("-" if row.problem else left, str(row.ends or "-"), row.problem or widths)
-    return (f"x {float(row.factor):g}", *cells)
+    if row.problem:
+        left, widths = "-", [row.problem, *[""] * (steps - 1)]
+    return f"x {float(row.factor):g}", left, str(row.ends or "-"), *widths
 
 
 def forecast(

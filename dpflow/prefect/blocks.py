@@ -11,13 +11,6 @@ from pydantic import Field, HttpUrl, SecretStr
 from dpflow.config import BLOCK_PREFIX, url_readers
 from dpflow.interrupts import suppress
 
-#: The block's picture and page in the repository.
-PAGES = {
-    "_logo_url": "raw/main/docs/pictures/logo.png",
-    "_documentation_url": "blob/main/docs/reference/configuration.md",
-}
-_PREFECT = HttpUrl("https://docs.prefect.io/v3/concepts/blocks")
-
 
 def project_page(path: str) -> HttpUrl | None:
     """Return a page of the repository; None if the distribution names none."""
@@ -53,8 +46,8 @@ class DpflowLedger(Block):
 
     _block_type_name = "dpflow ledger"
     _block_type_slug = "dpflow-ledger"
-    _logo_url = project_page(PAGES["_logo_url"])
-    _documentation_url = project_page(PAGES["_documentation_url"]) or _PREFECT
+    _logo_url = project_page("raw/main/docs/pictures/logo.png")
+    _documentation_url = project_page("blob/main/docs/reference/configuration.md")
 
     url: SecretStr = Field(
         default=...,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dpflow.accounting.rules.rule import COUNTS
-from dpflow.accounting.rules.tally import Tally
 from dpflow.config import settings
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import split_account, views
@@ -15,13 +13,13 @@ from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry, percent_text
 from dpflow.notebook import Sheet, TableRecord, shown_key
 from dpflow.policy.files import policies_and_problem
-from dpflow.rounding import number_from_text, units_up
 from dpflow.show.why import minute
 
 #: What is said of each kind of entry.
 _WORDS = {
     "tighten": "tightened",
     "access": "access changed",
+    "upgrade": "ledger upgraded",
     "freeze": "frozen",
     "unfreeze": "unfrozen",
     "forfeit": "charge closed in full",
@@ -67,8 +65,8 @@ class History(TableRecord):
             "account": ids,
             "dataset": names if len({*names}) > 1 and not ids else [],
             "step, flow": [_place(each) for each in items],
-            "used": [_used_text(each) for each in items],
-            "remaining": [_remaining_text(each) for each in items],
+            "used": [_percent(each.share) for each in items],
+            "remaining": [_percent(each.left_share) for each in items],
             "release key": [shown_key(e.body.get("release_key") or "") for e in items],
             "outcome": [self._outcome(each) for each in items],
         }
@@ -76,9 +74,6 @@ class History(TableRecord):
             columns |= {
                 "amount": [amounts_text(each.amount) for each in items],
                 "settled after": [amounts_text(e.settled_after) for e in items],
-                "remaining after": [
-                    amounts_text(e.left_after, up=False) for e in items
-                ],
             }
         return Sheet.of(columns, "when (UTC)", "used", "remaining")
 
@@ -110,23 +105,8 @@ def decisions_sheet(items: Sequence[JournalEntry]) -> Sheet:
     return Sheet.of(columns)
 
 
-def _used_text(item: JournalEntry) -> str:
-    """Write the share of the budget that a charge uses."""
-    rule = item.gate.rule
-    if item.kind == "refuse" or not item.amount:
-        return ""
-    amounts = ((name, item.amount[name]) for name in rule.components)
-    units = (
-        int(text) if name in COUNTS else units_up(number_from_text(text))
-        for name, text in amounts
-    )
-    return percent_text(item.gate.used_share(Tally(tuple(units))))
-
-
-def _remaining_text(item: JournalEntry) -> str:
-    """Write the share of the budget that remains after an entry."""
-    share = item.used_share
-    return "" if share is None else percent_text(max(1 - share, 0.0))
+def _percent(share: float | None) -> str:
+    return "" if share is None else percent_text(share)
 
 
 def history(
@@ -180,7 +160,9 @@ def _decision(item: JournalEntry) -> str:
         return f"term {split_account(item.account)[1]} opened"
     if item.kind == "adjust":
         return "charge raised" if item.reservation else "prior charged"
-    return _WORDS[item.kind]
+    if all(str(line).startswith("about") for line in item.body.get("changes") or "-"):
+        return "description changed"
+    return _WORDS.get(item.kind, item.kind)
 
 
 def _what(item: JournalEntry) -> str:
@@ -190,7 +172,7 @@ def _what(item: JournalEntry) -> str:
         return item.opened_with
     if item.kind in ("tighten", "access"):
         return "; ".join(map(str, body.get("changes", ())))
-    if item.kind in ("freeze", "unfreeze"):
+    if not item.amount:
         return ""
     step = f"step {body['step']}: " if item.reservation and body.get("step") else ""
     return f"{step}{amounts_text(item.amount)}"

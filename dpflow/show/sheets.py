@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 from dpflow.accounting.costs.text import python_form
@@ -17,7 +16,11 @@ from dpflow.ledger.views.entries import account_title, percent_text
 from dpflow.ledger.views.spending import Spending
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines
-from dpflow.rounding import from_units, number_from_text, short_down, short_up
+from dpflow.rounding import (
+    number_from_text,
+    short_down,
+    short_up,
+)
 from dpflow.show.guarantees import shares_in_words
 from dpflow.show.overview import FlowOverview
 from dpflow.show.status import DatasetStatus
@@ -39,14 +42,13 @@ MOST = 24
 
 
 def details(
-    facts: DatasetStatus, most: int = MOST, *, members: bool = False
+    facts: DatasetStatus, most: int = MOST
 ) -> tuple[list[str], dict[str, Sheet], int]:
     """Return the details of a dataset's status.
 
     Args:
         facts: Status of the dataset.
         most: About this number of accounts appear.
-        members: True for rows of the members of `auto`, too.
 
     Returns:
         Guarantee and epsilon in words, tables by their titles, and the number of
@@ -54,14 +56,13 @@ def details(
     """
     pinned, accounts = facts.standing.pinned, facts.standing.accounts
     texts = [f"Used so far: {each.text}." for each in facts.overview.spent]
+    texts += [f"{union_text(v, members=True)}." for v in accounts if is_whole_union(v)]
     texts += [facts.guarantee, facts.odds, facts.history]
     texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
     sheets = {
         "Flows": flows_sheet(facts.overview.flows),
-        "Accounts": accounts_sheet(
-            [view for view in shown if view.reading is None], members=members
-        ),
+        "Accounts": accounts_sheet([view for view in shown if view.reading is None]),
         "Odometers": odometers_sheet(v for v in shown if v.reading is not None),
     }
     result = {title: sheet for title, sheet in sheets.items() if sheet.rows}
@@ -140,24 +141,20 @@ def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:
     return Sheet(heads, rows)
 
 
-def accounts_sheet(views: Sequence[AccountView], *, members: bool = False) -> Sheet:
+def accounts_sheet(views: Sequence[AccountView]) -> Sheet:
     """Return what filters have spent, one row for each component of a tally.
 
-    Of `auto` these are epsilon and the delta of steps.
+    An account of `auto` has one row, its epsilon.
     """
-    rows = list[tuple[str, ...]]()
-    for view in views:
-        if not is_union(view):
-            rows += _account_rows(view)
-            continue
-        rows += _union_rows(view)
-        if members:
-            rows += _member_rows(view)
+    rows = [row for view in views for row in _account_rows(view)]
     columns = {head: [row[n] for row in rows] for n, head in enumerate(_ACCOUNT_HEADS)}
     return Sheet.of(columns, *_AMOUNTS)
 
 
 def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
+    if is_union(view):
+        yield _union_row(view)
+        return
     heads = account_title(view), view.theorem
     tail = percent_text(view.used_fraction), view.state
     for name in _shown_components(view):
@@ -171,70 +168,50 @@ def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
         heads = tail = ("", "")
 
 
+def is_whole_union(view: AccountView) -> bool:
+    """Return True if the account is that of a whole dataset under `auto`."""
+    return is_union(view) and view.kind in ("dataset", "population")
+
+
 def is_union(view: AccountView) -> bool:
     """Return True if the account's filter is a union of members, as `auto` is."""
     return isinstance(view.gate.rule, Filter) and bool(view.gate.rule.members)
 
 
-def _union_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of an account of `auto`: epsilon, and the delta of steps."""
-    rule, used = view.gate.rule, view.gate.total
+def union_text(view: AccountView, *, members: bool = False) -> str:
+    """Return what an account of `auto` has spent, and the remaining delta of steps.
+
+    Args:
+        view: The account.
+        members: True for the used share of each member, too.
+    """
+    rule, deltas = view.gate.rule, [Fraction(0)]
+    states = dict.fromkeys((member.theorem for member in rule.members), "ended")
+    for member, own in rule.covering(view.gate.total):
+        states[member.theorem] = f"{percent_text(member.used_fraction(own))} used"
+        if member.limit is not None and member.admits(own):
+            rest = member.named(remainder(member.limit, own))
+            deltas.append(number_from_text(rest.get("delta", "0")))
+    _, _, _, budget, spent, _, _, left, *_ = _union_row(view)
+    texts = [f"epsilon {spent} of {budget}, {left} remains"]
+    texts += [f"delta {short_down(max(deltas))} of steps remains"]
+    texts += [f"{name} {state}" for name, state in states.items() if members]
+    return "; ".join(texts)
+
+
+def _union_row(view: AccountView) -> tuple[str, ...]:
+    """Return the row of an account of `auto`: its epsilon, everything included."""
+    rule, epsilon = view.gate.rule, None
     # A search for each of many parts would take minutes.
-    epsilon = None if view.kind == "partition" else epsilon_used(rule, used)
-    amounts, share = _amounts(rule.epsilon, epsilon), percent_text(view.used_fraction)
-    yield (account_title(view), view.theorem, "epsilon", *amounts, share, view.state)
-    budget, spent = delta_of_steps(view)
-    if budget:
-        yield ("", "", "delta of steps", *_amounts(budget, spent), "", "")
-
-
-def delta_of_steps(view: AccountView) -> tuple[Fraction, Fraction]:
-    """Return the largest delta that a member of `auto` has for steps, and its use."""
-    deltas = [
-        (from_units(limit.amounts[place]), from_units(own.amounts[place]))
-        for member, own in view.gate.rule.covering(view.gate.total)
-        if (limit := member.limit) is not None and member.admits(own)
-        for place, name in enumerate(member.components)
-        if name == "delta"
-    ]
-    return max(deltas, key=lambda pair: pair[0] - pair[1], default=(Fraction(0),) * 2)
-
-
-def _amounts(budget: Fraction, spent: Fraction | None) -> tuple[str, ...]:
-    """Write the amounts of a row: budget, spent, reserved, forfeited and left."""
-    if spent is None:
-        return short_down(budget), "-", "", "", "-"
-    left = short_down(max(budget - spent, Fraction(0)))
-    return short_down(budget), short_up(spent), "", "", left
-
-
-def _member_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each component of each member of `auto`."""
-    covering = {id(m): own for m, own in view.gate.rule.covering(view.gate.total)}
-    for member in view.gate.rule.members:
-        own, limit = covering.get(id(member)), member.limit
-        if own is None:
-            yield ("", member.theorem, *("",) * (len(_ACCOUNT_HEADS) - 3), "ended")
-            continue
-        zero = member.named(member.zero())
-        shown = replace(
-            view,
-            theorem=member.theorem,
-            budget=None if limit is None else member.named(limit),
-            spent=member.named(own),
-            reserved=zero,
-            forfeited=zero,
-            left=None if limit is None else member.named(remainder(limit, own)),
-            used_fraction=member.used_fraction(own),
-            state=view.state if member.admits(own) else "used up",
-        )
-        yield from (("", *row[1:]) for row in _account_rows(shown))
-
-
-def union_text(view: AccountView) -> str:
-    """Return the epsilon and the delta of steps of an account of `auto`, in words."""
-    rows = ((row[2], row[4], row[3], row[7]) for row in _union_rows(view))
-    return "; ".join(f"{name} {a} of {b}, {c} remains" for name, a, b, c in rows)
+    if view.kind != "partition":
+        epsilon = epsilon_used(rule, view.gate.total)
+    spent, left = "-", "-"
+    if epsilon is not None:
+        spent = short_up(epsilon)
+        left = short_down(max(rule.epsilon - epsilon, Fraction(0)))
+    amounts = short_down(rule.epsilon), spent, "", "", left
+    tail = percent_text(view.used_fraction), view.state
+    return account_title(view), view.theorem, "epsilon", *amounts, *tail
 
 
 def _spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:

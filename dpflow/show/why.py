@@ -52,21 +52,12 @@ class Why(TableRecord):
 
     def sheet(self) -> Sheet:
         """Return its table of what spent the budget."""
-        rows, numbers = self.spending[: self.limit], ("charges", "used", "last")
-        columns = {
-            name: [each.group[n] for each in rows] for n, name in enumerate(self.by)
-        }
+        heads = ("account", *self.by, "charges", "used", "last", "amount")
         # Most datasets have one account.
-        if len({each.account for each in self.spending}) > 1:
-            columns = {"account": [_account_text(each) for each in rows], **columns}
-        columns |= {
-            "charges": [str(each.charges) for each in rows],
-            "used": [percent_text(each.used_fraction) for each in rows],
-            "last": [minute(each.last) for each in rows],
-        }
-        if self.details:
-            columns["amount"] = [amounts_text(each.amount) for each in rows]
-        return Sheet.of(columns, *numbers)
+        first = int(len({each.account for each in self.spending}) == 1)
+        last = None if self.details else -1
+        rows = [_cells(each)[first:last] for each in self.spending[: self.limit]]
+        return Sheet(heads[first:last], rows, heads[-4:-1])
 
     def unusual_sheet(self) -> Sheet:
         """Return its table of unusual steps."""
@@ -82,9 +73,11 @@ def minute(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def _account_text(each: Spending) -> str:
+def _cells(each: Spending) -> tuple[str, ...]:
+    used = percent_text(each.used_fraction)
+    tail = used, minute(each.last), amounts_text(each.amount)
     book, _, kind, name, part = split_account(each.account)
-    return kind_title(kind, book, name, part)
+    return (kind_title(kind, book, name, part), *each.group, str(each.charges), *tail)
 
 
 @dataclass(frozen=True, slots=True)

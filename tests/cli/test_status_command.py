@@ -225,3 +225,23 @@ def test_gauges_say_that_the_disk_is_low_or_the_witness_out_of_reach(
     (witness,) = Path(os.environ["XDG_STATE_HOME"]).rglob(name)
     witness.unlink()
     assert gauges()["dpflow_witness_problem"] == "1"
+
+
+def test_a_forecast_names_the_step_of_each_interval(shop: Shop) -> None:
+    """A column for each step of the run, in the order of the list above."""
+    costs = ("Laplace(sensitivity=1, scale=20)", "Laplace(sensitivity=1, scale=60)")
+    options = [word for cost in costs for word in ("--cost", cost)]
+    text = run_fine("forecast", "adult", *options)
+    assert "95 % within +-: step 1  95 % within +-: step 2\n" in text
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("x 1 ")]
+    assert row[-2:] == ["60", "180"]
+
+
+def test_decisions_say_what_kind_of_change_was_made(shop: Shop) -> None:
+    """An edit of the description tightens nothing."""
+    shop.charge()
+    shop.write(f"{CDNOW}about: {{data_curators: Shop}}\n")
+    run_fine("policy", "apply", "cdnow", "--reason", "the name of the curator")
+    decisions = run_fine("history", "cdnow", "--decisions")
+    assert "description changed" in decisions
+    assert "tightened" not in decisions

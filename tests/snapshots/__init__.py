@@ -10,7 +10,9 @@ FOLDER = Path(__file__).parent
 #: Where it is set, files are written instead of compared.
 WRITE = "WRITE_SNAPSHOTS"
 _PROMPT = "$ dpflow "
-_DIGITS = re.compile(r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12})\b")
+_DIGITS = re.compile(
+    r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12}|(?<=project=\")[0-9a-f]{6})\b"
+)
 
 
 def settled(text: str, *folders: Path | str) -> str:

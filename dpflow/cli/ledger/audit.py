@@ -171,9 +171,9 @@ def _with_findings(report: Verification, lines: Iterable[str]) -> Iterator[str]:
 def _report_parts(report: Verification) -> Iterator[str]:
     if report.fine:
         yield (
-            f"The ledger agrees with its journal: {report.accounts} accounts, "
-            f"{report.entries:,} entries, {report.reservations:,} reservations, "
-            f"{report.releases:,} releases."
+            f"The ledger agrees with its journal. Accounts: {report.accounts:,}, "
+            f"entries: {report.entries:,}, reservations: {report.reservations:,}, "
+            f"releases: {report.releases:,}."
         )
     if not report.values:
         yield "Values of releases: not checked, for this role cannot read the secret."

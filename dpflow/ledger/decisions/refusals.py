@@ -10,7 +10,7 @@ from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.decisions.shortage import describe_members, measure_shortage
+from dpflow.ledger.decisions.shortage import Shortage, describe_members
 from dpflow.ledger.requests import Request
 from dpflow.rounding import (
     number_from_text,
@@ -182,13 +182,11 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
         return asked, {"epsilon": number_text(distance)}, sentence
     if not isinstance(rule, Filter):
         return asked, None, f"it needs {amounts_text(asked)}."
-    shortage = measure_shortage(rule, gate.total, amount)
-    sentence = "no member of the filter that has not ended can price it."
-    if shortage is not None:
-        sentence = f"it needs {shortage.text(_budget(gate))}."
     if rule.members:
         members = "; ".join(describe_members(rule, gate.total, amount))
-        return asked, None, f"{sentence} By member of the filter: {members}."
+        return asked, None, f"each of its members refuses it: {members}."
+    shortage = Shortage.measure(rule, gate.total, amount)
+    sentence = f"it needs {shortage.text(_budget(gate))}."
     if rest is None:
         return asked, None, sentence
     left, budget = rule.named(rest), "the budget outside reserved shares"
@@ -214,16 +212,14 @@ def _fitting(request: Request, refusal: Refusal, factor: Fraction | None) -> str
             f"{request.cost.noisier(factor).rounded()!r}. This would use all that "
             "remains."
         )
-    none = "No amount of noise makes it fit" if factor is None else ""
+    none = "No amount of noise makes it fit." if factor is None else ""
     if none and gate.kind == "others":
-        return f"{none}: the rest is reserved."
-    if not isinstance(gate.rule, Filter):
-        return f"{none or 'Only more than ten times its noise makes it fit'}."
-    shortage = measure_shortage(gate.rule, gate.total, refusal.amount)
-    if shortage is None:
-        return f"{none}."
-    missing = shortage.part(shortage.missing, _budget(gate))
-    return f"{f'{none}. ' if none else ''}Missing: {missing}."
+        return f"{none[:-1]}: the rest is reserved."
+    if not isinstance(gate.rule, Filter) or gate.rule.members:
+        return none or "Only more than ten times its noise makes it fit."
+    shortage = Shortage.measure(gate.rule, gate.total, refusal.amount)
+    missing = shortage.part(shortage.needed - shortage.remaining, _budget(gate))
+    return f"{none} Missing: {missing}.".lstrip()
 
 
 def amount_text(component: str, text: str | None, *, up: bool = True) -> str:

@@ -182,7 +182,15 @@ def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
         else:
             continue
         refusals.append(Refusal(gate, amount, cause))
-    return sorted(refusals, key=lambda r: min(causes.index(r.cause), len(_NEVER)))
+    return sorted(
+        refusals, key=lambda r: (min(causes.index(r.cause), len(_NEVER)), *_fullness(r))
+    )
+
+
+def _fullness(refusal: Refusal) -> tuple[bool, float]:
+    """Return a key by which the fullest filter comes first, and odometers last."""
+    gate = refusal.gate
+    return gate.kind == "odometer", -(gate.used_share(gate.total) or 0.0)
 
 
 # Refusing

@@ -62,7 +62,10 @@ def alert_text(account: str, threshold: str) -> str:
         return f"{percent} of the share of {where} is used"
     if not number:
         return f"{percent} of the budget of {dataset} is used in windows around {part}"
-    return f"{percent} of the budget of {account} is used"
+    budget = kind_title(kind, dataset, name or part) + (
+        f" of {dataset}" if part else ""
+    )
+    return f"{percent} of the budget of {budget} is used in term {number}"
 
 
 def percent_text(fraction: float | None) -> str:
@@ -98,7 +101,8 @@ class JournalEntry:
         left_after: Remaining budget after the entry; None without a budget or a change.
         body: Facts of the entry and of the reservation of its charge.
         at: When it was written; a label.
-        used_share: Used share of the account after the entry; None without a change.
+        share: Share of the account's budget that the entry posts; None without one.
+        left_share: Share that remains after the entry; None without one.
         fate: Of an open reservation: "running", or "forfeited" if its process has
             ended without settling it; else "".
         gate: The account as it stands now.
@@ -116,7 +120,8 @@ class JournalEntry:
     writer: str
     fate: str
     gate: Gate = field(repr=False)
-    used_share: float | None = field(default=None, repr=False)
+    share: float | None = field(default=None, repr=False)
+    left_share: float | None = field(default=None, repr=False)
 
     @property
     def opened_with(self) -> str:
@@ -366,18 +371,20 @@ def find_words(reading: Reading, entry: Entry) -> Entry:
 
 def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry:
     """Return a line of the journal."""
-    entry, named, left, share = line.entry, gate.rule.named, None, None
+    entry, named, left = line.entry, gate.rule.named, None
+    share = used_share = None
     amount = body.get("asked", {}) if gate.id == body.get("account") else {}
     settled: Mapping[str, str] = {}
     change = read_postings(entry.postings).get(gate.id)
     if change is not None:
-        amount = named(Tally(find_amount(entry.kind, change)))
+        posted = Tally(find_amount(entry.kind, change))
+        amount, share = named(posted), gate.used_share(posted)
         done, held = find_sums(gate, line.later)
         settled = named(Tally(done))
         # What remains in a window depends on its other parts.
         used = Tally(sum_amounts(done, held))
         left = None if gate.window else gate._replace(used=used).left()
-        share = None if gate.window else gate.used_share(used)
+        used_share = None if gate.window else gate.used_share(used)
     return JournalEntry(
         account=gate.id,
         seq=entry.number,
@@ -391,7 +398,8 @@ def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry
         writer=entry.writer,
         fate=fate,
         gate=gate,
-        used_share=share,
+        share=share,
+        left_share=None if used_share is None else max(1 - used_share, 0.0),
     )
 
 

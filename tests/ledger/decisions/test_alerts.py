@@ -126,7 +126,7 @@ def test_a_guarded_step_logs_its_alert(
         for _ in range(6):
             count()
     assert [r.message for r in caplog.records if "budget" in r.message] == [
-        "50% of the budget of shop#1 is used, after step 'count'"
+        "50% of the budget of dataset shop is used in term 1, after step 'count'"
     ]
 
 

@@ -124,7 +124,7 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
             wide,
             None,
             ApproxDP(epsilon="0.1", delta="1e-5"),
-            "It needs 10 times the budget's delta; 100% remain.",
+            "It needs 10 times the budget's delta, 100% remain.",
         ),
     ]
     for number, (budget, before, cost, sentence) in enumerate(cases):
