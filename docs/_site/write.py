@@ -207,8 +207,9 @@ def _policy(schema: dict[str, Any]) -> str:
         for name, field in model["properties"].items():
             default = "required" if name in required else _code(field.get("default"))
             examples = ", ".join(_code(each) for each in field.get("examples", []))
-            meaning = re.sub(r"\s+", " ", field.get("description", ""))
-            meaning = meaning.replace("|", r"\|")
+            kind = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+            meaning = field.get("description") or kind.get("description", "")
+            meaning = " ".join(meaning.partition("\n\n")[0].split()).replace("|", r"\|")
             lines.append(f"| `{name}` | {meaning} | {default} | {examples} |")
         lines.append("")
     return "\n".join(lines)
@@ -260,7 +261,11 @@ def _models(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _code(value: Any) -> str:
-    return "" if value is None else f"`{value}`"
+    """Return a value as a policy has it."""
+    if not isinstance(value, dict):
+        return "" if value is None else f"`{value}`"
+    given = {name: part for name, part in value.items() if part is not None}
+    return "`{}`".format(json.dumps(given).replace('"', "")) if given else ""
 
 
 if __name__ == "__main__":
