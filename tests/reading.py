@@ -19,6 +19,7 @@ from tests.test_size import SIZES
 
 PAGES = (
     *("README.md", "quickstart", "concepts", "guarantee", "operations"),
+    *(f"tutorial/{path.stem}" for path in (ROOT / "docs/tutorial").glob("*.md")),
     *("why-a-ledger", "year-of-a-report", "when-things-go-wrong"),
 )
 LONGEST, AVERAGE, EASIEST, SHORTEST = 30, 18, 45, 20
