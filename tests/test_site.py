@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -61,10 +62,22 @@ def test_each_task_is_found_by_its_words(site: Path) -> None:
     assert results("zebra") == []
 
 
-def test_the_reference_has_every_public_name(site: Path) -> None:
-    """The Python page has a heading for each, with its docstring and a link."""
-    text = (site / "reference/python.html").read_text("utf-8")
-    for module in (
+def test_words_of_a_search_are_split(site: Path) -> None:
+    """At brackets, dots, slashes and a change of case; derivations are left out."""
+    index = json.loads((site / "search/search_index.json").read_text("utf-8"))
+    separator = index["config"]["separator"]
+    text = "budget (PLB), PySpark/dask: dpflow.costs 0.13"
+    words = ["budget", "PLB", "Py", "Spark", "dask", "dpflow", "costs", "0.13"]
+    assert [word for word in re.split(separator, text) if word] == words
+    pages = {entry["location"] for entry in index["docs"]}
+    assert "guarantee.html" in pages
+    assert [page for page in pages if page.startswith("derivations")] == []
+    assert (site / "derivations/rdp.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
         "dpflow",
         "dpflow.accounting",
         "dpflow.costs",
@@ -74,14 +87,38 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         "dpflow.plots",
         "dpflow.policy",
         "dpflow.testing",
-    ):
-        place = re.escape(module)
-        for name in import_module(module).__all__:
-            if not name.startswith("__"):
-                assert re.search(rf'id="{place}\.([\w.]+\.)?{name}"', text), name
+    ],
+)
+def test_the_reference_has_every_public_name(site: Path, module: str) -> None:
+    """A module's page has a heading for each, with a link; one page lists them all."""
+    text = (site / f"reference/{module}.html").read_text("utf-8")
+    overview = (site / "reference/python.html").read_text("utf-8")
+    for name in import_module(module).__all__:
+        if not name.startswith("__"):
+            pattern = rf'id="{re.escape(module)}\.([\w.]+\.)?{name}"'
+            assert re.search(pattern, text), name
+            assert f'"{module}.html#{module}.{name}"' in overview
     sources = set(re.findall(r'href="(source/[\w/]+\.py)"', text))
-    assert len(sources) > 30
+    assert sources
     assert all((site / "reference" / source).is_file() for source in sources)
+
+
+def test_the_first_page_is_the_readme(site: Path) -> None:
+    """With links that lead to pages of the site."""
+    text = (site / "index.html").read_text("utf-8")
+    assert "In twenty lines" in text
+    for page in ("quickstart.html", "contributing.html", "changelog.html", "LICENSE"):
+        assert f'href="{page}"' in text
+        assert (site / page).is_file()
+
+
+def test_an_alert_becomes_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As hosts of repositories show it; a quotation stays one."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_site")
+    write = runpy.run_path(str(ROOT / "docs" / "_site" / "write.py"))
+    text = "A.\n\n> [!WARNING]\n> One `x`.\n> Two.\n\n> B\n"
+    box = "A.\n\n!!! warning\n\n    One `x`.\n    Two.\n\n> B\n"
+    assert write["_ALERT"].sub(write["_box"], text) == box
 
 
 def test_pages_have_generated_parts(site: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +14,8 @@ from typing import Any
 import griffe
 from packages import PACKAGE
 
+# Arguments of the constructors of dataclasses are documented as attributes.
+logging.getLogger("griffe").setLevel(logging.ERROR)
 Kind = griffe.DocstringSectionKind
 _TITLES = {
     Kind.parameters: "Arguments",
@@ -27,7 +30,7 @@ def section(module: str, name: str) -> str:
     """Return the Markdown of a public name of a module, under a heading of its own."""
     value = getattr(import_module(module), name)
     found = _source(module, value, name)
-    # The folder is below the page of the reference.
+    # The folder is below the pages of the reference.
     file = Path(found.filepath).relative_to(PACKAGE.parent)
     source = f"[Source](source/{file}), line {found.lineno}."
     parts = [f'### <a id="{module}.{name}"></a>{name}', source]

@@ -1,9 +1,4 @@
-"""Write docs/seeds.md, the page about every statement of the five papers.
-
-    python docs/_site/seeds.py
-
-The rows are in seeds.toml, in the same folder.
-"""
+"""Page about every statement of the five papers; the rows are in seeds.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "seeds.md"
 
 Rows = dict[str, dict[str, dict[str, str]]]
 
@@ -53,7 +47,3 @@ def _where(row: dict[str, str]) -> str:
         return f"| {row['why']}"
     test = row["test"].partition("::")[2]
     return f"`{row['file']}` | `{test}`"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(rows()), "utf-8")

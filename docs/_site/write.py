@@ -2,9 +2,9 @@
 
     python docs/_site/write.py [FOLDER]
 
-The pages of docs/ are copied to FOLDER (default: build/docs) and the reference is
-added: the public names, the command line, the policy's fields, and where each price
-comes from. Any builder of sites can read the folder.
+The pages of docs/ are copied to FOLDER (default: build/docs). The README is the first
+page, and the reference is added: the public names, the command line, the policy's
+fields, and the source of each price. Any builder of sites can read the folder.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import seeds
 import typer.main
 from names import section
 from packages import PACKAGE, figure
@@ -52,17 +53,29 @@ _GROUPS = {
     "Errors": ("DpflowError", "BudgetRefused", "BudgetExhausted", "DPStepFailed"),
 }
 
-#: Further modules with public names.
+#: Modules with public names: each has a page.
 _MODULES = {
-    "dpflow.mechanisms": "Mechanisms",
-    "dpflow.costs": "Further costs",
-    "dpflow.accounting": "Filters and odometers",
-    "dpflow.interop": "Other libraries",
-    "dpflow.policy": "Parts of policies",
-    "dpflow.people": "Budgets per person",
-    "dpflow.plots": "Pictures",
-    "dpflow.testing": "Testing",
+    "dpflow": "steps, policies, the usual costs",
+    "dpflow.mechanisms": "mechanisms",
+    "dpflow.costs": "further costs",
+    "dpflow.accounting": "filters and odometers",
+    "dpflow.interop": "other libraries",
+    "dpflow.policy": "parts of policies",
+    "dpflow.people": "budgets per person",
+    "dpflow.plots": "pictures",
+    "dpflow.testing": "tests of pipelines",
+    "dpflow.exceptions": "errors",
 }
+
+#: Pages that a search shows after all others, or not at all.
+_SEARCH = {
+    "derivations/*.md": "exclude: true",
+    "seeds.md": "boost: 0.3",
+    "failures.md": "boost: 0.3",
+    "campaign.md": "boost: 0.3",
+    "decisions.md": "boost: 0.3",
+}
+_ALERT = re.compile(r"^> \[!(\w+)\]\n((?:> .*\n?)+)", re.MULTILINE)
 
 
 def write(target: Path) -> None:
@@ -72,21 +85,46 @@ def write(target: Path) -> None:
     sources = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, target / "reference/source/dpflow", ignore=sources)
     pages = {
-        "python": _python(),
-        "cli": _commands(),
-        "policy": _policy(policy_schema()),
-        "prices": prices_page(coverage()),
-        "json": _printed(),
+        "index": _of_root("README.md"),
+        "contributing": _of_root("CONTRIBUTING.md"),
+        "changelog": _of_root("CHANGELOG.md"),
+        "seeds": seeds.page(seeds.rows()),
+        "reference/python": _modules(),
+        "reference/cli": _commands(),
+        "reference/policy": _policy(policy_schema()),
+        "reference/prices": prices_page(coverage()),
+        "reference/json": _printed(),
     }
-    for name, text in pages.items():
-        (target / "reference" / f"{name}.md").write_text(text, "utf-8")
-    architecture = target / "architecture.md"
-    text = architecture.read_text("utf-8")
-    text = text.replace("<!-- packages -->", f"```text\n{figure()}```")
-    architecture.write_text(text, "utf-8")
+    pages |= {f"reference/{module}": _python(module) for module in _MODULES}
     for data in (DOCS / "data").glob("*.json"):
-        page = json.loads(data.read_text("utf-8"))
-        (target / f"{data.stem}.md").write_text(_tables(page), "utf-8")
+        pages[data.stem] = _tables(json.loads(data.read_text("utf-8")))
+    for name, text in pages.items():
+        (target / f"{name}.md").write_text(text, "utf-8")
+    shutil.copy(DOCS.parent / "LICENSE", target)
+    _change(target / "architecture.md", "<!-- packages -->", f"```text\n{figure()}```")
+    for page in target.rglob("*.md"):
+        page.write_text(_ALERT.sub(_box, page.read_text("utf-8")), "utf-8")
+    for pattern, search in _SEARCH.items():
+        for page in target.glob(pattern):
+            _change(page, "", f"---\nsearch:\n  {search}\n---\n\n")
+
+
+def _change(page: Path, old: str, new: str) -> None:
+    page.write_text(page.read_text("utf-8").replace(old, new, 1), "utf-8")
+
+
+def _of_root(name: str) -> str:
+    """Return a page of the repository's root, with its links as from docs/."""
+    text = (DOCS.parent / name).read_text("utf-8")
+    for old, new in {"CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}.items():
+        text = text.replace(f"]({old}.md)", f"]({new}.md)")
+    return text.replace("](docs/", "](")
+
+
+def _box(alert: re.Match[str]) -> str:
+    """Return a box of the site for an alert, as hosts of repositories show it."""
+    lines = [f"    {line.removeprefix('> ')}" for line in alert[2].splitlines()]
+    return "\n".join([f"!!! {alert[1].lower()}", "", *lines, ""])
 
 
 def _tables(page: dict[str, Any]) -> str:
@@ -109,26 +147,38 @@ def _commands() -> str:
     return text.replace("# `dpflow`", "# Command line", 1)
 
 
-def _python() -> str:
-    """Return the page of the public names: groups, then costs and the rest."""
-    names = sorted(name for name in dpflow.__all__ if not name.startswith("__"))
-    named = {name for group in _GROUPS.values() for name in group}
-    groups = _GROUPS | {
-        "Costs": tuple(n for n in names if n not in named and n[0].isupper()),
-        "More": tuple(n for n in names if n not in named and n[0].islower()),
-    }
-    said = "What names no other place is imported from `dpflow`."
-    parts = ["# Python reference", said]
-    for title, members in groups.items():
-        parts += [f"## {title}"] if members else []
-        parts += [section("dpflow", name) for name in members]
+def _modules() -> str:
+    """Return the page with the public names of all modules."""
+    parts = ["# Python reference"]
     for module, title in _MODULES.items():
-        parts += [f"## {title}", f"Imported from `{module}`."]
-        parts += [section(module, name) for name in import_module(module).__all__]
-    errors = vars(import_module("dpflow.exceptions"))
-    kinds = [n for n, each in errors.items() if _is_error(each) and n not in named]
-    parts += ["## All errors", "Imported from `dpflow.exceptions`."]
-    parts += [section("dpflow.exceptions", name) for name in kinds]
+        parts.append(f"## [`{module}`]({module}.md): {title}")
+        links = (f"[`{name}`]({module}.md#{module}.{name})" for name in _names(module))
+        parts.append(", ".join(links) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def _names(module: str) -> list[str]:
+    """Return the public names of a module, sorted; of the errors all classes."""
+    values = vars(import_module(module))
+    if module == "dpflow.exceptions":
+        return [name for name, value in values.items() if _is_error(value)]
+    return sorted(name for name in values["__all__"] if not name.startswith("__"))
+
+
+def _python(module: str) -> str:
+    """Return the page of a module; names of `dpflow` stand in groups."""
+    title, names = _MODULES[module], _names(module)
+    parts = [f"# `{module}`: {title}"]
+    groups: dict[str, Iterable[str]] = {"": names}
+    if module == "dpflow":
+        named = {name for group in _GROUPS.values() for name in group}
+        others = [name for name in names if name not in named]
+        costs = [name for name in others if name[0].isupper()]
+        more = [name for name in others if name[0].islower()]
+        groups = {**_GROUPS, "Costs": costs, "More": more}
+    for heading, members in groups.items():
+        parts += [f"## {heading}"] if heading else []
+        parts += [section(module, name) for name in members]
     return "\n\n".join(parts) + "\n"
 
 
@@ -157,8 +207,9 @@ def _policy(schema: dict[str, Any]) -> str:
         for name, field in model["properties"].items():
             default = "required" if name in required else _code(field.get("default"))
             examples = ", ".join(_code(each) for each in field.get("examples", []))
-            meaning = re.sub(r"\s+", " ", field.get("description", ""))
-            meaning = meaning.replace("|", r"\|")
+            kind = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+            meaning = field.get("description") or kind.get("description", "")
+            meaning = " ".join(meaning.partition("\n\n")[0].split()).replace("|", r"\|")
             lines.append(f"| `{name}` | {meaning} | {default} | {examples} |")
         lines.append("")
     return "\n".join(lines)
@@ -210,7 +261,11 @@ def _models(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _code(value: Any) -> str:
-    return "" if value is None else f"`{value}`"
+    """Return a value as a policy has it."""
+    if not isinstance(value, dict):
+        return "" if value is None else f"`{value}`"
+    given = {name: part for name, part in value.items() if part is not None}
+    return "`{}`".format(json.dumps(given).replace('"', "")) if given else ""
 
 
 if __name__ == "__main__":

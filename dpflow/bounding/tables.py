@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Kinds = Mapping[str, str]
 
+#: The first version whose integers of 128 bits are all different.
+_POLARS = (1, 33)
 _LAZY = ("polars", "duckdb", "_duckdb", "ibis", "pyspark")
 _FLOATS = ("Float32", "Float64")
 #: Types that an Int64 holds: a cast of them cannot fail by a value.
@@ -80,8 +82,10 @@ def bounded(source: Any, wanted: Contributions) -> Any:
 
     Raises:
         ContributionsError: If the table lacks a column, or one has another type, or if
-            nothing says which rows of a lazy table come first.
+            nothing says which rows of a lazy table come first, or if polars is too old.
     """
+    if comes_from(source, "polars"):
+        _check_polars()
     named = [*dict.fromkeys((*wanted.unit, *wanted.by, *wanted.order_by, *wanted.clip))]
     if _is_frame(source):
         _check_columns(list(source.columns), named)
@@ -100,6 +104,19 @@ def bounded(source: Any, wanted: Contributions) -> Any:
     kinds = _kinds(source)
     _check_lazy(kinds, wanted, named)
     return _bounded_lazy(table, wanted, kinds).to_native()
+
+
+def _check_polars() -> None:
+    """Refuse a version of polars that moves rows of one person for another one."""
+    import polars as pl  # noqa: PLC0415
+
+    major, minor = map(int, pl.__version__.split(".")[:2])
+    if (major, minor) < _POLARS:
+        msg = (
+            f"polars {pl.__version__} confuses integers of 128 bits, so that the "
+            "rows of one person depend on those of others. Install polars 1.33 or newer"
+        )
+        raise PublicContributionsError(msg)
 
 
 def _is_frame(frame: Any) -> bool:

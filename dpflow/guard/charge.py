@@ -9,7 +9,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import FrameType
@@ -29,7 +29,7 @@ from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
 from dpflow.guard.loading import Around, Load
 from dpflow.guard.project import Project
-from dpflow.guard.redaction import shown
+from dpflow.guard.redaction import StoredError, shown
 from dpflow.guard.request import Place, ask, warn
 from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
@@ -278,8 +278,7 @@ class Execution:
         try:
             token = begin_body(frame, self)
             # An interrupt before the body passes on.
-            with ExitStack() as stack:
-                stack.push(self._store_error)
+            with StoredError(self.store_error):
                 yield
                 check_output(self.request.step, self.value)
                 self._check_drawn()
@@ -287,14 +286,12 @@ class Execution:
             self.ended = True
             end_body(frame, self, token)
 
-    def _store_error(self, _: object, error: BaseException | None, __: object) -> bool:
+    def store_error(self, error: BaseException) -> None:
         """Store an error as an output; timeouts and cancellations are no Exceptions."""
-        if error is not None:
-            # A traceback shows the values of a frame.
-            self.value = None
-            self.error_type = public_name(type(error))
-            self.error = self._shown(error)
-        return True
+        # A traceback shows the values of a frame.
+        self.value = None
+        self.error_type = public_name(type(error))
+        self.error = self._shown(error)
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""

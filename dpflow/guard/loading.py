@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from dpflow.exceptions import LoadFailed
 from dpflow.guard.bodies import begin_body, end_body, home
 from dpflow.guard.functions import check_reusable
-from dpflow.guard.redaction import shown_of_load
+from dpflow.guard.redaction import StoredError, shown_of_load
 from dpflow.guard.signatures import count_receivers
 from dpflow.guard.step import Step
 from dpflow.interrupts import contextmanager
@@ -113,17 +113,13 @@ class Load:
         """Read in this block; an error is stored, as that of a body is."""
         token = begin_body(frame, self)
         try:
-            with ExitStack() as stack:
-                stack.push(self._store_error)
-                stack.enter_context(self._around())
+            with StoredError(self._store_error), self._around():
                 yield
         finally:
             end_body(frame, self, token)
 
-    def _store_error(self, _: object, error: BaseException | None, __: object) -> bool:
-        if error is not None:
-            self._error = shown_of_load(error, self.request)
-        return True
+    def _store_error(self, error: BaseException) -> None:
+        self._error = shown_of_load(error, self.request)
 
     def _end(self) -> None:
         """Raise the error of the load, or note that the input is read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from asyncio import CancelledError
+from collections.abc import Callable
 from signal import SIGTERM
 from typing import Any
 
@@ -36,6 +37,23 @@ _DRIVERS = {"sqlalchemy", "psycopg", "sqlite3", "duckdb", "_duckdb"}
 _OF_DRIVERS = {"OperationalError", "InterfaceError", "ProgrammingError"}
 #: Where the code of others is installed.
 _INSTALLED = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+
+
+class StoredError:
+    """A block whose error goes to a function and is not raised.
+
+    An `ExitStack` reads attributes of the error, and the body can define them.
+    """
+
+    def __init__(self, store: Callable[[BaseException], None]) -> None:
+        self._store = store
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if error is not None:
+            self._store(error)
+        return True
 
 
 def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 from dpflow.accounting.costs.base import Cost
@@ -77,7 +77,8 @@ def _several_numbers(body: Callable[..., Any]) -> str | None:
     """Return the name of a container that a body returns, if annotated."""
     kinds = [_returned(body)]
     for kind in kinds:
-        kinds += get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+        if get_origin(kind) in (Union, UnionType):
+            kinds += map(_resolve_alias, get_args(kind))
         cls = get_origin(kind) or kind
         is_class = isinstance(cls, type)
         is_several = is_class and (cls is list or is_frame(cls) or is_vector(cls))
@@ -124,7 +125,7 @@ def _returned(body: Callable[..., Any]) -> Any:
     annotation = _annotations.get(body)
     if annotation is None:
         try:
-            annotation = get_type_hints(body).get("return", object)
+            annotation = _resolve_alias(get_type_hints(body).get("return", object))
         # A name may be known to type checkers only, or later.
         except without_interrupts(Exception):
             return Any
@@ -134,3 +135,17 @@ def _returned(body: Callable[..., Any]) -> Any:
 
 #: Annotations of the outputs of bodies, which are read once.
 _annotations: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+
+
+def _resolve_alias(kind: Any) -> Any:
+    """Return the type that an annotation stands for: of a `type` statement or NewType.
+
+    Since 2.5, numpy declares `NDArray` by a `type` statement.
+    """
+    alias = get_origin(kind) or kind
+    if alias is Annotated:
+        return _resolve_alias(get_args(kind)[0])
+    value = getattr(alias, "__value__", getattr(alias, "__supertype__", None))
+    if value is None:
+        return kind
+    return _resolve_alias(value[get_args(kind)] if get_args(kind) else value)

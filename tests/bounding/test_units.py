@@ -314,6 +314,20 @@ def test_wide_integers_are_bounded_or_refused_by_their_dtype(kind, column):
             assert bound.schema["amount"] == pl.Int64
 
 
+def test_an_early_polars_is_refused(monkeypatch):
+    """Eager and lazy, whatever the columns are."""
+    frame = pl.DataFrame({"person": [1], "amount": [1]})
+    bounds = limits(order_by=("person",))
+    for version in ("1.33.0", "2.0.0rc1"):
+        monkeypatch.setattr(pl, "__version__", version)
+        assert len(bounds.bound(frame)) == 1
+    for version in ("1.32.3", "0.20.31"):
+        monkeypatch.setattr(pl, "__version__", version)
+        for table in (frame, frame.lazy()):
+            with pytest.raises(ContributionsError, match=r"polars 1\.33 or newer"):
+                bounds.bound(table)
+
+
 LIBRARIES = {
     "pandas": lambda frame: frame,
     "arrow": lambda frame: frame.convert_dtypes(dtype_backend="pyarrow"),

@@ -27,8 +27,8 @@ from dpflow import guarded
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
 from tests.cli.support import run
-from tests.ledger.processes import Child, Gate, die
 from tests.faults.mounting import read_only_view
+from tests.ledger.processes import Child, Gate, die
 from tests.projects import POLICY, TENTH, caught, fill_project
 
 NOBODY = 65534

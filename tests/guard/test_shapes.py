@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NewType, TypeVar
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from typing_extensions import TypeAliasType
 
 from dpflow import (
     Composed,
@@ -52,7 +54,15 @@ def body_of(annotation: Any) -> Any:
     return body
 
 
+#: As a `type` statement declares them, which Python 3.12 has.
+Numbers = TypeAliasType("Numbers", list[int])
+Noted = TypeAliasType("Noted", Annotated[Numbers, "weekly"])
+Item = TypeVar("Item")
+Items = TypeAliasType("Items", list[Item], type_params=(Item,))
+Vector = NewType("Vector", pl.Series)
+
 SEVERAL = [
+    *(Numbers, Noted, Items[int], Vector, Annotated[Items[float] | None, "weekly"]),
     *(list, list[int], list[float] | None, np.ndarray, npt.NDArray[np.float64]),
     *(pd.Series, pd.DataFrame, pl.Series, pl.DataFrame, pa.Table, pa.ChunkedArray),
 ]
@@ -245,8 +255,11 @@ CITIES = {"groups": {"city": ["rome", "oslo"]}}
 RESULTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "resample": (HOURS.resample("D").sum(), {"groups": list(DAYS)}),
     "zone": (
-        HOURS.tz_localize("UTC").tz_convert("Europe/Oslo").resample("D").sum(),
-        {"groups": list(DAYS.tz_localize("Europe/Oslo"))},
+        HOURS.tz_localize("UTC")
+        .tz_convert(ZoneInfo("Europe/Oslo"))
+        .resample("D")
+        .sum(),
+        {"groups": list(DAYS.tz_localize(ZoneInfo("Europe/Oslo")))},
     ),
     "periods": (
         HOURS.to_period("D").groupby(level=0).sum(),

@@ -93,7 +93,9 @@ class _CostType(ABCMeta):
                 name, example = cls.__name__, ""
                 if line := re.search(rf">>> ({name}\(.*\))", cls.__doc__ or ""):
                     example = f", such as {line[1]}"
-                msg = f"invalid {name}: {error}. Write {name}({words}){example}."
+                # Since Python 3.12 it says which kind of argument is missing.
+                wrong = str(error).replace("keyword-only ", "")
+                msg = f"invalid {name}: {wrong}. Write {name}({words}){example}."
                 raise InvalidCost(msg, name="cost", value=cls.__name__) from None
             raise
         return created

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -141,9 +141,12 @@ def _verified(ledger: Ledger) -> Verification:
 
     from dpflow.ledger.audit.verify import verify as recompute
 
+    # Before version 15, rich ends a disabled bar with an empty line.
+    if not sys.stderr.isatty():
+        return recompute(ledger)
     columns = (TextColumn("entries verified"), BarColumn(), MofNCompleteColumn())
-    how: Any = {"console": Console(stderr=True), "transient": True}
-    with Progress(*columns, **how, disable=not sys.stderr.isatty()) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("verify", total=None)
 
         def tell(done: int, total: int) -> None:

@@ -298,7 +298,8 @@ def test_a_class_is_read_once_its_module_has_declared_it(
     """The error before says what to do."""
     for name in ("KINDS", "_BY_NAME"):
         monkeypatch.setattr(kinds, name, {**getattr(kinds, name)})
-    dot = make_dataclass("Dot", ["x"], namespace={"__module__": "dots"})
+    dot = make_dataclass("Dot", ["x"])
+    dot.__module__ = "dots"
     text = '{"$type":"declared.dots.Dot","parts":[{"x":1}]}'
     with pytest.raises(ReleaseError, match=r"dots\.Dot.*imported before the replay"):
         decode(text)

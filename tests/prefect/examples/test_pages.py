@@ -12,8 +12,9 @@ from tests.postgres import binaries
 from tests.projects import ROOT
 
 DOCS = ROOT / "docs"
-#: Proofs and what is made of docstrings have tests of their own.
-ELSEWHERE = {"derivations", "reference"}
+#: Proofs, the tutorial, and what is made of docstrings have tests of their own.
+ELSEWHERE = {"derivations", "reference", "tutorial"}
+TUTORIAL = sorted((DOCS / "tutorial").glob("*.md"))
 
 
 def to_be_run(page: Path) -> bool:
@@ -72,6 +73,13 @@ def test_a_page_is_true(
         world["WORKER_URL"] = owner.replace("//postgres@", "//orders_worker@")
         world["PATH"] = f"{os.environ['PATH']}:{binaries()}"
     assert run_page(text, tmp_path, **world) > 0
+
+
+def test_the_tutorial_is_true(tmp_path: Path, forked: dict[str, str]) -> None:
+    """Its pages are done one after the other, in one folder."""
+    assert [page.name[0] for page in TUTORIAL] == [*"123456"]
+    text = "\n".join(page.read_text("utf-8") for page in TUTORIAL)
+    assert run_page(text, tmp_path, **forked) > len(TUTORIAL)
 
 
 def test_a_page_is_run_as_it_says(tmp_path: Path) -> None:
