@@ -12,7 +12,6 @@ from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, TermView, opened_as, views
 from dpflow.ledger.decisions.refusals import frozen_text
-from dpflow.ledger.tables.sqlite_files import is_space_low
 from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text
 from dpflow.notebook import Sheet, TableRecord
@@ -114,14 +113,13 @@ def status_of(
             ),
         )
         datasets.append(one)
-    path = getattr(ledger.database, "path", None)
     return Status(
         ledger=ledger.id,
         place=ledger.place,
         datasets=tuple(datasets),
         flows=tuple(flow_outlooks(ahead)),
         warnings=(*filter(None, [problem]), *_changes(policies, shown)),
-        disk_is_low=path is not None and is_space_low(path),
+        disk_is_low=ledger.database.is_space_low,
         witness_has_problem=ledger.watch.problem() is not None,
     )
 

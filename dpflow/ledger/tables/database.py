@@ -85,6 +85,11 @@ class Database(ABC):
     def snapshot(self) -> AbstractContextManager[Transaction]:
         """Run a block that reads one consistent state; the right to read will do."""
 
+    @property
+    def is_space_low(self) -> bool:
+        """True if the disk of the ledger is nearly full."""
+        return False
+
     @abstractmethod
     def owners(self) -> Liveness:
         """Return an owner of charges, which knows the others of the ledger."""

@@ -25,6 +25,7 @@ from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite_files import (
     FileId,
     check_left,
+    is_space_low,
     lack_of_space,
     look_at,
     not_writable,
@@ -80,6 +81,11 @@ class SqliteConnection(Database):
         if self._connection is not None and not self._read_only:
             return None
         return super().unwritable or not_writable(self.path) or lack_of_space(self.path)
+
+    @property
+    def is_space_low(self) -> bool:
+        """True if the disk of the ledger is nearly full."""
+        return is_space_low(self.path)
 
     def owners(self) -> Owners:
         """Return an owner of charges; all names of the file share its folder."""

@@ -13,7 +13,7 @@ from functools import partial
 from operator import add
 from pathlib import Path
 
-from dpflow.config import NO_WITNESS, WITNESS_VARIABLE
+from dpflow.config import NO_WITNESS, WITNESS_VARIABLE, expanded
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerError,
@@ -81,6 +81,8 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
             f"another database, or to the word {NO_WITNESS!r} to do without one."
         )
         raise ConfigurationError(msg)
+    if setting is not None and not setting.startswith("/"):
+        setting = expanded(setting, "the witness")
     folder = _state_folder() if setting is None else Path(setting).absolute()
     return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
 
