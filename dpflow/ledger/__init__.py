@@ -17,6 +17,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.tables.errors import UNREADABLE, is_postgres
 from dpflow.ledger.tables.rows import Charge, PeopleStore, Term
+from dpflow.ledger.tables.sqlite_files import is_space_low
 from dpflow.ledger.tables.transaction import VERSION
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "create_ledger",
     "digest",
     "is_postgres",
+    "is_space_low",
     "open_ledger",
     "opened_as",
     "pin_ledger",

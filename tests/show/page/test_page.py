@@ -16,7 +16,7 @@ import pytest
 from dpflow import Gaussian, Laplace, PureDP, guarded, release
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
-from dpflow.ledger.audit.verify import Finding, Verification
+from dpflow.ledger.audit.journals import Finding, Verification
 from dpflow.ledger.views.accounts import OpenReservation
 from dpflow.notebook import data_of
 from dpflow.show.page import render as page
