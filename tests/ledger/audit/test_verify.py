@@ -14,8 +14,9 @@ from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.rows import hash_columns
 from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory
-from tests.ledger.copies import BASIC, charged, granted, request
+from tests.ledger.copies import charged
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory
+from tests.ledger.support import BASIC, granted, request
 
 
 @pytest.fixture
