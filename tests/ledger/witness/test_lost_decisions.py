@@ -57,8 +57,8 @@ def opens(ledger: Ledger) -> None:
 
 
 def charges(ledger: Ledger) -> None:
-    """A step is charged."""
-    charged(ledger, "0.2")
+    """A step is charged, and its value released."""
+    ledger.settle(granted(ledger, "0.2", key="week/1"), value="1")
 
 
 DECISIONS = [freezes, unfreezes, tightens, opens]
@@ -103,6 +103,7 @@ def test_a_lost_gate_is_frozen_again(
     assert loss.dataset == "a"
     (repaired,) = reconcile(ledger, reason="restored")
     assert repaired.frozen == is_decision
+    assert [key for _, key in repaired.keys] == ["week/1"] * (not is_decision)
     assert kinds(ledger)[3:] == ["repair", "freeze"][: 1 + is_decision]
     assert sum(sums(ledger)) * 10 == sum(before) * 10 + (0 if is_decision else 2)
     assert compare(ledger) == []
