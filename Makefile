@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest floors campaign hunts searches pythons tests-pythons schedulers browser mutants data schema snapshots clean
+.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest floors campaign faults searches pythons tests-pythons schedulers browser mutants data schema snapshots clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
 # What waits for servers, disks and killed processes, and what computes.
-LEDGER := tests/ledger tests/crash tests/races tests/hunts
+LEDGER := tests/ledger tests/faults
 RULES := $(addprefix tests/,accounting adversaries forecast mechanisms)
 TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
 # What computes takes what the others leave: servers are late beside too much at once.
@@ -104,20 +104,20 @@ newest:
 
 # Everything at full size, for hours. A part that fails does not stop the others.
 campaign: $(VENV)/dev.installed
-	$(MAKE) --keep-going hunts searches pythons floors schedulers browser mutants
+	$(MAKE) --keep-going faults searches pythons floors schedulers browser mutants
 
-# How much larger than at each push the hunts are, and all other searches with kills
+# How much larger than at each push the tests of faults are, and all other searches with kills
 # and slow tests; docs/campaign.md has the figures.
 SCALE ?= 20
 SEARCH_SCALE ?= 10
 
-hunts: $(VENV)/dev.installed
-	@echo "== The hunts and power cuts, $(SCALE) times as large as at each push"
-	DPFLOW_CAMPAIGN=$(SCALE) $(PYTEST) -m "" tests/hunts
+faults: $(VENV)/dev.installed
+	@echo "== Faults and histories, $(SCALE) times as large as at each push"
+	DPFLOW_CAMPAIGN=$(SCALE) $(PYTEST) -m "" tests/faults tests/ledger/test_histories.py
 
 searches: $(VENV)/dev.installed
 	@echo "== All other tests, $(SEARCH_SCALE) times as large as at each push"
-	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(PYTEST) -m "" tests --ignore=tests/hunts
+	DPFLOW_CAMPAIGN=$(SEARCH_SCALE) $(PYTEST) -m "" tests --ignore=tests/faults
 
 # A program of that name, or one of uv or pyenv.
 find_python = found=$$(python$(1) -c 'import sys; print(sys.executable)' 2> /dev/null \

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -55,7 +54,7 @@ def simplified(answer: Any) -> Any:
 
 def jumping(author: Callable[[], Author], clock: Random) -> Callable[[], Author]:
     """Return what says who acts, at times in any order."""
-    return lambda: replace(author(), at=clock.choice(CLOCKS))
+    return lambda: author()._replace(at=clock.choice(CLOCKS))
 
 
 def foretold(seed: int, database: Callable[[], Any] = in_memory) -> Play:
@@ -148,11 +147,9 @@ def other_requests(patch: pytest.MonkeyPatch) -> None:
 
 
 def cheap_outcomes(patch: pytest.MonkeyPatch) -> None:
-    """Give everything back at the end of a charge."""
+    """Give everything back at the end of a charge that reports its outcome."""
     patch.setattr(
-        settlement,
-        "price_outcome",
-        lambda rows, *_: settlement.price_void(rows, rows.charge),
+        settlement, "price_on_gate", lambda gate, **_: gate.rule.zero().amounts
     )
 
 

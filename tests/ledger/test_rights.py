@@ -20,8 +20,15 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
-from tests.ledger.copies import BASIC, charged, granted, request
-from tests.ledger.support import ledger_on, make_policy, waiting
+from tests.ledger.copies import charged
+from tests.ledger.support import (
+    BASIC,
+    granted,
+    ledger_on,
+    make_policy,
+    request,
+    waiting,
+)
 from tests.people.places import step
 from tests.postgres import server
 
@@ -175,7 +182,7 @@ def test_a_worker_freezes_and_an_operator_ends_that(
 def test_a_worker_opens_no_term(worker: Ledger) -> None:
     """Its first step on a dataset says that an operator applies the policy."""
     with pytest.raises(LedgerUnavailable, match="operator"):
-        granted(worker, "0.01", policy=make_policy("new"))
+        granted(worker, "0.01", policies=[make_policy("new")])
     with pytest.raises(LedgerUnavailable):
         worker.apply(make_policy("a", budget="{epsilon: 0.9}"), reason="x")
     with pytest.raises(LedgerUnavailable):
@@ -187,7 +194,7 @@ def test_an_operator_does_the_rest(urls: dict[str, str]) -> None:
     operator = open_ledger(urls["operator"], witness="none")
     policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
     operator.apply(policy)
-    charge = granted(operator, "0.01", policy=policy)
+    charge = granted(operator, "0.01", policies=[policy])
     operator.amend(charge, PureDP(epsilon="0.02"), reason="x")
     operator.charge_prior(policy, PureDP(epsilon="0.01"), reason="x", evidence="e")
     assert verify(operator).bad == []

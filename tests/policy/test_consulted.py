@@ -61,7 +61,7 @@ def told(fields: dict[str, str]) -> object:
 
 
 def pinner(fields: dict[str, str]) -> object:
-    """Return who pins the first copy; tests/plain/test_access.py tries it."""
+    """Return who pins the first copy, as tests of access try it."""
     standing: Any = SimpleNamespace(term=None, differences=())
     policy = policy_of(fields)
     return PolicyCheck(path=Path(), policy=policy, standing=standing).standing_text

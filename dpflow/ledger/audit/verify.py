@@ -24,6 +24,7 @@ from dpflow.ledger.audit.journals import Journal, Verification, pages, read_jour
 from dpflow.ledger.audit.terms import check_terms, find_terms
 from dpflow.ledger.canonical import canonical, digest
 from dpflow.ledger.decisions.gates import is_admitted
+from dpflow.ledger.decisions.pinned_rules import gate_in
 from dpflow.ledger.decisions.windows import window_total
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import UNREADABLE
@@ -321,14 +322,15 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         halted = split(account.id)[2] == "odometer" and account.id in journal.by_hand
         if account.overdrawn or halted:
             continue
-        terms = find_terms(rows, account.id)
-        if not terms and account.id in journal.by_hand:
-            # A repair writes the accounts of a lost term without a gate.
+        terms = find_terms(rows, account.id) + find_later_shares(journal, account.id)
+        place = split(account.id)[2:4]
+        is_gated = any(gate_in(term.facts["gates"], *place) for term in terms)
+        if not is_gated and account.id in journal.by_hand:
+            # A repair writes the accounts of a lost term or share without a gate.
             continue
         total = windows(state, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts
-        terms = [*terms, *find_later_shares(journal, account.id)]
         if not any(is_admitted(term, account.id, amounts) for term in terms) and (
             total is None or not has_overdrawn_part(rows, account)
         ):

@@ -15,7 +15,8 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
-from tests.ledger.copies import copied, granted, make, reopen
+from tests.ledger.copies import copied, make, reopen
+from tests.ledger.support import granted
 from tests.ledger.witness.test_witness import place as place  # noqa: PLC0414 (a fixture)
 
 STORE = "a#1"

@@ -26,16 +26,8 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
-from tests.ledger.copies import (
-    charged,
-    copied,
-    granted,
-    make,
-    reopen,
-    request,
-    url,
-)
-from tests.ledger.support import make_policy
+from tests.ledger.copies import charged, copied, make, reopen
+from tests.ledger.support import granted, make_policy, request, url
 from tests.postgres import server
 from tests.sizes import scaled
 
@@ -163,7 +155,7 @@ def test_a_repair_never_undercounts(
     for name in NAMES:
         assert after[name] >= costs[name], name
     assert verify(restored).bad == []
-    granted(restored, "0.1", policy=POLICIES["a"])
+    granted(restored, "0.1", policies=[POLICIES["a"]])
     restored.close()
     if not is_file:
         for database in (at, older, place):
@@ -202,7 +194,7 @@ def test_a_lost_term_is_kept_frozen(tmp_path: Path) -> None:
     ledger = reopen(path, place)
     wider = make_policy("a", budget="{epsilon: 2}", lifetime="{epsilon: 5}")
     ledger.apply(wider, reason="x", new_term=True)
-    charged(ledger, "0.5", policy=wider)
+    charged(ledger, "0.5", policies=[wider])
     ledger.close()
     shutil.copy(older, path)
     for end in ("-wal", "-shm"):
@@ -221,5 +213,5 @@ def test_a_lost_term_is_kept_frozen(tmp_path: Path) -> None:
     applied = restored.apply(wider, reason="x", new_term=True, raise_lifetime=True)
     assert applied.term == 3
     assert restored.freeze("a", reason="x", unfreeze=True)
-    assert granted(restored, "0.5", policy=wider)
+    assert granted(restored, "0.5", policies=[wider])
     assert verify(restored).bad == []

@@ -27,11 +27,12 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.rows import Charge
+from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.ledger.audit.test_version_4 import FILE as VERSION_4
 from tests.ledger.audit.test_version_4 import copy_to_server
-from tests.ledger.copies import charged, granted, request, url
+from tests.ledger.copies import charged
+from tests.ledger.support import granted, request, url
 from tests.postgres import server
 
 ADDED = ["ALTER TABLE run ADD COLUMN note TEXT"]
@@ -261,7 +262,7 @@ def test_rewritten_requests_are_verified(
         row = Charge.from_columns(tuple(edited.values()))
         assert row.request["note"] == 1
         row = row._replace(request={**row.request, "note": 2})
-        transaction.send([("rewrite_request", row.parameters())])
+        transaction.send([("rewrite_request", name_columns(row))])
     assert "requests of before" in str(verify(upgraded).bad)
 
 

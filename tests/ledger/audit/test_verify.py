@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Iterator
 
@@ -9,13 +10,16 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.rows import hash_columns
-from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory
-from tests.ledger.copies import BASIC, charged, granted, request
+from dpflow.ledger.tables.sqlite import forget_memory
+from tests.faults.auditor import COLUMNS, hashed
+from tests.ledger.copies import charged
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory
+from tests.ledger.support import BASIC, granted, request
 
 
 @pytest.fixture
@@ -72,22 +76,23 @@ EDITS = [
 def test_an_edit_is_found(ledger: Ledger, edit: str, finding: str) -> None:
     """Also where the editor computes the marks anew."""
     assert verify(ledger).bad == []
-    database = ledger.database
-    assert isinstance(database, MemoryDatabase)
-    connection = database.connection
-    triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    for (name,) in connection.execute(triggers).fetchall():
-        connection.execute(f"DROP TRIGGER {name}")
-    connection.execute(edit)
+    drop_triggers(ledger).execute(edit)
     mark_anew(ledger)
     assert any(finding in str(bad) for bad in verify(ledger).bad), verify(ledger).bad
 
 
+def drop_triggers(ledger: Ledger) -> sqlite3.Connection:
+    """Return the connection of a ledger in memory, whose triggers are gone."""
+    connection: sqlite3.Connection = ledger.database.connection  # type: ignore[attr-defined]
+    triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    for (name,) in connection.execute(triggers).fetchall():
+        connection.execute(f"DROP TRIGGER {name}")
+    return connection
+
+
 def mark_anew(ledger: Ledger) -> None:
     """Give each row the mark of its columns."""
-    database = ledger.database
-    assert isinstance(database, MemoryDatabase)
-    connection = database.connection
+    connection = drop_triggers(ledger)
     for table in ("dataset", "account", "charge"):
         cursor = connection.execute(f"SELECT * FROM {table}")
         (key, *_) = (column[0] for column in cursor.description)
@@ -97,12 +102,37 @@ def mark_anew(ledger: Ledger) -> None:
             connection.execute(sql, (mark, columns[0]))
 
 
+@pytest.mark.parametrize("finding", ["is above its gate", "was edited"])
+def test_a_forger_who_fits_all_hashes_is_found(ledger: Ledger, finding: str) -> None:
+    """A gate that was passed, and a pinned copy that was edited, in all rows."""
+    if finding == "is above its gate":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Gate, "admits", lambda *_: True)
+            charged(ledger, "2")
+        assert any(finding in str(bad) for bad in verify(ledger).bad)
+        return
+    connection = drop_triggers(ledger)
+    for table in ("term", "journal"):
+        edit = (
+            f"UPDATE {table} SET body = replace(body, 'add-or-remove', 'replace-one')"
+        )
+        connection.execute(edit)
+    head = hashed(ledger.id, "a")
+    columns = f"{COLUMNS}, postings, body"
+    for row in connection.execute(f"SELECT {columns} FROM journal").fetchall():
+        head = hashed(head, *row)
+        place = "WHERE number = ?"
+        connection.execute(f"UPDATE journal SET hash = ? {place}", (head, row[1]))
+    connection.execute("UPDATE dataset SET hash = ?", (head,))
+    mark_anew(ledger)
+    assert [str(bad) for bad in verify(ledger).bad if finding not in str(bad)] == []
+    assert verify(ledger).bad
+
+
 @pytest.mark.parametrize("table", ["dataset", "account", "charge"])
 def test_a_row_without_its_mark_is_found(ledger: Ledger, table: str) -> None:
     """An edit of a marked row is found by its mark."""
-    database = ledger.database
-    assert isinstance(database, MemoryDatabase)
-    database.connection.execute(f"UPDATE {table} SET mark = 'x'")
+    drop_triggers(ledger).execute(f"UPDATE {table} SET mark = 'x'")
     assert any("mark says" in str(bad) for bad in verify(ledger).bad)
 
 

@@ -29,8 +29,7 @@ from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.policy import Policy
 from dpflow.policy.population import Population
-from tests.ledger.copies import request, url
-from tests.ledger.support import make_policy
+from tests.ledger.support import make_policy, request, url
 from tests.postgres import server
 from tests.projects import ROOT
 from tools.read_version_4 import carry_ledger, main
@@ -198,7 +197,7 @@ def step_again(step: Request) -> Request:
 
 def ask_policy(ledger: Ledger, policy: Policy) -> Request:
     """Make a request of a policy that the old ledger did not have."""
-    return request(ledger, "0.01", policy=policy)
+    return request(ledger, "0.01", policies=[policy])
 
 
 def test_its_people_are_those_of_before(carried: Ledger) -> None:

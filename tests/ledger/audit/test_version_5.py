@@ -20,7 +20,7 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.ledger.tables.transaction import VERSION
 from dpflow.ledger.witness.comparison import state_of_ledger
-from tests.ledger.copies import request, url
+from tests.ledger.support import request, url
 from tests.ledgers.make import main, make_policies, make_population
 from tests.projects import ROOT
 

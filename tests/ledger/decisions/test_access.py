@@ -48,7 +48,7 @@ def memory() -> tuple[Ledger, str]:
 def ledger() -> Iterator[Ledger]:
     """Give a ledger in which the weekly report was charged."""
     made, url = memory()
-    charged(made, "0.1", policy=policy(), flow="weekly")
+    charged(made, "0.1", policies=[policy()], flow="weekly")
     yield made
     forget_memory(url)
 
@@ -56,7 +56,7 @@ def ledger() -> Iterator[Ledger]:
 def test_a_second_report_needs_a_reason_and_no_term(ledger: Ledger) -> None:
     """What is guaranteed is the same, and the journal says who let it in, and why."""
     with pytest.raises(BudgetRefused, match="second"):
-        charged(ledger, "0.1", policy=policy(), flow="second")
+        charged(ledger, "0.1", policies=[policy()], flow="second")
     more = policy("{weekly: {}, second: {epsilon: 0.3}}")
     before = ledger.propose(more)
     assert (before.action, before.verdict) == ("access", "access")
@@ -65,9 +65,9 @@ def test_a_second_report_needs_a_reason_and_no_term(ledger: Ledger) -> None:
     applied = ledger.apply(more, **WHY)
     assert (applied.action, applied.term) == ("access", 1)
     assert applied.terms == before.terms
-    charged(ledger, "0.3", policy=more, flow="second")
+    charged(ledger, "0.3", policies=[more], flow="second")
     with pytest.raises(BudgetRefused):
-        charged(ledger, "0.1", policy=more, flow="second")
+        charged(ledger, "0.1", policies=[more], flow="second")
     assert verify(ledger).fine
 
 
@@ -75,16 +75,16 @@ def test_unnamed_flows_have_a_share_each(ledger: Ledger) -> None:
     """The first is stopped at its limit, the second runs, steps outside do not."""
     each = policy(others="{share_each: 5%}")
     assert ledger.apply(each, **WHY).action == "access"
-    charged(ledger, "0.05", policy=each, flow="one")
+    charged(ledger, "0.05", policies=[each], flow="one")
     with pytest.raises(BudgetRefused) as caught:
-        charged(ledger, "0.001", policy=each, flow="one")
+        charged(ledger, "0.001", policies=[each], flow="one")
     assert "one" in str(caught.value)
-    charged(ledger, "0.05", policy=each, flow="two")
+    charged(ledger, "0.05", policies=[each], flow="two")
     with pytest.raises(BudgetRefused):
-        charged(ledger, "0.001", policy=each)
+        charged(ledger, "0.001", policies=[each])
     more = policy(others="{share_each: 6%}")
     assert ledger.apply(more, **WHY).action == "access"
-    charged(ledger, "0.01", policy=more, flow="one")
+    charged(ledger, "0.01", policies=[more], flow="one")
     less = policy(others="{share_each: 1%}")
     closed = ledger.apply(less, **WHY).closed
     assert closed == ("a#1/flow/one", "a#1/flow/two")
@@ -107,7 +107,7 @@ def test_where_a_share_is_reserved_a_new_flow_needs_a_term() -> None:
     """The rest of the others would be used by one more."""
     made, url = memory()
     kept = "weekly: {epsilon: 0.5, reserved: true}"
-    charged(made, "0.1", policy=policy(f"{{{kept}}}"), flow="weekly")
+    charged(made, "0.1", policies=[policy(f"{{{kept}}}")], flow="weekly")
     with pytest.raises(PolicyChanged, match="looser"):
         made.apply(policy(f"{{{kept}, second: {{}}}}"), **WHY)
     forget_memory(url)
@@ -128,11 +128,11 @@ def test_a_share_in_percent_shrinks_with_the_budget() -> None:
     """It is a part of the threshold in force."""
     made, url = memory()
     half = "{weekly: {share: 50%}}"
-    charged(made, "0.4", policy=policy(half), flow="weekly")
+    charged(made, "0.4", policies=[policy(half)], flow="weekly")
     less = policy(half, budget="{epsilon: 0.8}")
     assert made.apply(less).action == "tighten"
     with pytest.raises(BudgetRefused):
-        charged(made, "0.01", policy=less, flow="weekly")
+        charged(made, "0.01", policies=[less], flow="weekly")
     assert verify(made).fine
     forget_memory(url)
 
@@ -142,13 +142,13 @@ def test_a_person_pins_the_first_copy() -> None:
     made, url = memory()
     by_hand = policy(pin="apply")
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
-        charged(made, "0.1", policy=by_hand, flow="weekly")
+        charged(made, "0.1", policies=[by_hand], flow="weekly")
     with pytest.raises(BudgetRefused):
-        charged(made, "5", policy=policy(), flow="weekly")
+        charged(made, "5", policies=[policy()], flow="weekly")
     with pytest.raises(PolicyChanged):
-        charged(made, "0.1", policy=policy("{weekly: {}, b: {}}", pin="apply"))
+        charged(made, "0.1", policies=[policy("{weekly: {}, b: {}}", pin="apply")])
     assert made.apply(by_hand).action in ("open", "nothing")
-    charged(made, "0.1", policy=by_hand, flow="weekly")
+    charged(made, "0.1", policies=[by_hand], flow="weekly")
     forget_memory(url)
 
 
@@ -170,13 +170,13 @@ def test_access_never_changes_the_guarantee_of_the_dataset(acts: list[Any]) -> N
     """Every gate of the dataset stays, and no tally forgets a charge."""
     made, url = memory()
     now, used = policy("{w: {}}"), dict.fromkeys(FLOWS, Fraction(0))
-    charged(made, "0.01", policy=now, flow="w")
+    charged(made, "0.01", policies=[now], flow="w")
     used["w"] += Fraction("0.01")
     said, gates = promised(made, now)
     for act, what, more in acts:
         if act == "step":
             with suppress(BudgetRefused):
-                charged(made, f"{more / 100}", policy=now, flow=what)
+                charged(made, f"{more / 100}", policies=[now], flow=what)
                 used[what] += Fraction(more, 100)
             continue
         shares = zip(FLOWS, what, strict=False)

@@ -23,7 +23,8 @@ from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
-from tests.ledger.copies import charged, copied, granted, make, reopen
+from tests.ledger.copies import charged, copied, make, reopen
+from tests.ledger.support import granted
 from tests.postgres import server
 
 

@@ -1,0 +1,202 @@
+"""A restored backup forgets decisions, too: freezes, tightenings, access and terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpflow.exceptions import (
+    BudgetRefused,
+    DpflowError,
+    LedgerRolledBack,
+    LedgerUnwitnessed,
+    PolicyChanged,
+    PolicyNotApplied,
+)
+from dpflow.ledger import views
+from dpflow.ledger.audit.reconcile import compare, reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
+from tests.ledger.copies import charged, copied, make, put_back, reopen
+from tests.ledger.support import (
+    BASIC,
+    freeze_of,
+    granted,
+    kinds,
+    make_policy,
+    sums,
+)
+
+LOWER = make_policy(budget="{epsilon: 0.5}")
+FLOWS = make_policy(flows="{f: {epsilon: 0.5}}", other_flows="allow")
+#: What only a new term can hold.
+OTHER_UNIT = make_policy(unit="account", lifetime="{epsilon: 9}")
+
+
+def freezes(ledger: Ledger) -> None:
+    """Someone freezes the dataset."""
+    ledger.freeze("a", reason="wrong sigma")
+
+
+def unfreezes(ledger: Ledger) -> None:
+    """Someone freezes it, and unfreezes it again."""
+    freezes(ledger)
+    ledger.freeze("a", reason="it was right", unfreeze=True)
+
+
+def tightens(ledger: Ledger) -> None:
+    """Someone lowers the budget."""
+    ledger.apply(LOWER, reason="less")
+
+
+def opens(ledger: Ledger) -> None:
+    """Someone opens a new term, under which nothing is charged yet."""
+    ledger.apply(OTHER_UNIT, new_term=True, reason="accounts are the unit now")
+
+
+def charges(ledger: Ledger) -> None:
+    """A step is charged, and its value released."""
+    ledger.settle(granted(ledger, "0.2", key="week/1"), value="1")
+
+
+DECISIONS = [freezes, unfreezes, tightens, opens]
+
+
+def forget(folder: Path, witness: str, decide: Callable[[Ledger], None]) -> Ledger:
+    """Decide, and put a backup from before the decision in the ledger's place."""
+    path = folder / "ledger.db"
+    ledger = make(path, witness)
+    charged(ledger)
+    ledger.close()
+    older = copied(path, folder / "older.db")
+    ledger = reopen(path, witness)
+    decide(ledger)
+    ledger.close()
+    put_back(path, older)
+    return reopen(path, witness)
+
+
+@pytest.mark.parametrize("policy", [BASIC, LOWER, OTHER_UNIT])
+@pytest.mark.parametrize("decide", DECISIONS)
+def test_a_forgotten_decision_is_noticed(
+    tmp_path: Path, decide: Callable[[Ledger], None], policy: object
+) -> None:
+    """Whatever policy file a worker has, it hears of the restored backup."""
+    ledger = forget(tmp_path, str(tmp_path / "w"), decide)
+    with pytest.raises(LedgerRolledBack, match=r"lacks entry \d of dataset 'a'"):
+        granted(ledger, policies=[policy])
+    # The control: without a witness nothing else would notice.
+    if policy is BASIC:
+        granted(reopen(tmp_path / "ledger.db", "none"))
+
+
+@pytest.mark.parametrize("decide", [*DECISIONS, charges])
+def test_a_lost_gate_is_frozen_again(
+    tmp_path: Path, decide: Callable[[Ledger], None]
+) -> None:
+    """No line says what was decided, so the repair guesses nothing; usage stays."""
+    ledger = forget(tmp_path, str(tmp_path / "w"), decide)
+    before, is_decision = sums(ledger), decide is not charges
+    (loss,) = compare(ledger)
+    assert loss.dataset == "a"
+    (repaired,) = reconcile(ledger, reason="restored")
+    assert repaired.frozen == is_decision
+    assert [key for _, key in repaired.keys] == ["week/1"] * (not is_decision)
+    assert kinds(ledger)[3:] == ["repair", "freeze"][: 1 + is_decision]
+    assert sum(sums(ledger)) * 10 == sum(before) * 10 + (0 if is_decision else 2)
+    assert compare(ledger) == []
+    if is_decision:
+        with pytest.raises(BudgetRefused, match="frozen"):
+            granted(ledger)
+        ledger.freeze("a", reason="x", unfreeze=True)
+        granted(ledger)
+    assert verify(ledger).bad == []
+
+
+@pytest.mark.parametrize("decide", [freezes, opens])
+def test_a_decision_that_is_back_is_not_repeated(
+    tmp_path: Path, decide: Callable[[Ledger], None]
+) -> None:
+    """Who decided again before the repair stays the one who did."""
+    ledger = forget(tmp_path, str(tmp_path / "w"), decide)
+    with pytest.raises(LedgerRolledBack):
+        decide(ledger)
+    reconcile(ledger, reason="restored")
+    frozen = freeze_of(ledger, "a")
+    assert kinds(ledger).count("freeze") == 1
+    assert frozen["reason"] == "wrong sigma" or decide is opens
+    if decide is opens:
+        ledger.freeze("a", reason="it is back", unfreeze=True)
+        assert [view.charged for view in views.terms(ledger, "a")] == [True, False]
+        granted(ledger, policies=[OTHER_UNIT])
+
+
+def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path: Path) -> None:
+    """The policy's file opens the term, and a step would find it open."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "w")
+    make(path, witness).close()
+    older = copied(path, tmp_path / "older.db")
+    ledger = reopen(path, witness)
+    ledger.apply(BASIC)
+    freezes(ledger)
+    ledger.close()
+    put_back(path, older)
+    ledger = reopen(path, witness)
+    reconcile(ledger, reason="restored")
+    with pytest.raises(DpflowError, match="frozen"):
+        granted(ledger)
+    assert compare(ledger) == []
+
+
+def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path: Path) -> None:
+    """The witness knows that a step ran under it, so that the lifetime decides."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "w")
+    ledger = make(path, witness)
+    ledger.apply(BASIC)
+    ledger.close()
+    older = copied(path, tmp_path / "older.db")
+    ledger = reopen(path, witness)
+    charged(ledger, "1")
+    ledger.close()
+    put_back(path, older)
+    ledger = reopen(path, witness)
+    file = make_policy(budget="{epsilon: 2}", lifetime="{epsilon: 2}")
+    with pytest.raises(PolicyChanged):
+        ledger.apply(file, reason="more")
+    with pytest.raises(PolicyNotApplied, match=r"would add up to .* = 3"):
+        ledger.apply(file, reason="more", new_term=True)
+    reconcile(ledger, reason="restored")
+    assert sums(ledger) == (1, 0)
+
+
+def test_a_lost_share_and_its_flow_are_charged_again(tmp_path: Path) -> None:
+    """A later policy finds that they were charged."""
+
+    def shares(ledger: Ledger) -> None:
+        ledger.apply(FLOWS, reason="x")
+        charged(ledger, "0.4", policies=[FLOWS], flow="f")
+
+    ledger = forget(tmp_path, str(tmp_path / "w"), shares)
+    reconcile(ledger, reason="restored")
+    assert sum(sums(ledger, "a#1/flow/f")) * 10 == 4
+    assert sum(sums(ledger)) * 10 == 5
+    assert verify(ledger).bad == []
+    ledger.freeze("a", reason="x", unfreeze=True)
+    ledger.apply(FLOWS, reason="x")
+    with pytest.raises(BudgetRefused):
+        granted(ledger, "0.2", policies=[FLOWS], flow="f")
+    assert verify(ledger).bad == []
+
+
+def test_a_freeze_needs_no_witness(tmp_path: Path) -> None:
+    """It is for emergencies; without a witness no step runs anyway."""
+    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
+    granted(ledger)
+    for file in (tmp_path / "w").iterdir():
+        file.unlink()
+    freezes(ledger)
+    assert freeze_of(ledger, "a")["reason"] == "wrong sigma"
+    with pytest.raises(LedgerUnwitnessed):
+        granted(ledger)
