@@ -78,7 +78,7 @@ def share_filter(
     hint = "Write `epsilon` and `delta`" if flow else "Write `other_flows: allow`"
     if "window" in pinned:
         why = "each window has its own sum"
-    else:
+    elif rule.members:
         hint += ", or `filter: gdp`"
     msg = f"a share in percent is a part of one threshold, and {why}. {hint}."
     raise InvalidCost(msg, name="share" if flow else "other_flows", value=flow)
