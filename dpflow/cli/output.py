@@ -100,7 +100,8 @@ def _print(stream: TextIO, parts: Iterable[Part]) -> None:
             if isinstance(part, Sheet):
                 _print_sheet(console, part)
             else:
-                console.print(_line(part), overflow="ignore", crop=False)
+                for line in _wrap(console, _line(part), console.width):
+                    console.print(line, soft_wrap=True)
         # Tables pad their last column.
         lines = [line.rstrip() for line in captured.get().splitlines()]
         stream.write("".join(f"{line}\n" for line in lines))
@@ -167,15 +168,20 @@ def _print_block(
     console: Console, heads: Sequence[str], row: Sequence[Text], whole: Sequence[bool]
 ) -> None:
     """Print a row as lines: its first cell, then each head with its cell."""
-    console.print(row[0], style="bold", overflow="ignore", crop=False)
+    console.print(row[0], style="bold", soft_wrap=True)
     indent = max(map(cell_len, heads)) + 4
     for head, cell, no_wrap in [*zip(heads, row, whole, strict=True)][1:]:
-        room = max(console.width - indent, 1)
-        lines = cell.wrap(console, room, overflow="ignore", no_wrap=no_wrap)
+        lines = [cell] if no_wrap else _wrap(console, cell, console.width - indent)
         for place, line in enumerate(lines if cell else ()):
             start = Text("  " + (head if place == 0 else ""))
             line.pad_left(indent - start.cell_len)
-            console.print(start + line, no_wrap=True, overflow="ignore", crop=False)
+            console.print(start + line, soft_wrap=True)
+
+
+def _wrap(console: Console, text: Text, width: int) -> Iterable[Text]:
+    """Return a text as lines of whole words; a longer word makes them wider."""
+    longest = max(map(cell_len, text.plain.split()), default=1)
+    return text.wrap(console, max(width, longest), overflow="fold")
 
 
 def _cell(head: str, text: str) -> Text:

@@ -10,7 +10,7 @@ from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import require
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.ledger import Ledger, TermView, is_space_low, opened_as, views
+from dpflow.ledger import Ledger, TermView, opened_as, views
 from dpflow.ledger.decisions.refusals import frozen_text
 from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text

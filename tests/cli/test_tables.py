@@ -81,6 +81,24 @@ def test_a_table_has_no_more_lines_than_rows_below_100_columns(
     assert len(texts[120].splitlines()) == 4
 
 
+@pytest.mark.parametrize("columns", [30, 50, 80, 120])
+def test_sentences_wrap_at_words(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """In a terminal, also in blocks; a word that is too long stays whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    sentence = " ".join(f"word{number}" for number in range(60))
+    stream = Terminal()
+    output._print(stream, [sentence])
+    lines = stream.getvalue().splitlines()
+    assert " ".join(lines).split() == sentence.split()
+    assert columns - 8 <= max(map(len, lines)) <= columns
+    text = printed(Sheet(("key", "reason"), [("a", sentence)]), Terminal())
+    assert set(sentence.split()) <= set(text.split())
+    assert max(map(len, text.splitlines())) <= columns
+    stream = Terminal()
+    output._print(stream, [f"see {'x' * 150} there"])
+    assert "x" * 150 in stream.getvalue().split()
+
+
 def test_a_pipe_has_one_line_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long its cells are."""
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -39,7 +39,6 @@ class Section:
         refusals: The newest refusals of all terms, equal ones together.
         decisions: What people decided, newest first.
         steps: Declared costs by step.
-        odds_sentence: What the guarantee means for one person, or "".
     """
 
     status: DatasetStatus
@@ -48,7 +47,6 @@ class Section:
     refusals: tuple[Refused, ...]
     decisions: Sheet
     steps: Sheet
-    odds_sentence: str = ""
     burn_down: BurnDown | None = field(default=None, repr=False)
 
 
