@@ -134,9 +134,7 @@ def careless(method: Callable[..., None]) -> Callable[..., None]:
         (Unsettled, "add", "the same elsewhere"),
     ],
 )
-def test_a_lock_that_an_interrupt_keeps_is_found(
-    shop: Path, monkeypatch: pytest.MonkeyPatch, place: type, name: str, who: str
-):
+def test_a_lock_that_an_interrupt_keeps_is_found(shop, monkeypatch, place, name, who):
     """The hunt above can fail, for each of those that come afterwards."""
     # What is lost here is waited for in vain, so not for long.
     monkeypatch.setattr(interrupts, "PATIENCE", 0.5)
