@@ -255,9 +255,7 @@ def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_never_lowers_usage_in_silence(
-    sample: Sample, tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_never_lowers_usage_in_silence(sample, tmp_path, damage, monkeypatch):
     """Refused or exact; the seed of a failing trial is in the report."""
     seed = first_seed()
     fix_ids(monkeypatch, seed)
@@ -281,17 +279,13 @@ def trials(
 
 # Most of what one bit hits is read by no operation.
 @pytest.mark.parametrize("damage", [each for each in DAMAGES if each is not one_bit])
-def test_each_damage_is_noticed(
-    sample: Sample, tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_damage_is_noticed(sample, tmp_path, damage, monkeypatch):
     """In eight copies that are damaged in the same way at every run."""
     fix_ids(monkeypatch, 2)
     assert trials(sample, tmp_path, damage, 8, random.Random(2))["refused"] > 0
 
 
-def test_without_damage_everything_is_acknowledged(
-    sample: Sample, tmp_path: Path
-) -> None:
+def test_without_damage_everything_is_acknowledged(sample, tmp_path):
     """So the trials above can fail."""
     path = tmp_path / "ledger.db"
     path.write_bytes(sample.content)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-import pytest
-
 from dpflow.exceptions import (
     LedgerUnavailable,
 )
@@ -37,9 +35,7 @@ SHORT = 0.4
 # Forks
 
 
-def test_a_forked_child_opens_a_connection_of_its_own(
-    ledger: Ledger, path: Path
-) -> None:
+def test_a_forked_child_opens_a_connection_of_its_own(ledger, path):
     """Both go on; each charge is there."""
     granted(ledger)
     reservation = answer_of_child(lambda: granted(ledger))
@@ -77,9 +73,7 @@ def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) 
     audit(path)
 
 
-def test_a_child_forked_inside_a_long_transaction_is_refused(
-    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_forked_inside_a_long_transaction_is_refused(ledger, path, monkeypatch):
     """The child cannot know its locks and is refused; the parent goes on."""
     monkeypatch.setattr("dpflow.ledger.tables.sqlite_connection._CLOSE_SECONDS", 0.1)
     step = request(ledger)
@@ -121,9 +115,7 @@ def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
     ledger.close()
 
 
-def test_a_fork_that_python_does_not_know_of_is_noticed(
-    ledger: Ledger, path: Path
-) -> None:
+def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path):
     """A server written in C may fork without Python: the child is refused."""
     granted(ledger)
     step = request(ledger)

@@ -134,10 +134,8 @@ def careless(method: Callable[..., None]) -> Callable[..., None]:
         (Unsettled, "add", "the same elsewhere"),
     ],
 )
-def test_a_lock_that_an_interrupt_keeps_is_found(
-    shop: Path, monkeypatch: pytest.MonkeyPatch, place: type, name: str, who: str
-):
-    """The hunt above can fail, for each of those that come afterwards."""
+def test_a_lock_that_an_interrupt_keeps_is_found(shop, monkeypatch, place, name, who):
+    """The search above can fail, for each of those that come afterwards."""
     # What is lost here is waited for in vain, so not for long.
     monkeypatch.setattr(interrupts, "PATIENCE", 0.5)
     monkeypatch.setattr(interrupts, "SECONDS", 2.0)

@@ -124,9 +124,7 @@ def search(folder: Path, count: int, **settings: Any) -> Counter[str]:
     [({}, scaled(400, 200)), ({"journal": "TRUNCATE"}, scaled(100))],
     ids=["WAL FULL", "TRUNCATE FULL"],
 )
-def test_what_was_acknowledged_survives(
-    folder: Path, settings: dict[str, Any], count: int
-) -> None:
+def test_what_was_acknowledged_survives(folder, settings, count):
     """With dpflow's settings no image lacks a charge that was acknowledged."""
     counts = search(folder, count, **settings)
     assert counts["violations"] == 0

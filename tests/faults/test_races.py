@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
-    Place,
     audit,
     granted,
     kinds,
@@ -63,9 +61,7 @@ def racers(
 
 
 @pytest.mark.parametrize("budget", spread([100, 96, 1], 2))
-def test_processes_are_granted_the_budget_and_no_step_more(
-    place: Place, budget: int
-) -> None:
+def test_processes_are_granted_the_budget_and_no_step_more(place, budget):
     """Eight processes ask until they are refused; half of them never settle."""
     ledger = make_ledger(place)
     granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
@@ -92,9 +88,7 @@ def test_processes_are_granted_the_budget_and_no_step_more(
     audit(place)
 
 
-def test_one_process_makes_the_release_and_the_others_replay_it(
-    place: Place,
-) -> None:
+def test_one_process_makes_the_release_and_the_others_replay_it(place):
     """Eight runs of the same week: one charge."""
     make_ledger(place).close()
 
@@ -116,18 +110,14 @@ def test_one_process_makes_the_release_and_the_others_replay_it(
     audit(place)
 
 
-def test_a_check_outside_the_transaction_is_found(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_outside_the_transaction_is_found(path, monkeypatch):
     """Processes that all saw room before exceed the budget."""
     monkeypatch.setattr(LedgerGate, "admits", lambda *_: True)
     racers(lambda _, say: say(granted(open_ledger(url(path)), "1")))
     assert sum(sums(path)) == PROCESSES
 
 
-def test_processes_under_another_name_take_nothing_of_a_reserved_share(
-    path: Path,
-) -> None:
+def test_processes_under_another_name_take_nothing_of_a_reserved_share(path):
     """Two processes use the rest to the last hundredth; 52 of 52 runs fit, no 53rd."""
     ledger = open_ledger(url(path))
 

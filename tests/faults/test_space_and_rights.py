@@ -70,9 +70,7 @@ def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
     check_acknowledged(path, acknowledged)
 
 
-def test_a_new_ledger_without_space_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_ledger_without_space_leaves_nothing(tmp_path, monkeypatch):
     """Half a ledger would be in the way of a whole one; an old one grants nothing."""
     space = SimpleNamespace(free=16 * 2**20 - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: space)

@@ -86,9 +86,7 @@ class Forgetful(sqlite3.Connection):
         return super().execute(sql.replace("synchronous = FULL", "synchronous = 1"))
 
 
-def test_a_connection_that_is_not_durable_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_is_not_durable_is_refused(path, monkeypatch):
     """The settings are read back: what cannot be made durable is not used."""
     connect = sqlite3.connect
     monkeypatch.setattr(
@@ -110,12 +108,7 @@ def test_a_connection_that_is_not_durable_is_refused(
         (sqlite3.DatabaseError, LedgerCorrupt),
     ],
 )
-def test_an_error_in_a_block_leaves_nothing(
-    ledger: Ledger,
-    path: Path,
-    error: type[BaseException] | BaseException,
-    seen: type[BaseException],
-) -> None:
+def test_an_error_in_a_block_leaves_nothing(ledger, path, error, seen):
     """A transaction that does not end well did not happen, whatever the error."""
 
     def write_and_fail() -> None:
@@ -195,9 +188,7 @@ def test_a_removed_ledger_is_noticed(ledger: Ledger, path: Path) -> None:
     ("same_id", "is_open", "words"),
     [(True, True, "replaced"), (False, True, "replaced"), (False, False, "another")],
 )
-def test_a_replaced_ledger_is_refused_for_good(
-    ledger: Ledger, path: Path, same_id: bool, is_open: bool, words: str
-) -> None:
+def test_a_replaced_ledger_is_refused_for_good(ledger, path, same_id, is_open, words):
     """Not only once: the next call does not take the new file for the old one."""
     copy = path.with_name("copy.db")
     ledger.database.close()
@@ -216,9 +207,7 @@ def test_a_replaced_ledger_is_refused_for_good(
     assert kinds(path) == []
 
 
-def test_a_relative_ledger_stays_where_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_ledger_stays_where_it_was(path, monkeypatch):
     """A program that changes its working directory keeps its ledger and its name."""
     monkeypatch.chdir(path.parent)
     ledger = open_ledger("sqlite:///ledger.db")
@@ -237,9 +226,7 @@ def test_a_relative_ledger_stays_where_it_was(
 # Read-only, full
 
 
-def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
-    ledger: Ledger, path: Path
-) -> None:
+def test_a_wal_that_is_removed_during_a_transaction_is_noticed(ledger, path):
     """What went into a file that is not there any more is not acknowledged."""
 
     def write() -> None:
@@ -256,9 +243,7 @@ def test_a_wal_that_is_removed_during_a_transaction_is_noticed(
 # Moved
 
 
-def test_a_renamed_ledger_is_noticed_until_it_is_back(
-    ledger: Ledger, path: Path
-) -> None:
+def test_a_renamed_ledger_is_noticed_until_it_is_back(ledger, path):
     """Also between BEGIN and COMMIT: what is not at its place is not acknowledged."""
     granted(ledger)
     away = path.with_name("away.db")

@@ -21,7 +21,6 @@ from dpflow.exceptions import (
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed
 from dpflow.ledger.tables import sqlite_connection, sqlite_files
@@ -53,9 +52,7 @@ SHORT = 0.4
 # The lock
 
 
-def test_another_process_that_holds_the_lock_is_waited_for_not_long(
-    path: Path,
-) -> None:
+def test_another_process_that_holds_the_lock_is_waited_for_not_long(path):
     """The deadline is one deadline: nothing was sent, so nothing is sent again."""
     ledger = impatient(path)
     step = request(ledger)
@@ -172,9 +169,7 @@ def test_a_long_log_is_begun_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["applied", "lost"])
-def test_a_settlement_whose_commit_was_cut_is_looked_up(
-    path: Path, after: bool
-) -> None:
+def test_a_settlement_whose_commit_was_cut_is_looked_up(path, after):
     """It is found settled, or settled then: once, with its release."""
     database = FaultySqlite(path)
     ledger = ledger_on(database)
@@ -200,9 +195,7 @@ def test_a_settlement_whose_commit_was_cut_is_looked_up(
 # Versions
 
 
-def test_another_version_is_refused_inside_each_write(
-    ledger: Ledger, path: Path
-) -> None:
+def test_another_version_is_refused_inside_each_write(ledger, path):
     """A ledger may be migrated while this process has it open."""
     reservation, step = granted(ledger), request(ledger)
     edit(path, "UPDATE ledger SET version = 99")
@@ -224,9 +217,7 @@ def test_another_version_is_refused_inside_each_write(
     audit(path)
 
 
-def test_a_charge_that_is_found_counts_once_its_log_was_synced(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_charge_that_is_found_counts_once_its_log_was_synced(path, monkeypatch):
     """The log is written once more; while it cannot be, the step does not run."""
     database = FaultySqlite(path)
     ledger = ledger_on(database)
@@ -265,9 +256,7 @@ def test_a_charge_that_is_found_counts_once_its_log_was_synced(
     ledger.close()
 
 
-def test_another_program_may_remove_the_log_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_program_may_remove_the_log_meanwhile(tmp_path, monkeypatch):
     """Who closes the file last empties the log into it; SQLite then makes a new one."""
     log, look = tmp_path / "ledger.db-wal", Path.stat
     log.write_bytes(b"x")
@@ -308,9 +297,7 @@ def ledger_errors(call: Callable[[], object]) -> list[LedgerUnavailable]:
     return []
 
 
-def test_every_lock_of_a_step_may_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
     """What comes out is an error of dpflow, or the step with its charge."""
     make_project(tmp_path, monkeypatch, POLICY)
     ran: list[int] = []
@@ -333,9 +320,7 @@ def test_every_lock_of_a_step_may_fail(
     assert verify(current_project().ledger).bad == []
 
 
-def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(path, monkeypatch):
     """To send it again would wait as long again, and others wait behind it.
 
     SQLite says of a lock that the system does not give what it says of one that a
@@ -374,9 +359,7 @@ def without_record_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fcntl, "lockf", refuse)
 
 
-def test_an_owner_that_the_system_does_not_show_is_not_waited_for(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_that_the_system_does_not_show_is_not_waited_for(path, monkeypatch):
     """A dead owner that was taken for a living one would keep its key for an hour."""
 
     def claim(say: Callable[[str], None]) -> None:
@@ -408,9 +391,7 @@ def opened(path: Path) -> int:
     return count
 
 
-def test_a_process_that_cannot_lock_its_name_reserves_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_lock_its_name_reserves_nothing(path, monkeypatch):
     """Nor does it leave an open descriptor for each time it tried."""
     file = path.with_name("owners")
     owners, other = Owners(file), Owners(file)

@@ -46,9 +46,7 @@ EDITS = {
 
 @pytest.mark.storages("sqlite")
 @pytest.mark.parametrize("statement", EDITS)
-def test_an_edit_by_hand_is_noticed_at_the_next_decision(
-    ledger: Ledger, path: Place, statement: str
-) -> None:
+def test_an_edit_by_hand_is_noticed_at_the_next_decision(ledger, path, statement):
     """No step runs, no charge ends on an older sum, and the damage stays as it is."""
     ledger.settle(granted(ledger, "0.8"))
     charge = granted(ledger, "0.1")
@@ -67,9 +65,7 @@ def test_an_edit_by_hand_is_noticed_at_the_next_decision(
 
 
 @pytest.mark.storages("sqlite")
-def test_an_older_row_of_an_account_is_noticed_by_its_charge(
-    ledger: Ledger, path: Place
-) -> None:
+def test_an_older_row_of_an_account_is_noticed_by_its_charge(ledger, path):
     """A page of a disk may be of an older time, whole and with its mark."""
     granted(ledger, "0.1")
     ((*row,),) = read(path, "SELECT settled, held, version, mark FROM account")

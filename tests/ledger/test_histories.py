@@ -167,9 +167,7 @@ def lost_commits(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "broken", [one_too_many, other_requests, cheap_outcomes, lost_commits]
 )
-def test_a_broken_promise_is_found(
-    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_promise_is_found(broken, monkeypatch):
     """A gate that is open, a release that is forgotten, a price that is too low."""
     broken(monkeypatch)
     with pytest.raises((AssertionError, LedgerError)):

@@ -163,9 +163,7 @@ def test_a_worker_runs_steps(worker: Ledger) -> None:
     assert verify(worker).bad == []
 
 
-def test_a_worker_freezes_and_an_operator_ends_that(
-    worker: Ledger, urls: dict[str, str]
-) -> None:
+def test_a_worker_freezes_and_an_operator_ends_that(worker, urls):
     """Who runs steps may stop all, and may not start them again."""
     assert worker.freeze("a", reason="x")
     with pytest.raises(DpflowError):
@@ -247,9 +245,7 @@ OPERATORS = ("forfeit", "open", "tighten", "access", "unfreeze", "adjust", "repa
         *((1, "session_user", kind) for kind in (*OPERATORS, "upgrade")),
     ],
 )
-def test_a_worker_appends_no_such_entry(
-    urls: dict[str, str], more: int, writer: str, kind: str
-) -> None:
+def test_a_worker_appends_no_such_entry(urls, more, writer, kind):
     """Gaps, another's name and kinds of operators; an operator may write these."""
     statement = ENTRY.format(more=more, writer=writer, kind=kind)
     with pytest.raises(DENIED):

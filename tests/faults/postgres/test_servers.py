@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -132,9 +131,7 @@ def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
     audit(postgres_url)
 
 
-def test_a_killed_server_keeps_what_it_acknowledged(
-    own_server: PostgresServer,
-) -> None:
+def test_a_killed_server_keeps_what_it_acknowledged(own_server):
     """Again and again kill -9 to all of it, while four processes reserve."""
     url = own_server.new_database()
     create_ledger(url).close()
@@ -194,9 +191,7 @@ def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> N
 
 
 @pytest.mark.parametrize("value", ["off", "local", "remote_write"])
-def test_commits_that_do_not_wait_are_refused(
-    ledger: Ledger, postgres_url: str, value: str
-) -> None:
+def test_commits_that_do_not_wait_are_refused(ledger, postgres_url, value):
     """Whether the URL or the database says so; a session asks once more at a write."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
     address = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
@@ -224,8 +219,8 @@ def test_commits_that_do_not_wait_are_refused(
     ],
 )
 def test_tables_that_check_or_keep_nothing_are_refused(
-    ledger: Ledger, postgres_url: str, statement: str, words: str
-) -> None:
+    ledger, postgres_url, statement, words
+):
     """In each transaction, in words that say which setting."""
     granted(ledger, "0.1")
     name = postgres_url.partition("@/")[2].partition("?")[0]
@@ -236,9 +231,7 @@ def test_tables_that_check_or_keep_nothing_are_refused(
     assert sums(postgres_url) == (0, Fraction(1, 10))
 
 
-def test_a_standby_is_refused_and_the_witness_detects_a_failover(
-    own_server: PostgresServer, tmp_path: Path
-) -> None:
+def test_a_standby_is_refused_and_the_witness_detects_a_failover(own_server, tmp_path):
     """A standby shows old data; a promoted one lacks charges that the witness saw."""
     url, witness = own_server.new_database(), str(tmp_path / "witness")
     ledger = create_ledger(url, witness=witness)
@@ -271,8 +264,8 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(
 
 
 def test_a_dump_restored_on_another_server_is_refused(
-    postgres_url: str, own_server: PostgresServer, tmp_path: Path
-) -> None:
+    postgres_url, own_server, tmp_path
+):
     """It verifies perfectly, and lacks what was charged after it."""
     witness = str(tmp_path / "witness")
     ledger = create_ledger(postgres_url, witness=witness)

@@ -67,9 +67,7 @@ def test_no_ledger_is_missing(postgres_url: str) -> None:
     assert read(postgres_url, "SELECT to_regnamespace('dpflow')") == [(None,)]
 
 
-def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(
-    postgres_url: str,
-) -> None:
+def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(postgres_url):
     """Neither isolation, nor how texts are read."""
     name = postgres_url.partition("@/")[2].partition("?")[0]
     for setting in (
@@ -246,9 +244,7 @@ def test_a_database_that_cannot_keep_every_name_is_refused() -> None:
 # Locks and deadlines
 
 
-def test_a_held_ledger_is_waited_for_and_no_longer(
-    ledger: Ledger, postgres_url: str
-) -> None:
+def test_a_held_ledger_is_waited_for_and_no_longer(ledger, postgres_url):
     """The wait ends with a refusal, of another process or thread, and nothing runs."""
     granted(ledger, "0.1")
     patient = ledger_on(waiting(PostgresDatabase(postgres_url), 0.3))
@@ -272,8 +268,8 @@ def test_a_held_ledger_is_waited_for_and_no_longer(
 
 
 def test_a_holder_that_stopped_is_ended_by_the_server(
-    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ledger, postgres_url, monkeypatch
+):
     """Its transaction is rolled back, and the process gets an error when it goes on."""
     granted(ledger, "0.1")
     monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.3)
@@ -291,9 +287,7 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
     slow.close()
 
 
-def test_a_server_that_stopped_answering_is_given_up(
-    ledger: Ledger, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monkeypatch):
     """No step waits without end; another session decides the request."""
     granted(ledger, "0.1")
     monkeypatch.setattr(sessions, "STATEMENT_SECONDS", 1)
@@ -316,9 +310,7 @@ def test_a_server_that_stopped_answering_is_given_up(
 # Sessions and processes
 
 
-def test_an_idle_session_that_ended_is_replaced_unnoticed(
-    ledger: Ledger, postgres_url: str
-) -> None:
+def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     """Also the owner's, whose name stays the same."""
     name, owner = granted(ledger, "0.1"), ledger.owners.mine()
     kill = (
@@ -336,9 +328,7 @@ def test_an_idle_session_that_ended_is_replaced_unnoticed(
     assert sums(postgres_url) == (Fraction(1, 10), Fraction(1, 10))
 
 
-def test_a_child_leaves_its_parents_sessions_alone(
-    ledger: Ledger, postgres_url: str
-) -> None:
+def test_a_child_leaves_its_parents_sessions_alone(ledger, postgres_url):
     """It has its own, and its end closes none of the parent's."""
     first, owner = granted(ledger, "0.1"), ledger.owners.mine()
 
@@ -364,9 +354,7 @@ def test_a_child_leaves_its_parents_sessions_alone(
     assert sums(postgres_url) == (Fraction(3, 10), 0)
 
 
-def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(
-    postgres_url: str,
-) -> None:
+def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(postgres_url):
     """Its session ended, not its body: two charges, one release, nothing given back."""
     first, second = create_ledger(postgres_url), open_ledger(postgres_url)
     early = granted(first, "0.25", key="week/1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ from tests.postgres import server
 
 @pytest.mark.parametrize("source", [in_sqlite, in_postgres])
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
-def test_a_copy_is_the_same_ledger(
-    tmp_path: Path, source: Callable[[], Any], target: str
-) -> None:
+def test_a_copy_is_the_same_ledger(tmp_path, source, target):
     """Verified, with all rows, and replayed from."""
     owners = People()
     workers = Workers(owners, source())
@@ -117,30 +114,3 @@ def test_a_ledger_moves(tmp_path: Path, kinds: tuple[str, str]) -> None:
         move(ledger, target)
     with pytest.raises(ConfigurationError, match="moved to"):
         move_back(ledger, target)
-
-
-def test_a_move_that_was_cut_short_goes_on_or_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until the target is complete, the source can be used again."""
-    ledger = make(tmp_path / "ledger.db")
-    charged(ledger)
-    target = f"sqlite:///{tmp_path}/target.db"
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dpflow.ledger.audit.moves.write_upgrades", stop)
-        with pytest.raises(KeyboardInterrupt):
-            move(ledger, target)
-    with pytest.raises(LedgerUnavailable, match="being moved"):
-        granted(ledger)
-    move_back(ledger, target)
-    charged(ledger)
-    with monkeypatch.context() as patch:
-        patch.setattr("dpflow.ledger.audit.moves.write_upgrades", stop)
-        with pytest.raises(KeyboardInterrupt):
-            move(ledger, target)
-    move(ledger, target)
-    assert verify(open_ledger(target, witness="none")).bad == []

@@ -42,9 +42,7 @@ def write(path: Path, rows: Rows) -> Path:
 
 
 @pytest.mark.parametrize("database", [in_memory, in_postgres])
-def test_a_whole_export_has_no_finding(
-    tmp_path: Path, database: Callable[[], Any]
-) -> None:
+def test_a_whole_export_has_no_finding(tmp_path, database):
     """Its heads are the ledger's; neither a key nor the ledger is asked."""
     workers = play(4, database)
     lines = [json.loads(line) for line in export_lines(workers.ledger)]
@@ -148,9 +146,7 @@ def test_a_shorter_journal_reaches_other_heads(tmp_path: Path, rows: Rows) -> No
         ("twice", LedgerCorrupt, "damaged|UNIQUE"),
     ],
 )
-def test_what_is_no_export_is_refused(
-    tmp_path: Path, rows: Rows, text: str, error: type[Exception], match: str
-) -> None:
+def test_what_is_no_export_is_refused(tmp_path, rows, text, error, match):
     """In words that say which line."""
     first = rows[0]
     lines = [text]

@@ -58,9 +58,7 @@ def decides(ledger: Ledger) -> bool:
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
 @pytest.mark.parametrize("then", ["on", "back"])
 @pytest.mark.parametrize(("name", "after"), PLACES)
-def test_a_move_that_is_cut_short(
-    tmp_path: Path, target: str, then: str, name: str, after: bool
-) -> None:
+def test_a_move_that_is_cut_short(tmp_path, target, then, name, after):
     """It goes on, or back as long as the target is not complete."""
     witness = str(tmp_path / "witness")
     ledger = make(tmp_path / "ledger.db", witness)
@@ -105,9 +103,7 @@ def test_a_restored_backup_is_no_finished_move(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", sorted({*permutations("mmbb")}))
-def test_orders_of_a_move_and_its_way_back(
-    tmp_path: Path, order: tuple[str, ...]
-) -> None:
+def test_orders_of_a_move_and_its_way_back(tmp_path, order):
     """Each order of two moves and two ways back leaves one ledger that decides."""
     ledger = make(tmp_path / "ledger.db")
     charged(ledger, "0.1")

@@ -48,9 +48,7 @@ def restored(path: Path, older: Path) -> None:
     ("before", "lost", "own"),
     [(0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 0), (0, 2, 2)],
 )
-def test_the_newest_step_of_a_store(
-    tmp_path: Path, place: str, before: int, lost: int, own: int
-) -> None:
+def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
     """The witnessed one where it is lost, none where a copy that went on paid, too."""
     path = tmp_path / "ledger.db"
     ledger = make(path, place)

@@ -111,9 +111,7 @@ CASES += [("postgres", seed) for seed in range(max(4, scaled(1)))]
 
 @pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize(("kind", "seed"), CASES)
-def test_a_repair_never_undercounts(
-    tmp_path: Path, kind: str, seed: int, goes_on: bool
-) -> None:
+def test_a_repair_never_undercounts(tmp_path, kind, seed, goes_on):
     """After a restore at a random place, over one to three datasets."""
     steps, owners = Steps(seed), Liveness()
     is_file = kind == "sqlite"

@@ -33,9 +33,7 @@ from tests.postgres import server
 
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
 @pytest.mark.parametrize("known", ["witness", "replaced", "nothing"])
-def test_a_restore_never_forgets_what_is_known(
-    tmp_path: Path, target: str, known: str
-) -> None:
+def test_a_restore_never_forgets_what_is_known(tmp_path, target, known):
     """The witness knows the lost charges, or the replaced ledger, or nobody does."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, witness)
@@ -115,9 +113,7 @@ def test_a_damaged_backup_replaces_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "postgres"])
-def test_a_witness_that_was_begun_after_a_loss_is_marked(
-    tmp_path: Path, place: str
-) -> None:
+def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     """It knows nothing of before, so an older backup asks; a newer one does not."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     if place == "postgres":
@@ -208,9 +204,7 @@ def test_a_freeze_that_a_backup_lacks_is_written(tmp_path: Path, target: str) ->
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_ledger_in_use_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
-) -> None:
+def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
     """A charge that comes while its backup is restored is not lost."""
     path = tmp_path / "ledger.db"
     ledger = make(path)

@@ -64,9 +64,7 @@ def made(at: str, tmp_path: Path) -> tuple[Ledger, str]:
     return ledger, granted(ledger, "0.1")
 
 
-def test_an_upgraded_ledger_goes_on(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgraded_ledger_goes_on(at, tmp_path, monkeypatch):
     """Replayed from, settled and charged; an older process says its version."""
     ledger, charge = made(at, tmp_path)
     witness, saved = str(tmp_path / "witness"), tmp_path / "saved.db"
@@ -101,9 +99,7 @@ def test_an_upgraded_ledger_goes_on(
     ("version", "migrations", "match"),
     [(4, {}, "newer dpflow"), (6, {}, "dpflow that made it"), (7, NEXT, "made it")],
 )
-def test_other_versions_are_refused(
-    at: str, tmp_path: Path, version: int, migrations: upgrades.Migrations, match: str
-) -> None:
+def test_other_versions_are_refused(at, tmp_path, version, migrations, match):
     """In words that say the version; nothing is changed."""
     ledger, _ = made(at, tmp_path)
     with pytest.raises(LedgerUnavailable, match=f"version 5.*{match}"):
@@ -145,9 +141,7 @@ def test_a_saved_file_is_never_replaced(tmp_path: Path) -> None:
     granted(ledger, "0.1")
 
 
-def test_it_waits_for_steps_and_gives_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_waits_for_steps_and_gives_up(tmp_path, monkeypatch):
     """A session that holds the tables for too long stops the upgrade, and no step."""
     at = server().new_database()
     ledger, _ = made(at, tmp_path)
@@ -160,9 +154,7 @@ def test_it_waits_for_steps_and_gives_up(
     server().drop(at)
 
 
-def test_a_backup_of_an_older_version_is_of_that_version(
-    at: str, tmp_path: Path
-) -> None:
+def test_a_backup_of_an_older_version_is_of_that_version(at, tmp_path):
     """It has the tables and columns of the ledger, and no newer ones."""
     ledger, _ = made(at, tmp_path)
     with ledger.database.transaction() as transaction:
@@ -186,9 +178,7 @@ def test_a_backup_of_an_older_version_is_of_that_version(
     assert {name for name, _ in columns} == {*tables()} - dropped
 
 
-def test_a_backup_that_does_not_fit_is_not_begun(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_that_does_not_fit_is_not_begun(at, tmp_path, monkeypatch):
     """The space for the backup, and of a file for the ledger, is looked at first."""
     ledger, _ = made(at, tmp_path)
     with ledger.reading() as transaction:
@@ -207,9 +197,7 @@ def test_a_backup_that_does_not_fit_is_not_begun(
     assert upgrade(at, saved=saved, witness="none", **to_next()) == 5
 
 
-def test_an_upgrade_without_its_witness_line_writes_it_again(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_without_its_witness_line_writes_it_again(at, tmp_path, monkeypatch):
     """It died after COMMIT: the same command again witnesses the entries."""
     made(at, tmp_path)
     witness, saved = str(tmp_path / "witness"), tmp_path / "saved.db"
@@ -240,9 +228,7 @@ def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path: Path) -> None:
     assert granted(ledger, "0.01")
 
 
-def test_rewritten_requests_are_verified(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rewritten_requests_are_verified(at, tmp_path, monkeypatch):
     """By the digest in the entry of the upgrade; an edit of one is found."""
     made(at, tmp_path)
 
@@ -266,9 +252,7 @@ def test_rewritten_requests_are_verified(
     assert "requests of before" in str(verify(upgraded).bad)
 
 
-def test_a_damaged_ledger_is_found_under_the_lock(
-    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_ledger_is_found_under_the_lock(at, tmp_path, monkeypatch):
     """What is written after the backup was made is verified, too."""
     ledger, _ = made(at, tmp_path)
 

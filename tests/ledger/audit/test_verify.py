@@ -40,32 +40,18 @@ def ledger() -> Iterator[Ledger]:
     forget_memory(url)
 
 
+#: Edits that an export does not show, and some of those that it does.
 EDITS = [
     ("UPDATE journal SET body = replace(body, '}', ' }') WHERE number = 2", "hashed"),
     ("DELETE FROM journal WHERE number = 3", "entry 3 is missing"),
     ("UPDATE account SET settled = '[0,0]' WHERE id = 'a#1'", "sum of its postings"),
-    ("UPDATE account SET version = version + 1", "sum of its postings"),
-    ("UPDATE account SET overdrawn = 1", "overdraft"),
-    ("UPDATE account SET alerted = '0.5'", "alert"),
     ("DELETE FROM account", "was removed"),
     (
         "UPDATE charge SET state = 'void' WHERE state = 'settled'",
         "and its end a settle",
     ),
-    (
-        "UPDATE charge SET request = replace(request, 'PureDP', 'X')",
-        "request of charge",
-    ),
     ("UPDATE charge_dataset SET end_number = NULL", "and its end a None"),
-    ("UPDATE charge_dataset SET reserve_number = 90 + reserve_number", "no reserve"),
-    ("DELETE FROM charge_dataset WHERE end_number IS NULL", "no charge has this"),
     ("UPDATE dataset SET frozen = '{}'", "its row is not what"),
-    ("UPDATE dataset SET repaired_at = 2", "its row is not what"),
-    ("UPDATE dataset SET epoch = 2", "its row is not what"),
-    ("UPDATE term SET body = replace(body, 'basic', 'zcdp')", "its terms are not"),
-    ("UPDATE term SET revision = 2", "its terms are not"),
-    ("UPDATE release SET state = 'free'", "release 'k' is free"),
-    ("UPDATE release SET digest = 'x'", "release 'k' is settled"),
     ("UPDATE release SET value = '2'", "not the settled one"),
     ("DELETE FROM release", "was removed"),
     ("DELETE FROM evidence", "evidence"),

@@ -228,9 +228,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("edit", "match"), EDITS)
-def test_a_damaged_ledger_is_not_carried(
-    tmp_path: Path, edit: str, match: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_ledger_is_not_carried(tmp_path, edit, match, capsys):
     """Nothing is at the new place then."""
     path = tmp_path / "old.db"
     shutil.copy(FILE, path)
@@ -245,9 +243,7 @@ def test_a_damaged_ledger_is_not_carried(
     assert not (tmp_path / "new.db").exists()
 
 
-def test_a_place_that_is_taken_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_place_that_is_taken_is_refused(tmp_path, capsys):
     """Nothing is overwritten, and each argument is needed."""
     new = url(tmp_path / "new.db")
     assert main([str(FILE), new]) == 0

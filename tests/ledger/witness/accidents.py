@@ -101,20 +101,6 @@ def log_deleted(host: Host) -> None:
         Path(f"{host.path}{end}").unlink()
 
 
-def copied_without_log(host: Host) -> None:
-    """The file alone is copied while a process uses it, and put back later."""
-
-    def crash(say: Callable[[str], None]) -> None:
-        host.work(host.open())
-        die()
-
-    Child(crash).end()
-    copy = host.folder / "copy"
-    shutil.copyfile(host.path, copy)
-    host.work()
-    host.replace_by(copy)
-
-
 def created_anew(host: Host) -> None:
     """An image brings the ledger as it was when the image was made: empty."""
     edit(host.path, *(f"DELETE FROM {table}" for table in TABLES))
@@ -166,26 +152,14 @@ def went_another_way(host: Host) -> None:
     elsewhere.close()
 
 
-def project_moved_with_an_old_copy(host: Host) -> None:
-    """The project moves to another folder, its ledger comes from a backup."""
-    copy = host.copy()
-    host.work()
-    new = host.folder / "moved"
-    new.mkdir()
-    host.path = new / "ledger.db"
-    shutil.copyfile(copy, host.path)
-
-
 ACCIDENTS = [
     backup_restored,
     log_deleted,
-    copied_without_log,
     created_anew,
     cloned_to_another_host,
     snapshot_of_the_disk,
     restored_into_the_open_file,
     went_another_way,
-    project_moved_with_an_old_copy,
 ]
 
 
@@ -249,19 +223,6 @@ def died_with_a_log(host: Host) -> None:
     assert Child(crash).end()[0] < 0
 
 
-def moved_whole(host: Host) -> None:
-    """The newest ledger moves to another place."""
-    copy = host.copy()
-    host.path = host.folder / "elsewhere.db"
-    shutil.copyfile(copy, host.path)
-
-
-def vacuumed(host: Host) -> None:
-    """Every page of the file is another."""
-    with closing(sqlite3.connect(host.path)) as connection:
-        connection.execute("VACUUM")
-
-
 def only_ended(host: Host) -> None:
     """What was open is settled, closed and refused after the last charge."""
     ledger = host.open()
@@ -302,8 +263,6 @@ HARMLESS = [
     died_before_writing,
     died_while_writing,
     died_with_a_log,
-    moved_whole,
-    vacuumed,
     only_ended,
     used_by_two_processes,
     compacted,

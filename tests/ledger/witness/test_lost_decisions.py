@@ -80,9 +80,7 @@ def forget(folder: Path, witness: str, decide: Callable[[Ledger], None]) -> Ledg
 
 @pytest.mark.parametrize("policy", [BASIC, LOWER, OTHER_UNIT])
 @pytest.mark.parametrize("decide", DECISIONS)
-def test_a_forgotten_decision_is_noticed(
-    tmp_path: Path, decide: Callable[[Ledger], None], policy: object
-) -> None:
+def test_a_forgotten_decision_is_noticed(tmp_path, decide, policy):
     """Whatever policy file a worker has, it hears of the restored backup."""
     ledger = forget(tmp_path, str(tmp_path / "w"), decide)
     with pytest.raises(LedgerRolledBack, match=r"lacks entry \d of dataset 'a'"):
@@ -93,9 +91,7 @@ def test_a_forgotten_decision_is_noticed(
 
 
 @pytest.mark.parametrize("decide", [*DECISIONS, charges])
-def test_a_lost_gate_is_frozen_again(
-    tmp_path: Path, decide: Callable[[Ledger], None]
-) -> None:
+def test_a_lost_gate_is_frozen_again(tmp_path, decide):
     """No line says what was decided, so the repair guesses nothing; usage stays."""
     ledger = forget(tmp_path, str(tmp_path / "w"), decide)
     before, is_decision = sums(ledger), decide is not charges
@@ -116,9 +112,7 @@ def test_a_lost_gate_is_frozen_again(
 
 
 @pytest.mark.parametrize("decide", [freezes, opens])
-def test_a_decision_that_is_back_is_not_repeated(
-    tmp_path: Path, decide: Callable[[Ledger], None]
-) -> None:
+def test_a_decision_that_is_back_is_not_repeated(tmp_path, decide):
     """Who decided again before the repair stays the one who did."""
     ledger = forget(tmp_path, str(tmp_path / "w"), decide)
     with pytest.raises(LedgerRolledBack):

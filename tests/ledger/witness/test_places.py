@@ -71,9 +71,7 @@ def test_a_missing_witness_is_begun_once(tmp_path: Path, place: str) -> None:
         trust(ledger, reason="x")
 
 
-def test_a_witness_that_cannot_be_read_stops_steps(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_witness_that_cannot_be_read_stops_steps(tmp_path, place, monkeypatch):
     """Nothing is charged; with its answer the step runs."""
     ledger = make(tmp_path / "ledger.db", place)
     with monkeypatch.context() as patch:
@@ -106,9 +104,7 @@ def test_processes_that_fork_are_served(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_many_writers_lose_no_line(
-    tmp_path: Path, place: str, compacted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_writers_lose_no_line(tmp_path, place, compacted, monkeypatch):
     """Also while the file is compacted again and again."""
     if compacted:
         monkeypatch.setattr(file_module, "_LONG_BYTES", 1)
@@ -132,9 +128,7 @@ def test_many_writers_lose_no_line(
     assert ledger.watch.problem() is None
 
 
-def test_the_original_is_refused_while_a_copy_is_in_use(
-    tmp_path: Path, place: str
-) -> None:
+def test_the_original_is_refused_while_a_copy_is_in_use(tmp_path, place):
     """The second one to run is refused, and it may be the original."""
     path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
     make(path, place).close()
@@ -155,9 +149,7 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_full_disk_of_the_witness_gives_the_charge_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_full_disk_of_the_witness_gives_the_charge_back(tmp_path, monkeypatch, call):
     """No body started; the next step, with room again, runs."""
     ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
     granted(ledger)
@@ -170,9 +162,7 @@ def test_a_full_disk_of_the_witness_gives_the_charge_back(
     granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
 
 
-def test_a_compaction_that_fails_loses_no_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_that_fails_loses_no_line(tmp_path, monkeypatch):
     """The old file stays, and the next line is written into it."""
     monkeypatch.setattr(file_module, "_LONG_BYTES", 1)
     ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
@@ -201,9 +191,7 @@ def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path: Path) -> 
     assert path.stat().st_size > len(before)
 
 
-def test_a_turn_within_a_turn_does_not_take_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_within_a_turn_does_not_take_its_lock(tmp_path, monkeypatch):
     """A signal's handler may write in the thread that writes just now."""
     monkeypatch.setattr(file_module, "_LOCK_SECONDS", 0.1)
     path, place = tmp_path / "ledger.db", str(tmp_path / "w")
@@ -239,13 +227,7 @@ def test_a_folder_that_is_a_file_makes_no_ledger(tmp_path: Path) -> None:
         ("", None, "postgresql://db/x", "is not set"),
     ],
 )
-def test_where_a_witness_is(
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    setting: str | None,
-    ledger: str,
-    expected: str | None,
-) -> None:
+def test_where_a_witness_is(monkeypatch, state, setting, ledger, expected):
     """By default in the user's state folder; a database for many has no default."""
     monkeypatch.setenv("XDG_STATE_HOME", state)
     monkeypatch.setenv("HOME", "/home/me")
@@ -295,9 +277,7 @@ def test_the_ledgers_own_database_is_refused(database: str) -> None:
         ("UPDATE dpflow_witness.held SET value = '{}'", LedgerCorrupt),
     ],
 )
-def test_a_damaged_database_fails_closed(
-    tmp_path: Path, database: str, damage: str, error: type[Exception]
-) -> None:
+def test_a_damaged_database_fails_closed(tmp_path, database, damage, error):
     """In an open process, and in a new one."""
     ledger = make(tmp_path / "ledger.db", database)
     granted(ledger)
@@ -307,9 +287,7 @@ def test_a_damaged_database_fails_closed(
             granted(opened)
 
 
-def test_a_server_that_may_lose_commits_is_refused(
-    tmp_path: Path, database: str
-) -> None:
+def test_a_server_that_may_lose_commits_is_refused(tmp_path, database):
     """As for a ledger; its settings are read back with each line, too."""
     ledger = make(tmp_path / "ledger.db", database)
     granted(ledger)
@@ -340,9 +318,7 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
         assert "me@127.0.0.1:9/x" in failure.message
 
 
-def test_what_a_database_sets_for_transactions_loses_no_line(
-    tmp_path: Path, database: str
-) -> None:
+def test_what_a_database_sets_for_transactions_loses_no_line(tmp_path, database):
     """Neither isolation nor read-only sessions are in the way of many writers."""
     for setting in ("isolation = 'serializable'", "read_only = on"):
         alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"

@@ -117,9 +117,7 @@ def test_no_body_runs_on_two_copies(path: Path, place: str, seed: int) -> None:
     assert verify(stays).bad == []
 
 
-def test_a_line_without_a_proof_is_found(
-    path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_a_proof_is_found(path, place, monkeypatch):
     """Control: bodies run on both copies in some schedule if nothing is proved."""
     monkeypatch.setattr(base, "find_forked", lambda *_: [])
     for seed in range(40):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,6 @@ import pytest
 
 from dpflow.exceptions import (
     LedgerCorrupt,
-    LedgerError,
-    LedgerRolledBack,
-    LedgerUnwitnessed,
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.rows import Account, name_columns
@@ -23,7 +19,7 @@ from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
-from tests.ledger.copies import charged, copied, make, reopen
+from tests.ledger.copies import charged, make
 from tests.ledger.support import granted
 from tests.postgres import server
 
@@ -39,65 +35,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         server().drop(url)
 
 
-def test_a_restored_copy_is_refused(tmp_path: Path, place: str) -> None:
-    """A copy of before a charge decides nothing, and says why."""
-    path = tmp_path / "ledger.db"
-    ledger = make(path, place)
-    charged(ledger)
-    ledger.close()
-    older = copied(path, tmp_path / "older.db")
-    again = reopen(path, place)
-    charged(again)
-    again.close()
-    shutil.copy(older, path)
-    for end in ("-wal", "-shm"):
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
-    restored = reopen(path, place)
-    with pytest.raises(LedgerRolledBack, match="A backup was restored"):
-        granted(restored)
-    assert "lacks entry" in str(restored.watch.problem())
-
-
-@pytest.mark.parametrize("goes_on", ["first", "second"])
-def test_two_copies_are_marked(tmp_path: Path, place: str, goes_on: str) -> None:
-    """After each of two copies wrote, every step of both is refused."""
-    path = tmp_path / "ledger.db"
-    ledger = make(path, place)
-    charged(ledger)
-    ledger.close()
-    twin_path = copied(path, tmp_path / "twin.db")
-    one, other = reopen(path, place), reopen(twin_path, place)
-    # Both compare before either writes its line, as in two turns at the same time.
-    read = other.watch.witness.read  # type: ignore[union-attr]
-    witnessed = read(["a"], list)
-    charged(one)
-    other.watch.witness.read = lambda *_: witnessed  # type: ignore[union-attr, method-assign]
-    with pytest.raises(LedgerError):
-        granted(other)
-    other.watch.witness.read = read  # type: ignore[union-attr, method-assign]
-    again = one if goes_on == "first" else other
-    with pytest.raises(LedgerRolledBack):
-        granted(again)
-
-
-def test_an_open_process_notices_an_older_copy(tmp_path: Path) -> None:
-    """The newest entry that a process saw has to be there, also without a witness."""
-    path = tmp_path / "ledger.db"
-    ledger = make(path)
-    charged(ledger)
-    with ledger.database.transaction() as transaction:
-        transaction.begin(["a"], lock=True)
-        connection = transaction.connection  # type: ignore[attr-defined]
-        connection.execute("DROP TRIGGER journal_is_kept")
-        connection.execute("DELETE FROM journal WHERE number > 1")
-        row = transaction.datasets["a"]
-        (digest,) = connection.execute("SELECT hash FROM journal").fetchone()
-        older = row._replace(number=1, hash=digest)
-        transaction.send([("update_dataset", name_columns(older))])
-    with pytest.raises(LedgerRolledBack, match="which this process saw"):
-        granted(ledger)
-
-
 def test_an_edited_account_is_noticed(tmp_path: Path, place: str) -> None:
     """A row with its mark computed anew differs from what was witnessed."""
     ledger = make(tmp_path / "ledger.db", place)
@@ -110,37 +47,6 @@ def test_an_edited_account_is_noticed(tmp_path: Path, place: str) -> None:
         transaction.send([("put_account", name_columns(none))])
     with pytest.raises(LedgerCorrupt, match="not what its witness"):
         granted(ledger)
-
-
-def test_a_lost_witness_stops_steps(tmp_path: Path) -> None:
-    """Nothing is charged without the witness; freezing still works."""
-    folder = tmp_path / "witness"
-    ledger = make(tmp_path / "ledger.db", str(folder))
-    charged(ledger)
-    shutil.rmtree(folder)
-    with pytest.raises(LedgerUnwitnessed):
-        granted(ledger)
-    assert ledger.freeze("a", reason="x")
-
-
-def test_a_grant_that_cannot_be_witnessed_is_voided(tmp_path: Path) -> None:
-    """No body runs, and the budget returns."""
-    folder = tmp_path / "witness"
-    ledger = make(tmp_path / "ledger.db", str(folder))
-    charged(ledger)
-    before = uses(ledger)
-    record: Callable[..., None] = ledger.watch.witness.record  # type: ignore[union-attr]
-
-    def fail(*_: object, synced: bool) -> None:
-        if synced:
-            message = "lost"
-            raise LedgerUnwitnessed(message, witness="w")
-
-    ledger.watch.witness.record = fail  # type: ignore[union-attr, method-assign]
-    with pytest.raises(LedgerUnwitnessed):
-        granted(ledger)
-    ledger.watch.witness.record = record  # type: ignore[union-attr, method-assign]
-    assert uses(ledger) == before
 
 
 def uses(ledger: Ledger) -> dict[str, tuple[int, ...]]:
