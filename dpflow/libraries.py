@@ -6,7 +6,7 @@ import sys
 
 
 def comes_from(value: object, library: str) -> bool:
-    """Say whether a value's type, or one that it inherits from.
+    """Return True if a value's type, or one that it inherits from.
 
     Then `import` gives the whole library: if another thread is still loading it, it
     waits. What `sys.modules` holds may be loaded by half, and is not to be used.

@@ -107,7 +107,7 @@ class TurnQueue:
         return True
 
     def is_first(self, turn: Turn) -> bool:
-        """Say whether it is this turn now; those that are over are taken out."""
+        """Return True if it is this turn now; those that are over are taken out."""
         for first in list(self._turns):
             if first is turn:
                 return True
@@ -153,7 +153,7 @@ class TurnQueue:
         return list(self._turns)
 
     def is_of_this_thread(self) -> bool:
-        """Say whether the first turn is one of the calling thread."""
+        """Return True if the first turn is one of the calling thread."""
         return [t.thread for t in self.turns()[:1]] == [threading.current_thread()]
 
     def first_name(self) -> str:

@@ -236,7 +236,7 @@ class Contributions:
         raise PublicContributionsError(msg)
 
     def _is_spelled_out(self) -> bool:
-        """Say whether all names are constants of the code that asks, and so public."""
+        """Return True if all names are constants of the calling code, and so public."""
         frame = inspect.currentframe()
         while frame is not None and frame.f_globals is globals():
             frame = frame.f_back

@@ -86,7 +86,7 @@ def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
 
 
 def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
-    """Say whether a dataset and its flows run, and how far they go."""
+    """Return the lines of a dataset: its state, use, and flows."""
     from dpflow.ledger.views.entries import people_lines, percent_text
     from dpflow.show.sheets import is_whole_union, union_text
 

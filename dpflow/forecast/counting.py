@@ -120,7 +120,7 @@ class Load:
     again: Once | None = None
 
     def admits(self, run: int) -> bool:
-        """Say whether a run, counted from 1, is admitted after those before it."""
+        """Return True if a run, counted from 1, is admitted after those before it."""
         before = self.spent.times(run - 1)
         return all(self.account.admits(before + peak) for peak in self.peaks)
 

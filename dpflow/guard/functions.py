@@ -185,7 +185,7 @@ def constants_named(function: Any, kind: str) -> list[Any]:
 
 
 def is_constant(value: object) -> bool:
-    """Say whether something captured is the same in each call: a module's own."""
+    """Return True if something captured is the same in each call: a module's own."""
     inner = "<locals>" in getattr(value, "__qualname__", "<locals>")
     defined = inspect.isfunction(value) or inspect.isclass(value)
     return inspect.ismodule(value) or (defined and not inner)

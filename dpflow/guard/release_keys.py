@@ -262,7 +262,7 @@ def _folded(value: Any) -> Any:
 
 
 def has_address(text: str) -> bool:
-    """Say whether a text describes an object by where it lies in memory."""
+    """Return True if a text describes an object by where it lies in memory."""
     return _ADDRESS.search(text) is not None
 
 
@@ -303,7 +303,7 @@ def _whole(field: str, value: Any) -> Any:
 
 
 def _tells_itself(kind: type) -> bool:
-    """Say whether a type's text is its base's own, which tells each value."""
+    """Return True if a type's text is its base's own, which tells each value."""
     if kind in _PLAIN:
         return True
     bases = _ENUMS + _PLAIN if issubclass(kind, Enum) else _PLAIN
@@ -314,7 +314,7 @@ def _tells_itself(kind: type) -> bool:
 
 
 def _is_literal(value: Any) -> bool:
-    """Say whether `repr` writes a value whole, and in one way only."""
+    """Return True if `repr` writes a value whole, and in one way only."""
     if type(value) in (list, tuple):
         return all(map(_is_literal, value))
     return type(value) in _LEAVES

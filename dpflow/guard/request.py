@@ -177,7 +177,7 @@ def current_place(flow: str | None = None) -> Place:
 
 
 def _within_prefect() -> bool:
-    """Say whether Prefect runs a flow or a task around this call."""
+    """Return True if Prefect runs a flow or a task around this call."""
     # Another thread may have half of it loaded. Around a run it is whole.
     context = sys.modules.get("prefect.context")
     kinds = (getattr(context, f"{name}RunContext", None) for name in ("Flow", "Task"))

@@ -209,7 +209,7 @@ def _group(name: object) -> tuple[Hashable, Any] | None:
 
 
 def _is_somebody(person: object) -> bool:
-    """Say whether an entry names a person; NaN, and what has no hash, does not."""
+    """Return True if an entry names a person; NaN, and what has no hash, does not."""
     try:
         hash(person)
         return person is not None and bool(person == person)  # noqa: PLR0124

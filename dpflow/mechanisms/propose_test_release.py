@@ -185,7 +185,7 @@ def interquartile_range(
 
 
 def passes(cost: ProposeTestRelease, far: int) -> bool:
-    """Say whether a distance is far enough, with noise."""
+    """Return True if a distance is far enough, with noise."""
     room: float = add_noise(Laplace(sensitivity=1, epsilon=cost.epsilon), float(far))
     return room > passing(cost)
 

@@ -204,7 +204,7 @@ class PrivateTally(Withheld):
 
 
 def _is_whole(left: Floats, limit: int) -> bool:
-    """Say whether all are whole numbers from zero to a limit; NaN is not."""
+    """Return True if all are whole numbers from zero to a limit; NaN is not."""
     in_range = left.min() >= 0 and left.max() <= limit
     return bool(in_range and np.array_equal(left, np.floor(left)))
 

@@ -189,7 +189,7 @@ def unread_text(folder: Path) -> str:
 
 
 def is_policy_file(name: str) -> bool:
-    """Say whether a file of this name, in the folder of policies, is one."""
+    """Return True if a file of this name, in the folder of policies, is one."""
     return name.endswith((".yaml", ".yml")) and not name.startswith(".")
 
 

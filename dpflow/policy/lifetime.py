@@ -60,7 +60,7 @@ def promise_of(
 
 
 def is_within(budget: Budget, lifetime: Budget) -> bool:
-    """Say whether a budget is at most a lifetime."""
+    """Return True if a budget is at most a lifetime."""
     return min(_remaining(budget, lifetime)) >= 0
 
 
@@ -88,7 +88,7 @@ def tally_of(terms: Sequence[Opened]) -> TermSum | None:
 
 
 def fits(terms: Sequence[Opened], lifetime: Budget) -> bool:
-    """Say whether terms are together within a lifetime."""
+    """Return True if terms are together within a lifetime."""
     tally = tally_of(terms)
     if tally is None:
         return is_within(_sum(terms), lifetime)

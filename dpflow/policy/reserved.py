@@ -111,7 +111,7 @@ def reserved_flows(pinned: _Pinned) -> list[str]:
 
 
 def charges_others(pinned: _Pinned, flow: str | None) -> bool:
-    """Say whether a charge of a flow, or outside any flow, posts to `others`."""
+    """Return True if a charge of a flow, or outside any flow, posts to `others`."""
     return "others" in pinned and flow not in reserved_flows(pinned)
 
 

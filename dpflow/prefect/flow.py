@@ -199,7 +199,7 @@ class _Execution:
 
 
 def _is_run(function: Callable[..., Any]) -> bool:
-    """Say whether Prefect runs this very function as a flow now.
+    """Return True if Prefect runs this very function as a flow now.
 
     A plain call of `flow.fn`, as `flow.visualize()` makes it too, has no run to end.
     """
@@ -224,7 +224,7 @@ def _execution() -> _Execution:
 
 
 def _halted(run: _Execution, error: Exception) -> bool:
-    """Say whether a flow that raised was halted by a refusal."""
+    """Return True if a flow that raised was halted by a refusal."""
     if isinstance(error, BudgetRefused):
         run.raised = error
     elif run.refusal() is None:

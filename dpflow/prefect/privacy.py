@@ -286,7 +286,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
-    """Say whether a private value is what a flow was given."""
+    """Return True if a private value is what a flow was given."""
     if value is None or (not same_name and _trivial(value)):
         return False
     if value is part:
@@ -300,7 +300,7 @@ def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
 
 
 def _trivial(value: Any) -> bool:
-    """Say whether a value is so common that an equal one tells nothing."""
+    """Return True if a value is so common that an equal one tells nothing."""
     if isinstance(value, int | float):
         return abs(value) <= _SMALL
     return isinstance(value, _PLAIN + _CONTAINERS) and not value

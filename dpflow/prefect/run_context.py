@@ -24,7 +24,7 @@ logger = logging.getLogger("dpflow")
 
 
 def called_by_engine(function: Callable[..., Any]) -> bool:
-    """Say whether Prefect's engine runs this very function as a task now.
+    """Return True if Prefect's engine runs this very function as a task now.
 
     A plain call of `task.fn` inside another task would otherwise look like that task.
     """

@@ -68,7 +68,7 @@ def term_guarantee(
 
 
 def adds_up(copy: Mapping[str, Any], terms: Sequence[TermView]) -> bool:
-    """Say whether a sum, within the lifetime if there is one, bounds all terms.
+    """Return True if a sum, within the lifetime if there is one, bounds all terms.
 
     A term that was replaced uncharged may be amended later, past the lifetime.
     """

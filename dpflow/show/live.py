@@ -103,7 +103,7 @@ def make_app(
         return _json(lambda: data_of(read(None, verify)))
 
     def health(request: Request) -> Response:  # noqa: ARG001
-        """Say whether the ledger can be read; it is not verified for this."""
+        """Return True if the ledger can be read; it is not verified for this."""
         return _json(lambda: {"status": "ok", "ledger": check()}, status="bad")
 
     guard = Middleware(BaseHTTPMiddleware, dispatch=_guard)
@@ -127,7 +127,7 @@ async def _guard(request: Request, answer: Callable[[Request], Any]) -> Response
 
 
 def _is_ours(scope: Any) -> bool:
-    """Say whether a request names this machine, and only once."""
+    """Return True if a request names this machine, and only once."""
     names = [value for name, value in scope["headers"] if name == b"host"]
     return len(names) == 1 and _OURS.fullmatch(names[0].lower()) is not None
 

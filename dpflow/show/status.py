@@ -62,7 +62,7 @@ def status(
     part: str | None = None,
     tell: Tell = as_warning,
 ) -> Status:
-    """Say whether datasets and flows run, what is used, and how many runs remain.
+    """State of datasets and flows, their use, and the runs that remain.
 
     Nothing is charged, and nothing is written.
 

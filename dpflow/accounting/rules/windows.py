@@ -19,7 +19,7 @@ from dpflow.exceptions import UnsupportedCost
 
 
 def guards_windows(rule: Rule) -> bool:
-    """Say whether a filter may compare sums over windows with its budget.
+    """Return True if a filter may compare sums over windows with its budget.
 
     Its prices belong to the step alone, and it admits each tally below an admitted one.
     """
@@ -28,7 +28,7 @@ def guards_windows(rule: Rule) -> bool:
 
 
 def has_delta(rule: Rule, price: Tally) -> bool:
-    """Say whether a price spends a part of the rule's delta for steps."""
+    """Return True if a price spends a part of the rule's delta for steps."""
     named = zip(rule.components, price.amounts, strict=True)
     return isinstance(rule, Filter) and any(a for n, a in named if n == "delta")
 
