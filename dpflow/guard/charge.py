@@ -493,5 +493,6 @@ def granted(
 def _replayed(request: Request, answer: Replayed, place: Place) -> Any:
     """Return the value of a release."""
     logger.info("DP step %r is replayed from its release", request.step)
-    place.tell("replayed", request, digest=answer.digest)
+    made_by = {"digest": answer.digest, "reservation": answer.reservation}
+    place.tell("replayed", request, **made_by)
     return decode(answer.value)

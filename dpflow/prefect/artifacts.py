@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,15 +28,24 @@ logger = logging.getLogger("dpflow")
 _HUNDRED = 100.0
 
 
-def publish_budget(project: Project, refusal: BudgetRefused | None = None) -> None:
+def publish_budget(
+    project: Project,
+    refusal: BudgetRefused | None = None,
+    surprises: Sequence[str] = (),
+) -> None:
     """Publish the status of each dataset that this flow uses.
 
     Prefect being out of reach never touches a settlement: a failure is logged.
+
+    Args:
+        project: The project of the flow.
+        refusal: The refusal that the flow met, if any.
+        surprises: Sentences about replays of other scheduled runs' releases.
     """
     try:
         for dataset in _of_this_flow(accounts(project.ledger), refusal):
             (known,) = status_of(project.settings, project.ledger, dataset).datasets
-            _publish(project, known, refusal)
+            _publish(project, known, refusal, surprises)
     except without_interrupts(Exception):
         logger.exception("the budget artifact could not be published")
 
@@ -55,7 +64,10 @@ def _of_this_flow(
 
 
 def _publish(
-    project: Project, known: DatasetStatus, refusal: BudgetRefused | None
+    project: Project,
+    known: DatasetStatus,
+    refusal: BudgetRefused | None,
+    surprises: Sequence[str],
 ) -> None:
     dataset = known.standing.dataset
     key = artifact_key(project.settings.label(project.ledger.id), dataset)
@@ -66,7 +78,11 @@ def _publish(
     flows = [
         f"{each.flow or '(no flow)'}: {each.text}" for each in known.overview.flows
     ]
-    for title, said in (("Flows", flows), ("Alerts", _alerts(project, dataset))):
+    for title, said in (
+        ("Flows", flows),
+        ("Alerts", _alerts(project, dataset)),
+        ("Replays", surprises),
+    ):
         if said:
             lines += ["", f"## {title}", "", *(f"- {in_markdown(e)}" for e in said)]
     lines += ["", "## Guarantee"]

@@ -34,6 +34,7 @@ from dpflow.prefect.deployments import DPFlow
 from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
+from dpflow.prefect.replays import take_surprises
 from dpflow.prefect.run_context import current_run
 from dpflow.prefect.states import refused_state
 from dpflow.prefect.whole_runs import keep_whole, note_completion
@@ -242,7 +243,7 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
     wait_for_steps(run.id)
     result = run.refusal()
     project = current_project()
-    publish_budget(project, result)
+    publish_budget(project, result, take_surprises(run.id))
     if result is None:
         note_completion(project, run.id)
         return value

@@ -37,7 +37,7 @@ def warn_if_unnamed(notice: Notice) -> None:
 
 @cache
 def _warn(deployment: str, step: str) -> None:  # noqa: ARG001 (once for each)
-    _logger().warning(
+    run_logger().warning(
         "DP step %r names no release_key, and this flow run is of a deployment: every "
         "run charges the step again, a late or repeated one too. %s",
         step,
@@ -55,7 +55,7 @@ def announce_retries() -> None:
 
 @cache
 def _announce(flow: str, retries: int, run: object) -> None:  # noqa: ARG001 (once for each)
-    _logger().warning(
+    run_logger().warning(
         "flow %r runs up to %s times more if it fails, by retries= or Prefect's "
         "setting PREFECT_FLOWS_DEFAULT_RETRIES. Each run of a step's body is a charge; "
         "steps whose release was stored are replayed.",
@@ -63,7 +63,7 @@ def _announce(flow: str, retries: int, run: object) -> None:  # noqa: ARG001 (on
     )
 
 
-def _logger() -> Any:
+def run_logger() -> Any:
     """Return the run's logger, which the UI shows."""
     try:
         return get_run_logger()

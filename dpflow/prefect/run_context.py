@@ -17,6 +17,7 @@ from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.delivery import send
 from dpflow.prefect.events import describe_assets
 from dpflow.prefect.keyless_steps import announce_retries, warn_if_unnamed
+from dpflow.prefect.replays import warn_if_surprising
 from dpflow.prefect.telemetry import describe_span, show_gauges
 from dpflow.prefect.whole_runs import ask_whole_run, count_replay
 
@@ -46,6 +47,7 @@ def _listen(notice: Notice) -> None:
         count_replay(notice)
         send(notice)
         warn_if_unnamed(notice)
+        warn_if_surprising(notice)
         announce_retries()
         show_gauges()
 
@@ -86,6 +88,8 @@ def current_place(
     if deployments:
         # A subflow's run is of no deployment: the flow around it is.
         facts["deployment"] = deployments[0]
+    if run.auto_scheduled and run.expected_start_time is not None:
+        facts["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
     return Place(
         flows=flows,
         named=named,
