@@ -145,7 +145,7 @@ class Carrier:
             postings: Changes of accounts.
             **changes: Changed columns of the dataset's row, and columns of the entry.
         """
-        decision, old = Decision(), self.old.identity.ledger
+        old = self.old.identity.ledger
         row = self._datasets.get(name)
         if row is None:
             self.transaction.send([("insert_dataset", new_dataset(old, name))])
@@ -155,11 +155,10 @@ class Carrier:
         )
         author = Author(at=entry.at, writer=entry.writer)
         command = digest(canonical([old, entry.number, kind, name]))[:32]
+        decision = Decision(author, command)
         decision.append(
             row._replace(**changes),
             kind,
-            author,
-            command,
             postings=postings,
             body=body,
             about=(charge, step, flow, run),

@@ -82,7 +82,7 @@ def withdraw(name: str, *, reason: str, anyway: bool = False) -> Answer:
 
     Example: `dpflow releases withdraw revenue/2026-W05 --reason "wrong clip"`
     """
-    from dpflow.ledger.views.withdrawals import withdraw_release
+    from dpflow.ledger.views.releases import withdraw_release
 
     with project_ledger(writes=True) as (_, ledger):
         result, fits = withdraw_release(ledger, name, reason=reason, anyway=anyway)

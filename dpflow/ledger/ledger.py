@@ -34,7 +34,7 @@ from dpflow.ledger.decisions.charges_by_hand import (
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import decide_freeze
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.decisions.payments import Payer, Payment, decide_payment, find_payer
+from dpflow.ledger.decisions.payments import Payer, decide_payment, find_payer
 from dpflow.ledger.decisions.policy_changes import (
     Application,
     Proposal,
@@ -43,7 +43,12 @@ from dpflow.ledger.decisions.policy_changes import (
 )
 from dpflow.ledger.decisions.releases import decide_withdrawal
 from dpflow.ledger.decisions.replays import find_release
-from dpflow.ledger.decisions.reserve import Refused, decide_refusal, decide_reserve
+from dpflow.ledger.decisions.reserve import (
+    Refused,
+    decide_refusal,
+    decide_refusal_of_run,
+    decide_reserve,
+)
 from dpflow.ledger.decisions.settlement import (
     End,
     Ended,
@@ -51,7 +56,6 @@ from dpflow.ledger.decisions.settlement import (
     decide_settle,
     decide_void,
 )
-from dpflow.ledger.decisions.whole_runs import decide_refusal_of_run
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
 from dpflow.ledger.shell import Guarded, Shell, raised
 from dpflow.ledger.tables.loaded import Rows
@@ -448,11 +452,10 @@ class Ledger(Shell):
             ReservationConflict: If another copy of the store was used since.
         """
         command = digest(canonical(["pay", account, charge]))[:32]
-        payment = Payment(account=account, command=command, before=before)
         author, row = self.author(), self._read_charge(charge)
         self._order(
             partial(load_payment_rows, charge=row, account=account),
-            lambda rows: decide_payment(rows, payment, author),
+            lambda rows: decide_payment(rows, account, before, author, command),
             command,
             guarded=(name_datasets(row), partial(list, row.amounts)),
         )

@@ -118,22 +118,10 @@ class Request:
         """Names of its datasets and populations."""
         return sorted({*self.datasets, *(each.dataset for each in self.populations)})
 
-    def facts(self) -> dict[str, Any]:
-        """Return its facts in each of its entries."""
-        return {
-            "step": self.step,
-            "flow": self.flow,
-            "flow_run": self.flow_run,
-            "cost": described(self.cost),
-            "datasets": self.datasets,
-            "partitions": list(self.partitions),
-        }
-
-    def made(self, body: Mapping[str, Any]) -> bool:
-        """Say whether a reserve entry with this body is of the same request."""
-        mine = {**self.facts(), "key": self.release_key}
-        alike = sorted(mine.pop("datasets")) == sorted(body["datasets"])
-        return alike and all(body.get(name) == said for name, said in mine.items())
+    @property
+    def runs(self) -> list[str]:
+        """All flow runs around the step, its own the last."""
+        return [*dict.fromkeys(filter(None, (*self.enclosing_runs, self.flow_run)))]
 
 
 @by_identity

@@ -191,11 +191,9 @@ def _report_parts(report: Verification) -> Iterator[str]:
 def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
     from dpflow.ledger.views import open_reading
-    from dpflow.ledger.views.accounts import gates_by_name
 
     with open_reading(ledger) as reading:
-        names = reading.account_ids
-        gates = gates_by_name(reading, names)
+        gates = reading.gates(reading.account_ids)
     return {name: dict(gate.rule.named(gate.used)) for name, gate in gates.items()}
 
 

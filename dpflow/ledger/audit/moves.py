@@ -152,8 +152,8 @@ def write_upgrades(
         if rewrites:
             body["requests"] = hash_requests(transaction, name)
         transaction.begin([name], lock=True)
-        decision, dataset = Decision(), transaction.datasets[name]
-        decision.append(dataset, "upgrade", author, command, body=body)
+        decision, dataset = Decision(author, command), transaction.datasets[name]
+        decision.append(dataset, "upgrade", body=body)
         transaction.write(decision)
 
 

@@ -14,22 +14,16 @@ from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.ledger.account_ids import roots_of, split
-from dpflow.ledger.decisions.alerts import raise_alerts
 from dpflow.ledger.decisions.decision import About, Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries
-from dpflow.ledger.decisions.gates import Gate, check_holds, gates_of, remainder
-from dpflow.ledger.decisions.reserve import alert_thresholds, without_empty
-from dpflow.ledger.decisions.settlement import find_gate, is_newest
+from dpflow.ledger.decisions.gates import Gate, check_holds, remainder
+from dpflow.ledger.decisions.reserve import alert_thresholds, price_step, without_empty
+from dpflow.ledger.decisions.settlement import find_gate, is_newest, raise_alerts
 from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
-from dpflow.ledger.decisions.terms import (
-    TermChange,
-    check_populations,
-    find_term,
-    write_term,
-)
+from dpflow.ledger.decisions.terms import TermChange, write_term
 from dpflow.ledger.requests import Request, described
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
-from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting, Term
+from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting
 from dpflow.policy import Policy
 
 
@@ -111,10 +105,14 @@ class Raise(NamedTuple):
     """Amount by which an account is raised.
 
     Attributes:
+        account: Id of the account.
+        gate: Gate of the account; None if its term is lost.
+        more: The amount.
         late: Whether other charges were perhaps priced without it.
     """
 
-    gate: Gate
+    account: str
+    gate: Gate | None
     more: Tally
     late: bool = False
 
@@ -122,7 +120,7 @@ class Raise(NamedTuple):
     def amount(self) -> Tally:
         """The amount to post, by the account's rule."""
         gate, more = self.gate, self.more
-        if self.late and any(more.amounts) and any(gate.used.amounts):
+        if gate and self.late and any(more.amounts) and any(gate.used.amounts):
             return gate.rule.charged_late(gate.used, more)
         return more
 
@@ -156,8 +154,8 @@ def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decisi
         msg = f"reservation {charge.id} {problem}. Nothing was charged."
         raise ReservationConflict(msg, reservation=charge.id)
     wholes = roots_of(charge.amounts)
-    raises = [r for r in raises if any(r.more.amounts) or r.gate.id in wholes]
-    decision = post_raises(
+    raises = [r for r in raises if any(r.more.amounts) or r.account in wholes]
+    decision = adjust(
         rows,
         raises,
         amendment,
@@ -168,9 +166,9 @@ def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decisi
     )
     amounts = dict(charge.amounts)
     for each in raises:
-        held = amounts[each.gate.id]
+        held = amounts[each.account]
         added = sum_amounts(each.amount.amounts, held.added)
-        amounts[each.gate.id] = held._replace(added=added)
+        amounts[each.account] = held._replace(added=added)
     decision.changes.append(("update_charge", charge._replace(amounts=amounts)))
     return decision
 
@@ -189,7 +187,7 @@ def find_raise(rows: Rows, charge: Charge, name: str, amendment: Amendment) -> R
     if gate.rule.steady and held.added is not None:
         charged = charged + Tally(held.added)
     more = remainder(gate.price(amendment.cost, used), charged)
-    return Raise(gate, more, late=not is_newest(rows, name, held))
+    return Raise(name, gate, more, late=not is_newest(rows, name, held))
 
 
 def find_posted(rows: Rows, charge: Charge, name: str) -> tuple[int, ...]:
@@ -213,35 +211,22 @@ def decide_prior(
     if rows.sent:
         return answer_sent_charge(rows)
     request = prior.request
-    check_populations(request)
-    terms, opened = list[Term](), list[TermChange]()
-    for policy in (*request.policies, *request.populations):
-        term = find_term(rows, policy, author, applies=applies)
-        if isinstance(term, TermChange):
-            opened.append(term)
-            rows = rows.with_term(term.after, term.term)
-            term = term.term
-        terms.append(term)
-    state: Any = rows
-    gates = [
-        with_parts_near(state, gate, prior.partitions)
-        for gate in gates_of(state, request, terms)
-    ]
-    raises = [Raise(gate, gate.price(prior.cost), late=True) for gate in gates]
+    step = price_step(rows, request, author, applies=applies)
+    raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
     policies = (*request.policies, *request.populations)
-    return post_raises(
-        rows,
+    return adjust(
+        step.rows,
         raises,
         prior,
         author,
-        body={"policy": {term.book: term.facts["policy_hash"] for term in terms}},
+        body={"policy": {term.book: term.facts["policy_hash"] for term in step.terms}},
         thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
-        opened=opened,
+        opened=step.opened,
         about=(None, request.step, prior.flow, None),
     )
 
 
-def post_raises(
+def adjust(
     rows: Rows,
     raises: Sequence[Raise],
     command: Amendment | Prior,
@@ -254,51 +239,70 @@ def post_raises(
 ) -> Decision:
     """Write entries that raise what accounts have settled."""
     check_evidence(rows, raises)
-    state: Any = rows
-    near = [with_parts_near(state, each.gate) for each in raises]
-    amounts = [each.amount for each in raises]
-    posted = in_windows([*zip(near, amounts, strict=True)])
-    after, postings = dict[str, Account](), dict[str, dict[str, Posting]]()
-    answers, overdrawn = list[Posted](), set[str]()
-    for gate, amount in posted:
-        zero = (0,) * len(amount.amounts)
-        before = rows.account(gate.id) or Account(gate.id, zero, zero)
-        above = gate.overdrawn_by(amount)
-        if above:
-            before = before._replace(overdrawn=1)
-            overdrawn.add(gate.id)
-        after[gate.id] = before.posted(amount.amounts, zero)
-        postings.setdefault(split(gate.id)[0], {})[gate.id] = (amount.amounts, zero)
-        named = gate.rule.named(amount)
-        answers.append(Posted(account=gate.id, amount=named, overdrawn=above))
-    alerts, after = raise_alerts(rows, after, thresholds)
-    decision = Decision(answer=tuple(answers), accounts=after)
+    decision = Decision(author, command.command)
+    postings = post_raises(decision, rows, raises)
+    alerts = raise_alerts(decision, rows, thresholds)
     for term in opened:
-        write_term(decision, term, author, command.command)
+        write_term(decision, term)
+    stated = {"reason": command.reason, "cost": described(command.cost)}
     for name, changes in postings.items():
-        raised = {a.account: a.threshold for a in alerts if a.dataset == name}
         facts = without_empty(
-            alerts=raised,
+            alerts={a.account: a.threshold for a in alerts if a.dataset == name},
             evidence=command.evidence,
-            overdrawn=sorted(overdrawn & changes.keys()),
+            overdrawn=name_overdrawn(decision, name),
         )
-        stated = {"reason": command.reason, "cost": described(command.cost)}
         entry = decision.append(
             rows.book(name),
             "adjust",
-            author,
-            command.command,
             postings=changes,
             body={**author.facts, **body, **stated, **facts},
             about=about,
         )
         for root in roots_of(changes) if command.evidence else ():
-            dataset, term_number = split(root)[:2]
-            evidence = Evidence(
-                dataset, term_number, str(command.evidence), entry.number
-            )
+            place = split(root)[:2]
+            evidence = Evidence(*place, str(command.evidence), entry.number)
             decision.changes.append(("insert_evidence", evidence))
     return decision
+
+
+def post_raises(
+    decision: Decision, rows: Rows, raises: Sequence[Raise]
+) -> dict[str, dict[str, Posting]]:
+    """Post amounts on accounts, which an amount above its gate overdraws.
+
+    The decision gets the accounts after that and the answer.
+
+    Returns:
+        The postings of each dataset.
+    """
+    pairs = [
+        (with_parts_near(rows, each.gate), each.amount)
+        for each in raises
+        if each.gate is not None
+    ]
+    gates = {gate.id: gate for gate, _ in in_windows(pairs)}
+    postings, answers = dict[str, dict[str, Posting]](), list[Posted]()
+    for each in raises:
+        name, amount, gate = each.account, each.amount, gates.get(each.account)
+        zero = (0,) * len(amount.amounts)
+        before = rows.account(name) or Account(name, zero, zero)
+        named: Mapping[str, str] = {"amount": str(amount.amounts)}
+        overdrawn = False
+        if gate is not None:
+            named, overdrawn = gate.rule.named(amount), gate.overdrawn_by(amount)
+        if overdrawn:
+            before = before._replace(overdrawn=1)
+        decision.accounts[name] = before.posted(amount.amounts, zero)
+        postings.setdefault(split(name)[0], {})[name] = amount.amounts, zero
+        answers.append(Posted(account=name, amount=named, overdrawn=overdrawn))
+    decision.answer = tuple(answers)
+    return postings
+
+
+def name_overdrawn(decision: Decision, dataset: str) -> list[str]:
+    """Return the accounts of a dataset that a decision overdraws, sorted."""
+    names = (posted.account for posted in decision.answer if posted.overdrawn)
+    return sorted(name for name in names if split(name)[0] == dataset)
 
 
 def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
@@ -307,7 +311,7 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
     Raises:
         ConfigurationError: If it was.
     """
-    terms = {split(root)[:2] for root in roots_of(each.gate.id for each in raises)}
+    terms = {split(root)[:2] for root in roots_of(each.account for each in raises)}
     for before in rows.evidence:
         if (before.dataset, before.term) in terms:
             msg = (
@@ -321,11 +325,12 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
 def answer_sent_charge(rows: Rows) -> Decision:
     """Answer a charge by hand that was sent before, from its entries."""
     answers = []
-    for entry in (entry for entry in rows.sent if entry.kind == "adjust"):
+    for entry in rows.sent:
+        if entry.kind != "adjust":
+            continue
         overdrawn = json.loads(entry.body).get("overdrawn", ())
         for name, (settled, _) in json.loads(entry.postings).items():
-            rule = find_gate(rows, name).rule
-            named = rule.named(Tally(tuple(settled)))
+            named = find_gate(rows, name).rule.named(Tally(tuple(settled)))
             answers.append(
                 Posted(account=name, amount=named, overdrawn=name in overdrawn)
             )

@@ -33,11 +33,16 @@ class Author(NamedTuple):
     facts: Mapping[str, Any] = {}
 
 
+_NO_AUTHOR = Author(at="", writer="")
+
+
 @dataclass(slots=True)
 class Decision:
     """An answer, with what the transaction writes.
 
     Attributes:
+        author: Who sends the command, if entries are written.
+        command: Id of the command.
         answer: The answer; an error is raised after it was written.
         changes: Statements with the rows that they write.
         entries: New entries, in order, each with its dataset's row after it, and the
@@ -47,6 +52,8 @@ class Decision:
         earlier: Entries of an earlier sending of the same command, for the witness.
     """
 
+    author: Author = _NO_AUTHOR
+    command: str = ""
     answer: Any = None
     changes: list[tuple[str, Row]] = field(default_factory=list)
     entries: list[tuple[Entry, Dataset, str]] = field(default_factory=list)
@@ -58,8 +65,6 @@ class Decision:
         self,
         dataset: Dataset,
         kind: str,
-        author: Author,
-        command: str,
         *,
         postings: Mapping[str, Posting] | None = None,
         body: Mapping[str, Any] | None = None,
@@ -70,8 +75,6 @@ class Decision:
         Args:
             dataset: The row before, with what the entry changes in it.
             kind: Kind of the entry.
-            author: Who sends the command.
-            command: Id of the command.
             postings: Changes of accounts.
             body: Further facts.
             about: Id of the charge, step, flow and flow run.
@@ -80,10 +83,10 @@ class Decision:
         entry = Entry(
             dataset.name,
             previous.number + 1,
-            author.at,
-            author.writer,
+            self.author.at,
+            self.author.writer,
             kind,
-            command,
+            self.command,
             *about,
             canonical(postings or {}),
             canonical(body or {}),

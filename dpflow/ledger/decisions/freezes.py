@@ -8,6 +8,7 @@ from dpflow.exceptions import PolicyNotApplied
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.rows import Dataset
 
 
 def decide_freeze(
@@ -42,14 +43,23 @@ def decide_freeze(
             f"is nothing to freeze. Run `dpflow policy apply {dataset}` first."
         )
         raise PolicyNotApplied(msg, dataset=dataset)
-    decision = Decision(answer=(row.frozen is not None) == unfreeze)
-    if decision.answer:
-        why = {"who": author.facts.get("who", ""), "reason": reason}
-        frozen = None if unfreeze else {**why, "at": author.at}
-        kind = "unfreeze" if unfreeze else "freeze"
-        body = {**author.facts, **why, "frozen": frozen}
-        decision.append(row._replace(frozen=frozen), kind, author, command, body=body)
+    is_new = (row.frozen is not None) == unfreeze
+    decision = Decision(author, command, answer=is_new)
+    if is_new:
+        append_freeze(decision, row, reason, unfreeze=unfreeze)
     return decision
+
+
+def append_freeze(
+    decision: Decision, row: Dataset, reason: str, *, unfreeze: bool = False
+) -> None:
+    """Append the entry that freezes a dataset or opens it again."""
+    author = decision.author
+    why = {"who": author.facts.get("who", ""), "reason": reason}
+    frozen = None if unfreeze else {**why, "at": author.at}
+    kind = "unfreeze" if unfreeze else "freeze"
+    body = {**author.facts, **why, "frozen": frozen}
+    decision.append(row._replace(frozen=frozen), kind, body=body)
 
 
 def name_lost_term(rows: Rows, dataset: str, further: Iterable[str] = ()) -> int:

@@ -9,7 +9,7 @@ partitions by time, see a person in each of them: the step costs them as a group
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from operator import add, le
@@ -39,7 +39,6 @@ from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
 from dpflow.policy import Policy
-from dpflow.policy.population import PREFIX
 from dpflow.policy.reserved import charges_others
 from dpflow.rounding import float_down, float_up, number_from_text
 
@@ -110,17 +109,22 @@ class Gate(NamedTuple):
         rule, size = self.rule, self.size
         if size == 0:
             return rule.zero()
-        if rule.steady:
-            if self.window is not None:
-                return _part_price(rule, cost, size, outcome)
-            return _steady_price(rule, self.halt, cost, size, outcome)
-        used = self.used if used is None else used
-        return _price(rule, self.halt, group_cost(cost, size), used, outcome)
+        charge, price = rule.price_realised, _price_group
+        if isinstance(rule, Odometer) and self.halt is None:
+            charge, price = rule.charge_realised, _count_group
+        if not rule.steady:
+            used = self.used if used is None else used
+            return charge(group_cost(cost, size), outcome, used)
+        if self.window is not None:
+            return _steady_price(part_price, rule, cost, size, outcome)
+        return _steady_price(price, rule, cost, size, outcome)
 
     def admits(self, amount: Tally) -> bool:
         """Say whether the gate lets a step run that asks for an amount."""
-        is_open = self.state == "open"
-        return is_open and rule_admits(self.rule, self.halt, self.total + amount)
+        total = self.used + amount
+        if self.rest is not None:
+            total += self.rest
+        return self.state == "open" and rule_admits(self.rule, self.halt, total)
 
     def uses(self, used: Tally, share: Fraction) -> bool:
         """Say whether a tally uses a share of what the gate allows."""
@@ -207,39 +211,34 @@ def _reading_at(rule: Odometer, halt: Fraction | None, share: Fraction) -> float
     return float_down(idle + share * max((halt or idle) - idle, Fraction(0)))
 
 
-def _price(rule: Rule, halt: Any, cost: Cost, used: Tally, outcome: Any) -> Tally:
-    if isinstance(rule, Odometer) and halt is None:
-        return rule.charge_realised(cost, outcome, used)
-    return rule.price_realised(cost, outcome, used)
+#: Prices a cost for a group of privacy units, or for a part of windows.
+Price = Callable[[Rule, Cost, int, Outcome | None], Tally]
+
+
+def _price_group(rule: Rule, cost: Cost, size: int, outcome: Outcome | None) -> Tally:
+    return rule.price_realised(group_cost(cost, size), outcome, rule.zero())
+
+
+def _count_group(rule: Rule, cost: Cost, size: int, outcome: Outcome | None) -> Tally:
+    return cast("Odometer", rule).charge_realised(
+        group_cost(cost, size), outcome, rule.zero()
+    )
 
 
 @by_identity
-def _steady_price(rule: Rule, halt: Any, cost: Cost, size: int, outcome: Any) -> Tally:
+def _steady_price(
+    price: Price, rule: Rule, cost: Cost, size: int, outcome: Outcome | None
+) -> Tally:
     """Return the price of a rule that does not ask what is used."""
-    return priced(_solved_price(rule, halt, cost, size, outcome))
+    return priced(_solved_price(price, rule, cost, size, outcome))
 
 
 @lru_cache(maxsize=1024)
 def _solved_price(
-    rule: Rule, halt: Any, cost: Cost, size: int, outcome: Any
+    price: Price, rule: Rule, cost: Cost, size: int, outcome: Outcome | None
 ) -> Tally | DpflowError:
-    before_solving(lambda: _solved_price(rule, halt, cost, size, outcome))
-    group = (rule, halt, group_cost(cost, size), rule.zero(), outcome)
-    return price_or_error(lambda: _price(*group))
-
-
-@by_identity
-def _part_price(rule: Rule, cost: Cost, size: int, outcome: Any) -> Tally:
-    """Return the amount of a part of windows."""
-    return priced(_solved_part(rule, cost, size, outcome))
-
-
-@lru_cache(maxsize=1024)
-def _solved_part(
-    rule: Rule, cost: Cost, size: int, outcome: Any
-) -> Tally | DpflowError:
-    before_solving(lambda: _solved_part(rule, cost, size, outcome))
-    return price_or_error(lambda: part_price(rule, cost, size, outcome))
+    before_solving(lambda: _solved_price(price, rule, cost, size, outcome))
+    return price_or_error(lambda: price(rule, cost, size, outcome))
 
 
 # The gates of a term
@@ -256,20 +255,20 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     places += ["others"] if "others" in pinned else []
     places += ["flow"] if "each" in pinned else []
     places += [f"{kind}/{name}" for name in pinned["flows"] for kind in OF_FLOW]
-    return {place: _gate_text(pinned, place) for place in places}
-
-
-def _gate_text(pinned: Mapping[str, Any], place: str) -> dict[str, Any] | None:
-    kind, _, name = place.partition("/")
-    asked = asked_for(pinned, kind, name)
-    if asked is None:
-        return None
-    rule = rule_of(canonical(asked[0]))
-    numbers: dict[str, Any] = {"role": asked[0]["role"], **rule.parameters()}
-    thresholds = solved_thresholds(rule) if isinstance(rule, Filter) else None
-    if thresholds is not None:
-        numbers["thresholds"] = thresholds
-    return {"rule": canonical(numbers), "halt": asked[1]}
+    gates = dict[str, Any]()
+    for place in places:
+        kind, _, name = place.partition("/")
+        asked = asked_for(pinned, kind, name)
+        gates[place] = None
+        if asked is not None:
+            numbers, halt = asked
+            rule = rule_of(canonical(numbers))
+            numbers = {"role": numbers["role"], **rule.parameters()}
+            thresholds = solved_thresholds(rule) if isinstance(rule, Filter) else None
+            if thresholds is not None:
+                numbers["thresholds"] = thresholds
+            gates[place] = {"rule": canonical(numbers), "halt": halt}
+    return gates
 
 
 def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
@@ -286,19 +285,17 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
     asked = asked_for(pinned, kind, name)
     if asked is None:
         return None
-    rule, dataset = rule_of(canonical(asked[0])), str(pinned["dataset"])
-    return Gate("", dataset, kind, name, "", rule, _halt(asked[1]), rule.zero())
+    rule, halt = rule_of(canonical(asked[0])), _halt(asked[1])
+    return Gate("", pinned["dataset"], kind, name, "", rule, halt, rule.zero())
 
 
 def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     """Return the gates that a policy names, each as if nothing was charged to it."""
-    population = str(pinned["dataset"]).startswith(PREFIX)
-    places = [("population" if population else "dataset", "")]
+    places = [(split(pinned["dataset"])[2], "")]
     if "partition" in pinned:
         whole = places if "whole" in pinned else []
         places = [("partition", f"each {pinned['partition']['by']}"), *whole]
-    if "others" in pinned:
-        places.append(("others", ""))
+    places += [("others", "")] if "others" in pinned else []
     places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
     places += [("flow", "each other flow")] if "each" in pinned else []
     gates = (announced_gate(pinned, *place) for place in places)
@@ -329,17 +326,18 @@ def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
 def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
     """Return the gate of an account; None if the ledger has no such term or gate."""
     book, number, kind, name, partition = split(account)
-    dataset, row = rows.book(book), rows.account_rows.get(account)
+    dataset, row, state = rows.book(book), rows.account_rows.get(account), "open"
     term = rows.known_terms.get((book, number or dataset.term))
-    gate = term and rule_and_halt(gate_in(term.facts["gates"], kind, name))
-    if term is None or gate is None:
+    pinned = term and gate_in(term.facts["gates"], kind, name)
+    if term is None or pinned is None:
         return None
-    rule, halt = gate
+    rule, halt = rule_of(pinned["rule"]), _halt(pinned["halt"])
     used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
-    state = "overdrawn" if row is not None and row.overdrawn else "open"
     if dataset.frozen is not None:
         # A freeze hides an overdraft.
         state = "frozen"
+    elif row is not None and row.overdrawn:
+        state = "overdrawn"
     window = window_of(term.facts["pinned"], partition) if partition else None
     names = account, book, kind, name, partition
     return Gate(*names, rule, halt, used, row, state, size, window=window)
@@ -393,8 +391,9 @@ def gates_of(rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:
     for term, policy in zip(terms, policies, strict=False):
         pinned = term.facts["pinned"]
         closed = not covers_flow(pinned, request.flow)
-        skipped = [*(OF_FLOW if closed else ())]
-        skipped += [] if charges_others(pinned, request.flow) else ["others"]
+        skipped = OF_FLOW if closed else ()
+        if not charges_others(pinned, request.flow):
+            skipped = (*skipped, "others")
         # The cap of all parts by time; else the account only says what is open.
         size = 1 if policy.partition is None else parts * ("whole" in pinned)
         for name in accounts_of(policy, request, term.number):

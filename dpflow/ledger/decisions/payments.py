@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpflow.accounting.rules.rule import Rule
@@ -14,21 +13,6 @@ from dpflow.ledger.decisions.gates import gate_at
 from dpflow.ledger.decisions.settlement import refuse_end
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import PeopleStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payment:
-    """Note that the people of an account were charged for a step.
-
-    Attributes:
-        account: Account of the dataset.
-        command: Id of the command.
-        before: Charge of the newest step so far; None before the first one.
-    """
-
-    account: str
-    command: str
-    before: str | None
 
 
 class Payer(NamedTuple):
@@ -64,19 +48,28 @@ def find_payer(rows: Rows) -> Payer:
     )
 
 
-def decide_payment(rows: Rows, payment: Payment, author: Author) -> Decision:
-    """Note the step, unless another copy of the store was used since.
+def decide_payment(
+    rows: Rows, account: str, before: str | None, author: Author, command: str
+) -> Decision:
+    """Note that people were charged for a step, unless another copy of them was used.
+
+    Args:
+        rows: Rows with the charge of the step and the store of people.
+        account: Account of the dataset.
+        before: Charge of the newest step so far; None before the first one.
+        author: Who sends the command.
+        command: Id of the command.
 
     Raises:
         ReservationConflict: If it was used, or the charge is not open.
     """
-    charge, account = rows.charge, payment.account
+    charge = rows.charge
     assert charge is not None
     if rows.sent:
         return Decision(earlier=name_entries(rows))
     store = rows.people.get(account)
     newest = None if store is None else store.newest
-    if newest != payment.before:
+    if newest != before:
         msg = (
             f"another copy of the store of {account} is in use, and went on "
             "to another step. The step drew no noise. Remove this copy."
@@ -89,16 +82,10 @@ def decide_payment(rows: Rows, payment: Payment, author: Author) -> Decision:
     if held is None or (store is None and not any(held.amount)):
         raise refuse_end(charge, f"did not pay for the people of {account!r}")
     first = charge.id if store is None else store.first
-    decision = Decision()
+    decision = Decision(author, command)
     decision.changes.append(
         ("put_people_store", PeopleStore(account, first, charge.id))
     )
-    decision.append(
-        rows.book(split(account)[0]),
-        "pay",
-        author,
-        payment.command,
-        body={"people": account},
-        about=charge.about,
-    )
+    dataset, body = rows.book(split(account)[0]), {"people": account}
+    decision.append(dataset, "pay", body=body, about=charge.about)
     return decision

@@ -20,7 +20,7 @@ from dpflow.exceptions import (
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.account_ids import split, term_of
+from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries, name_lost_term
 from dpflow.ledger.decisions.gates import (
@@ -105,9 +105,8 @@ class Application:
 
 def propose_application(rows: Rows, policy: Policy) -> Proposal:
     """Return what applying a policy would do."""
-    forgotten = rows.forgotten
     term, book = rows.newest(policy.dataset), rows.book(policy.dataset)
-    terms = term_views(rows, policy.dataset, forgotten)
+    terms = term_views(rows, policy.dataset, rows.forgotten)
     changes: tuple[Change, ...] = ()
     action, why = "open", ""
     if term is not None:
@@ -128,7 +127,7 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
                 action = _IN_PLACE[overall(changes)]
             except InvalidCost as error:
                 why = error.message
-    obstacle = _obstacle(rows, policy, terms, action, forgotten)
+    obstacle = find_obstacle(rows, policy, terms, action)
     return Proposal(
         dataset=policy.dataset,
         action=action,
@@ -140,29 +139,27 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
     )
 
 
-def _obstacle(
+def find_obstacle(
     rows: Rows,
     policy: Policy,
     terms: Sequence[TermView],
     action: str,
-    forgotten: Sequence[str],
     *,
     raises: bool = False,
 ) -> PolicyNotApplied | None:
     """Return the error of a freeze or of the lifetime, if one forbids an action."""
     if action == "nothing":
         return None
-    opens, dataset = action not in _IN_PLACE.values(), policy.dataset
+    opens, dataset, problem = action not in _IN_PLACE.values(), policy.dataset, ""
     if opens and rows.book(dataset).frozen is not None:
-        msg = (
-            f"dataset {dataset!r} is frozen, and opens no term. Run `dpflow unfreeze "
-            f"{dataset}` first."
+        problem = (
+            f"is frozen, and opens no term. Run `dpflow unfreeze {dataset}` first."
         )
-        return PolicyNotApplied(msg, dataset=dataset)
-    pins = pinned(policy)
-    if opens and (why := continuation_problem(rows, dataset, pins, forgotten)):
-        msg = f"dataset {dataset!r} opens no such term: {why}"
-        return PolicyNotApplied(msg, dataset=dataset)
+    elif opens:
+        why = continuation_problem(rows, dataset, pinned(policy), rows.forgotten)
+        problem = why and f"opens no such term: {why}"
+    if problem:
+        return PolicyNotApplied(f"dataset {dataset!r} {problem}", dataset=dataset)
     new = opened_as(policy, len(terms) + 1)
     return lifetime_error(dataset, terms, new, opens=opens, raises=raises)
 
@@ -202,105 +199,91 @@ def decide_application(
             proposal, action=stated["action"], closed=tuple(stated["closed"])
         )
         return Decision(answer=answer, earlier=name_entries(rows))
-    lost = name_lost_term(rows, policy.dataset)
-    if lost:
-        check_wanted_after_loss(application, lost)
-        # A dataset that lost a term is frozen until another one is open.
-        thawed = rows.book(policy.dataset)._replace(frozen=None)
-        state: Any = replace(rows, datasets={**rows.datasets, thawed.name: thawed})
-        action = "new term"
-    else:
-        action, state = find_action(rows, application, proposal), rows
-    error = _obstacle(
-        state,
-        policy,
-        proposal.terms,
-        action,
-        rows.forgotten,
-        raises=application.raise_lifetime,
-    )
+    action, thawed = choose_action(rows, application, proposal)
+    raises = application.raise_lifetime
+    error = find_obstacle(thawed, policy, proposal.terms, action, raises=raises)
     if error is not None:
         raise error
     changes = [change.line for change in proposal.changes]
-    decision, closed = Decision(), tuple[str, ...]()
-    if action in _IN_PLACE.values():
-        change = change_term(rows, application, changes, action)
-        closed = tuple(find_closed(rows, change.term))
-        change.body["closed"] = [*closed]
-        write_term(decision, change, author, application.command)
+    decision, closed = Decision(author, application.command), list[str]()
+    if action != "nothing":
+        if action in _IN_PLACE.values():
+            change = change_term(rows, application, changes, action)
+            closed = find_closed(rows, change.term)
+            change.body["closed"] = closed
+        else:
+            change = open_applied(rows, application, author, changes, action)
+        write_term(decision, change)
         rows = rows.with_term(change.after, change.term)
-    elif action != "nothing":
-        change = open_applied(rows, application, author, changes, action)
-        write_term(decision, change, author, application.command)
-        rows = rows.with_term(change.after, change.term)
-    state = rows
     decision.answer = replace(
         proposal,
         action=action,
         term=rows.book(policy.dataset).term,
-        terms=term_views(state, policy.dataset),
-        closed=closed,
+        terms=term_views(rows, policy.dataset),
+        closed=tuple(closed),
     )
     return decision
 
 
-def check_wanted_after_loss(application: Application, lost: int) -> None:
-    """Refuse to go on behind a lost term without the words for it.
-
-    Raises:
-        PolicyNotApplied: If the command does not open a term and raise the lifetime.
-    """
-    dataset, reason = application.policy.dataset, application.reason.strip()
-    if not (application.new_term and application.raise_lifetime and reason):
-        msg = (
-            f"the ledger lost term {lost} of dataset {dataset!r}, so that its terms "
-            f"cannot be added up. Run `dpflow policy apply {dataset} --new-term "
-            "--raise-lifetime --reason TEXT`: the promise for all terms ends with it."
-        )
-        raise PolicyNotApplied(msg, dataset=dataset)
-
-
-def find_action(rows: Rows, application: Application, proposal: Proposal) -> str:
-    """Return how a policy is applied.
+def choose_action(
+    rows: Rows, application: Application, proposal: Proposal
+) -> tuple[str, Rows]:
+    """Return how a policy is applied, and the rows in which obstacles are sought.
 
     Raises:
         PolicyChanged: If only a new term can hold it, and the command opens none.
-        PolicyNotApplied: If a new term has no reason.
+        PolicyNotApplied: If a new term or a change of access has no reason; or if a
+            term was lost, and the command does not raise the lifetime.
     """
-    state: Any = rows
-    newest, terms = rows.newest(proposal.dataset), proposal.terms
-    behind = newest is not None and is_behind(state, newest)
-    action = proposal.action
-    if application.new_term and (behind or (terms and terms[-1].charged)):
+    name, newest, problem = proposal.dataset, rows.newest(proposal.dataset), ""
+    new_term, has_reason = application.new_term, bool(application.reason.strip())
+    behind = newest is not None and is_behind(rows, newest)
+    charged = bool(proposal.terms) and proposal.terms[-1].charged
+    action = "new term" if new_term and (behind or charged) else proposal.action
+    how = f"`dpflow policy apply {name} --new-term --reason TEXT`"
+    lost = name_lost_term(rows, name)
+    if lost:
+        # A dataset that lost a term is frozen until another one is open.
+        thawed = rows.book(name)._replace(frozen=None)
+        rows = replace(rows, datasets={**rows.datasets, name: thawed})
         action = "new term"
-    if action == "access" and not application.reason.strip():
-        msg = (
+        if not (new_term and application.raise_lifetime and has_reason):
+            problem = (
+                f"the ledger lost term {lost} of dataset {name!r}, so that its terms "
+                f"cannot be added up. Run `dpflow policy apply {name} --new-term "
+                "--raise-lifetime --reason TEXT`: the promise for all terms ends "
+                "with it."
+            )
+    elif action == "access" and not has_reason:
+        problem = (
             "a change of access needs a reason that its journal keeps: `dpflow policy "
-            f"apply {proposal.dataset} --reason TEXT`"
+            f"apply {name} --reason TEXT`"
         )
-        raise PolicyNotApplied(msg, dataset=proposal.dataset)
-    if action != "new term":
-        return action
-    how = f"`dpflow policy apply {proposal.dataset} --new-term --reason TEXT`"
-    if application.new_term and not application.reason.strip():
-        msg = f"a new term needs a reason that its journal keeps: {how}"
-        raise PolicyNotApplied(msg, dataset=proposal.dataset)
-    if not application.new_term:
-        judgements = "; ".join(
-            f"{c.line} ({c.verdict}{f': {c.why}' if c.why else ''})"
-            for c in proposal.changes
-        )
-        rest = f", or open a new term with {how}; the terms so far stay charged."
-        if proposal.obstacle:
-            rest = f". A new term would be refused as well: {proposal.obstacle}"
-        msg = (
-            f"the policy of dataset {proposal.dataset!r} cannot be applied in "
-            f"place: {judgements}. {proposal.why}{' ' if proposal.why else ''}Undo "
-            f"each edit that is not tighter{rest}"
-        )
-        lines = [change.line for change in proposal.changes]
-        raise PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
-    return action
+    elif action == "new term" and not new_term:
+        raise _refuse_in_place(proposal, how)
+    elif action == "new term" and not has_reason:
+        problem = f"a new term needs a reason that its journal keeps: {how}"
+    if problem:
+        raise PolicyNotApplied(problem, dataset=name)
+    return action, rows
+
+
+def _refuse_in_place(proposal: Proposal, how: str) -> PolicyChanged:
+    """Return the error for a file that only a new term can hold."""
+    judgements = "; ".join(
+        f"{c.line} ({c.verdict}{f': {c.why}' if c.why else ''})"
+        for c in proposal.changes
+    )
+    rest = f", or open a new term with {how}; the terms so far stay charged."
+    if proposal.obstacle:
+        rest = f". A new term would be refused as well: {proposal.obstacle}"
+    why = f"{proposal.why} " if proposal.why else ""
+    msg = (
+        f"the policy of dataset {proposal.dataset!r} cannot be applied in place: "
+        f"{judgements}. {why}Undo each edit that is not tighter{rest}"
+    )
+    lines = [change.line for change in proposal.changes]
+    return PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
 
 
 def open_applied(
@@ -366,15 +349,12 @@ def check_tighter(before: Term, after: Term, action: str) -> None:
 
 def find_closed(rows: Rows, after: Term) -> list[str]:
     """Return the accounts that admit nothing more after a term was changed."""
-    state: Any = rows
     closed = []
     for row in rows.accounts(after.book):
-        if term_of(row.id) not in (0, after.number):
-            continue
-        if gate_in(after.facts["gates"], *split(row.id)[2:4]) is None:
-            continue
-        account: Any = row
-        used = window_total(state, row.id) or used_of(account)
-        if not is_admitted(after, row.id, used.amounts):
-            closed.append(row.id)
+        _, number, kind, name, _ = split(row.id)
+        gate = gate_in(after.facts["gates"], kind, name)
+        if number in (0, after.number) and gate is not None:
+            used = window_total(rows, row.id) or used_of(row)
+            if not is_admitted(after, row.id, used.amounts):
+                closed.append(row.id)
     return closed

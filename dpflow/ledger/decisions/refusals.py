@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.decisions.shortage import Shortage, describe_members
-from dpflow.ledger.requests import Request
+from dpflow.ledger.requests import Request, described
 from dpflow.rounding import (
     number_from_text,
     number_text,
@@ -22,7 +21,10 @@ from dpflow.rounding import (
 
 #: Amounts in a theorem's own currency.
 Named = Mapping[str, str]
-_JOURNALED = ("gate", "theorem", "asked", "left", "fits")
+#: Numbers and words of a refusal that its entry has.
+JOURNALED = ("gate", "theorem", "asked", "left", "fits")
+#: A larger multiple of a budget is not computed.
+_MOST = 1000
 #: More than this many times the declared noise is no advice.
 _MOST_NOISE = 10
 
@@ -48,7 +50,7 @@ def journaled(error: BudgetRefused) -> dict[str, Any]:
     return {
         "refusal": type(error).__name__,
         "message": error.message,
-        **{name: error.details[name] for name in _JOURNALED},
+        **{name: error.details[name] for name in JOURNALED},
     }
 
 
@@ -77,6 +79,8 @@ def refusal_error(
     asked, left, reason = _shortage(gate, refusal.amount)
     by, dataset = f" by {_gate(gate)}", _dataset(gate)
     fits = "No further DP step of this flow run will be admitted."
+    flow = f" of flow {request.flow!r}" if request.flow else ""
+    begin, end = f"Step {request.step!r}{flow} was refused", " for it"
     if refusal.cause == "frozen":
         by, reason = "", f"{dataset} is {frozen_text(frozen or {})}."
         fits = f"Nothing fits until `dpflow unfreeze {gate.dataset}`."
@@ -90,44 +94,34 @@ def refusal_error(
     elif refusal.cause == "overdrawn":
         reason, fits = "the account is overdrawn.", "No step fits an overdrawn account."
     elif refusal.cause == "run":
-        return _refuse_run(request, gate, (asked, left), reason)
+        begin, end = f"The run{flow} was not begun: no whole run fits", ""
+        by = f" {_gate(gate)}: {reason}"
+        fits = (
+            "dp_flow(partial=True) runs the steps that fit; a new term begins with "
+            f"`dpflow policy apply {gate.dataset} --new-term`."
+        )
     elif refusal.cause == "halted":
         reason = "it has halted this flow run already."
     elif not halted:
         fits = _fitting(request, refusal, factor)
         if again is not None:
             fits += f" With this noise it fits again for data from {again}."
-    flow = f" of flow {request.flow!r}" if request.flow else ""
-    message = (
-        f"Step {request.step!r}{flow} was refused{by}. "
-        f"{reason[0].upper()}{reason[1:]} {fits} Nothing was charged for it."
+    if refusal.cause != "run":
+        by = f"{by}. {reason[0].upper()}{reason[1:]}"
+    facts = (gate.kind, gate.rule.theorem, asked, left, fits)
+    return kind(
+        f"{begin}{by} {fits} Nothing was charged{end}.",
+        dataset=gate.dataset,
+        **describe_step(request),
+        **dict(zip(JOURNALED, facts, strict=True)),
     )
-    return kind(message, **_details(request, gate, (asked, left), fits))
 
 
-def _details(
-    request: Request, gate: Gate, amounts: tuple[Named, Named | None], fits: str
-) -> dict[str, Any]:
-    facts = (gate.kind, gate.rule.theorem, *amounts, fits)
+def describe_step(request: Request) -> dict[str, Any]:
+    """Return the step, flow, run and cost of a request, as its error has them."""
     names = ("flow", "flow_run", "step")
-    details = {name: getattr(request, name) for name in names}
-    details |= {"dataset": gate.dataset, "cost": request.cost.describe()}
-    return details | dict(zip(_JOURNALED, facts, strict=True))
-
-
-def _refuse_run(
-    request: Request, gate: Gate, amounts: tuple[Named, Named | None], reason: str
-) -> BudgetExhausted:
-    """Build the error of a flow run that cannot end."""
-    fits = (
-        "dp_flow(partial=True) runs the steps that fit; a new term begins with `dpflow "
-        f"policy apply {gate.dataset} --new-term`."
-    )
-    message = (
-        f"The run of flow {request.flow!r} was not begun: no whole run fits "
-        f"{_gate(gate)}: {reason} {fits} Nothing was charged."
-    )
-    return BudgetExhausted(message, **_details(request, gate, amounts, fits))
+    fields = {name: getattr(request, name) for name in names}
+    return {**fields, "cost": described(request.cost)}
 
 
 def frozen_text(freeze: Mapping[str, Any]) -> str:
@@ -254,3 +248,75 @@ def amounts_text(
         if text != "0" or (requested or {}).get(name, "0") != "0"
     ]
     return ", ".join(parts) or "0"
+
+
+# Shortages
+
+
+class Shortage(NamedTuple):
+    """The component of a budget of which the smallest part of a step would fit.
+
+    Attributes:
+        component: Its name; "" if the budget has no other.
+        needed: Needed share of the budget.
+        remaining: Remaining share of the budget.
+    """
+
+    component: str
+    needed: Fraction
+    remaining: Fraction
+
+    @classmethod
+    def measure(cls, rule: Filter, used: Tally, amount: Tally) -> Shortage:
+        """Return what a budget lacks for a step.
+
+        Args:
+            rule: The filter that does not admit the step; no union of filters.
+            used: Settled and held amounts.
+            amount: Amount of the step.
+        """
+        if rule.limit is None:
+            before, after = map(rule.used_fraction, (used, used + amount))
+            needed = Fraction(min(after - before, 2.0 * _MOST))
+            return cls("", needed, Fraction(max(1 - before, 0.0)))
+        limits = rule.limit.amounts
+        several, shares = sum(map(bool, limits)) > 1, []
+        sums = zip(rule.components, used.amounts, amount.amounts, limits, strict=True)
+        for name, spent, more, limit in sums:
+            whole, own = limit or 1, name if several else ""
+            rest = Fraction(max(limit - spent, 0), whole)
+            shares += [cls(own, Fraction(more, whole), rest)] if more else []
+        none = cls("", Fraction(0), Fraction(0))
+        return min(shares, key=lambda own: own.remaining / own.needed, default=none)
+
+    def text(self, budget: str) -> str:
+        """Return the needed and the remaining share in words."""
+        remaining = short_down(100 * self.remaining, 3)
+        return f"{self.part(self.needed, budget)}, {remaining}% remain"
+
+    def part(self, share: Fraction, budget: str) -> str:
+        """Return a part of the budget in words, rounded up."""
+        own = f"{budget}'s {self.component}" if self.component else budget
+        if share > 1:
+            many = f"more than {_MOST:,}" if share > _MOST else short_up(share, 3)
+            return f"{many} times {own}"
+        return f"{short_up(100 * share, 3)}% of {own}"
+
+
+def describe_members(rule: Filter, used: Tally, amount: Tally) -> Iterator[str]:
+    """Say why each member of a union of filters does not admit a step."""
+    before, after = (
+        {id(member): own for member, own in rule.covering(total)}
+        for total in (used, used + amount)
+    )
+    for member in rule.members:
+        own, total = before.get(id(member)), after.get(id(member))
+        reason = "cannot price this step"
+        if own is None:
+            reason = "ended at an earlier step that it cannot price"
+        elif not member.admits(own):
+            reason = "ended, its budget is used up"
+        elif total is not None:
+            shortage = Shortage.measure(member, own, total - own)
+            reason = f"needs {shortage.text('its budget')}"
+        yield f"{member.theorem} {reason}"

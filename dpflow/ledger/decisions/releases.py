@@ -18,21 +18,14 @@ def decide_withdrawal(
         return Decision(answer=False)
     if (release.state, release.digest) != ("settled", digest):
         return Decision(answer=False)
-    decision = Decision(answer=True)
-    decision.changes.append(
-        ("put_release", release._replace(state="withdrawn", value=None))
-    )
+    decision = Decision(author, command, answer=True)
+    withdrawn = release._replace(state="withdrawn", value=None)
+    decision.changes.append(("put_release", withdrawn))
+    stated = {"release": release.key, "digest": digest, "reason": reason}
     decision.append(
         rows.book(release.dataset),
         "withdraw",
-        author,
-        command,
-        body={
-            **author.facts,
-            "release": release.key,
-            "digest": digest,
-            "reason": reason,
-        },
+        body={**author.facts, **stated},
         about=(release.charge, release.step, None, None),
     )
     return decision

@@ -7,21 +7,24 @@ that was made before the repair ends in full (`settlement.is_before_repair`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.account_ids import Amounts
-from dpflow.ledger.decisions.charges_by_hand import Posted
+from dpflow.ledger.decisions.charges_by_hand import (
+    Raise,
+    name_overdrawn,
+    post_raises,
+)
 from dpflow.ledger.decisions.decision import Author, Decision
-from dpflow.ledger.decisions.freezes import name_lost_term
-from dpflow.ledger.decisions.gates import Gate, gate_at
+from dpflow.ledger.decisions.freezes import append_freeze, name_lost_term
+from dpflow.ledger.decisions.gates import gate_at, remainder
 from dpflow.ledger.decisions.reserve import without_empty
-from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
+from dpflow.ledger.decisions.windows import used_of
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
-from dpflow.ledger.tables.rows import Account, PeopleStore, Posting
+from dpflow.ledger.tables.rows import PeopleStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,28 +64,14 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
         author: Who repairs.
     """
     dataset = rows.book(loss.dataset)
-    raises = find_raises(rows, loss)
-    after, postings = dict[str, Account](), dict[str, Posting]()
-    answers, overdrawn = list[Posted](), set[str]()
-    for name, amount, gate in raises:
-        zero = (0,) * len(amount)
-        before = rows.account(name) or Account(name, zero, zero)
-        above = gate is not None and gate.overdrawn_by(Tally(amount))
-        if above:
-            before = before._replace(overdrawn=1)
-            overdrawn.add(name)
-        after[name] = before.posted(amount, zero)
-        postings[name] = amount, zero
-        named = (
-            {"amount": str(amount)} if gate is None else gate.rule.named(Tally(amount))
-        )
-        answers.append(Posted(account=name, amount=named, overdrawn=above))
+    command = f"repair {loss.dataset} {loss.epoch} {loss.number}"
+    decision = Decision(author, command)
+    postings = post_raises(decision, rows, find_raises(rows, loss))
     people = {
         name: newest
         for name, newest in loss.people.items()
         if name not in rows.people or rows.people[name].newest != newest
     }
-    decision = Decision(answer=tuple(answers), accounts=after)
     for name, newest in people.items():
         store = rows.people.get(name) or PeopleStore(name, UNKNOWN, newest)
         decision.changes.append(("put_people_store", store._replace(newest=newest)))
@@ -94,57 +83,29 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
         "epoch": epoch,
         "witness": [loss.epoch, loss.number],
         "common": loss.common,
-        **without_empty(overdrawn=sorted(overdrawn), people_lost=people),
+        **without_empty(
+            overdrawn=name_overdrawn(decision, dataset.name), people_lost=people
+        ),
     }
-    command = f"repair {loss.dataset} {loss.epoch} {loss.number}"
-    decision.append(row, "repair", author, command, postings=postings, body=body)
-    is_lost = name_lost_term(rows, loss.dataset, after) or loss.term > dataset.term
+    posted = postings.get(dataset.name)
+    decision.append(row, "repair", postings=posted, body=body)
+    further = decision.accounts
+    is_lost = name_lost_term(rows, loss.dataset, further) or loss.term > dataset.term
     if dataset.frozen is None and (is_lost or not loss.decided):
-        freeze_repaired(decision, author, loss, command, is_lost=bool(is_lost))
+        reason = f"{'a term' if is_lost else 'a decision'} was lost"
+        append_freeze(decision, decision.datasets[dataset.name], reason)
     return decision
 
 
-def freeze_repaired(
-    decision: Decision, author: Author, loss: Loss, command: str, *, is_lost: bool
-) -> None:
-    """Freeze a dataset that lost a term, or another decision of a person."""
-    what = "a term" if is_lost else "a decision"
-    why = {"who": author.facts.get("who", ""), "reason": f"{what} was lost"}
-    frozen = {**why, "at": author.at}
-    row = decision.datasets[loss.dataset]._replace(frozen=frozen)
-    body = {**author.facts, **why, "frozen": frozen}
-    decision.append(row, "freeze", author, command, body=body)
-
-
-def find_raises(rows: Rows, loss: Loss) -> list[tuple[str, Amounts, Gate | None]]:
-    """Return by how much each account is raised, and its gate; None if it is lost."""
-    state: Any = rows
-    raises: list[tuple[str, Amounts, Gate | None]] = []
+def find_raises(rows: Rows, loss: Loss) -> list[Raise]:
+    """Return by how much each account is raised; an absent one perhaps by nothing."""
+    raises = list[Raise]()
     for name, witnessed in loss.used.items():
-        row = rows.account(name)
-        target = sum_amounts(witnessed, loss.added.get(name))
-        used = (0,) * len(target)
-        if row is not None:
-            used = sum_amounts(row.settled, row.held)
-        more = tuple(max(a - b, 0) for a, b in zip(target, used, strict=True))
-        gate = gate_at(state, name)
-        if row is not None and not any(more):
-            continue
-        if gate is not None and name in loss.added and any(more) and any(used):
-            more = gate.rule.charged_late(Tally(used), Tally(more)).amounts
-        raises.append((name, more, gate))
-    return with_windows(rows, raises)
-
-
-def with_windows(
-    rows: Rows, raises: Sequence[tuple[str, Amounts, Gate | None]]
-) -> list[tuple[str, Amounts, Gate | None]]:
-    """Return the same with the sums of fullest windows in their gates."""
-    state: Any = rows
-    pairs = [
-        (with_parts_near(state, gate), Tally(amount))
-        for _, amount, gate in raises
-        if gate is not None
-    ]
-    gates = {gate.id: gate for gate, _ in in_windows(pairs)}
-    return [(name, amount, gates.get(name)) for name, amount, _ in raises]
+        row, added = rows.account(name), loss.added.get(name)
+        target = Tally(sum_amounts(witnessed, added))
+        used = target.times(0) if row is None else used_of(row)
+        more = remainder(target, used)
+        if row is None or any(more.amounts):
+            late = added is not None
+            raises.append(Raise(name, gate_at(rows, name), more, late=late))
+    return raises

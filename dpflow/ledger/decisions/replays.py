@@ -13,13 +13,13 @@ from dpflow.exceptions import (
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Decision
+from dpflow.ledger.decisions.refusals import JOURNALED, describe_step
 from dpflow.ledger.requests import (
     Busy,
     Granted,
     Replayed,
     Request,
     cost_text,
-    described,
 )
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Charge, Entry, Release
@@ -40,11 +40,13 @@ def answer_sent_charge(rows: Rows, charge: Charge, request: Request) -> Decision
             f"{charge.state} already; every execution needs an id of its own"
         )
         raise ReservationConflict(msg, reservation=request.reservation)
-    entries = [
-        (p.dataset, p.reserve_number, str(p.reserve_hash)) for p in rows.charge_datasets
-    ]
-    answer = Granted(reservation=charge.id, accounts=charge.accounts)
-    return Decision(answer=answer, earlier=tuple(entries))
+    parts = rows.charge_datasets
+    return Decision(
+        answer=Granted(reservation=charge.id, accounts=charge.accounts),
+        earlier=tuple(
+            (p.dataset, p.reserve_number, str(p.reserve_hash)) for p in parts
+        ),
+    )
 
 
 def is_same_request(charge: Charge, request: Request) -> bool:
@@ -64,18 +66,16 @@ def is_same_request(charge: Charge, request: Request) -> bool:
 def answer_sent_refusal(entry: Entry, request: Request) -> Decision:
     """Answer a refused id again in the words of its entry."""
     body = json.loads(entry.body)
-    exhausted = body["refusal"] == BudgetExhausted.__name__
-    names = ("gate", "theorem", "asked", "left", "fits")
-    details = {name: body.get(name) for name in names}
-    about = {
-        "dataset": split(body["account"])[0],
-        "cost": described(request.cost),
-        "flow": request.flow,
-        "flow_run": request.flow_run,
-        "step": request.step,
-    }
-    kind = BudgetExhausted if exhausted else BudgetRefused
-    return Decision(answer=kind(body["message"], **about, **details))
+    is_exhausted = body["refusal"] == BudgetExhausted.__name__
+    details = {name: body.get(name) for name in JOURNALED}
+    return Decision(
+        answer=(BudgetExhausted if is_exhausted else BudgetRefused)(
+            body["message"],
+            dataset=split(body["account"])[0],
+            **describe_step(request),
+            **details,
+        )
+    )
 
 
 # Releases

@@ -69,15 +69,13 @@ class PricedStep:
         rows: Rows of the ledger, with the terms that the step opens.
         terms: Terms of its datasets and populations.
         opened: Those that the step opens.
-        gates: Each gate.
-        charges: Each account once, with its amount.
+        charges: The gate of each account once, with its amount.
     """
 
     request: Request
     rows: Rows
     terms: Sequence[Term]
     opened: Sequence[TermChange]
-    gates: Sequence[Gate]
     charges: Sequence[tuple[Gate, Tally]]
 
 
@@ -143,37 +141,29 @@ def price_step(
             rows = rows.with_term(term.after, term.term)
             term = term.term
         terms.append(term)
-    state: Any = rows
     gates = [
-        with_parts_near(state, gate, request.partitions)
-        for gate in gates_of(state, request, terms)
+        with_parts_near(rows, gate, request.partitions) if gate.window else gate
+        for gate in gates_of(rows, request, terms)
     ]
     charges = in_windows([(gate, gate.price(request.cost)) for gate in gates])
     return PricedStep(
-        request=request,
-        rows=rows,
-        terms=terms,
-        opened=opened,
-        gates=gates,
-        charges=charges,
+        request=request, rows=rows, terms=terms, opened=opened, charges=charges
     )
 
 
 def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
     """Return the gates that do not admit a step, the first cause first."""
-    run, causes = request.flow_run, (*_NEVER, *_OTHERS)
+    run, causes, refusals = request.flow_run, (*_NEVER, *_OTHERS), list[Refusal]()
     halted = {
         account
         for (name, _), row in step.rows.runs.items()
         if name == run
         for account in row.halted
     }
-    closed = {gate.id for gate in step.gates if gate.closed}
-    refusals = []
     for gate, amount in step.charges:
         if gate.state == "frozen":
             cause = "frozen"
-        elif gate.id in closed:
+        elif gate.closed:
             cause = "closed"
         elif gate.id in halted:
             cause = "halted"
@@ -209,9 +199,9 @@ def decide_refusal(
     """
     step, refusals = refused.step, refused.refusals
     error = build_refusal(step, request, refusals, rows.earlier_amounts)
-    decision = Decision(answer=error)
+    decision = Decision(author, request.reservation, answer=error)
     for opened in step.opened:
-        write_term(decision, opened, author, request.reservation)
+        write_term(decision, opened)
     # An odometer halts the flow run even where another gate refused first; a frozen
     # one says nothing about the run.
     halts = [
@@ -219,38 +209,75 @@ def decide_refusal(
         for refusal in refusals
         if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
     ]
-    first = refusals[0].gate.id
-    runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
+    facts, account = describe_priced(step, request), refusals[0].gate.id
+    write_refusal(decision, step.rows, request, account, facts, halts=halts)
+    return decision
+
+
+def decide_refusal_of_run(
+    rows: Rows, request: Request, gate: Gate, amount: Tally, author: Author
+) -> Decision:
+    """Refuse the first step of a flow run that cannot end, with an entry.
+
+    Args:
+        rows: Rows with the dataset of the gate and the runs of the request.
+        request: The first step of the run that would be charged.
+        gate: The gate that a whole run would not pass.
+        amount: Amount of the rest of a whole run.
+        author: Who asks.
+    """
+    error = refusal_error(request, Refusal(gate, amount, "run"), BudgetExhausted)
+    decision = Decision(author, request.reservation, answer=error)
+    whole = dict(gate.rule.named(amount))
+    facts = {**describe_request(request), "whole_run": whole}
+    write_refusal(decision, rows, request, gate.id, facts)
+    return decision
+
+
+def write_refusal(
+    decision: Decision,
+    rows: Rows,
+    request: Request,
+    account: str,
+    facts: Mapping[str, Any],
+    *,
+    halts: Sequence[str] = (),
+) -> None:
+    """Append the entries of a refusal, and count it in the flow runs around the step.
+
+    Args:
+        decision: The decision, whose answer is the error.
+        rows: Rows with the runs of the request.
+        request: The refused step.
+        account: The first account that refuses.
+        facts: Facts of the step.
+        halts: Odometers that halt the flow run.
+    """
+    runs, first = request.runs, split(account)[0]
+    about = request.reservation, request.step, request.flow, request.flow_run
     body = {
-        **author.facts,
-        **describe_request(step, request),
-        **journaled(error),
-        "account": first,
-        "accounts": [*dict.fromkeys((first, *halts))],
+        **decision.author.facts,
+        **facts,
+        **journaled(decision.answer),
+        "account": account,
+        "accounts": [*dict.fromkeys((account, *halts))],
         **without_empty(halts=halts, runs=runs),
     }
-    by_dataset: dict[str, list[str]] = {split(first)[0]: []}
-    for account in halts:
-        by_dataset.setdefault(split(account)[0], []).append(account)
-    for place, (name, halted) in enumerate(by_dataset.items()):
-        short = {"account": first, "halts": halted, "refused_in": split(first)[0]}
-        decision.append(
-            step.rows.book(name),
-            "refuse",
-            author,
-            request.reservation,
-            body=short if place else body,
-            about=(request.reservation, request.step, request.flow, request.flow_run),
-        )
+    by_dataset: dict[str, list[str]] = {first: []}
+    for halt in halts:
+        by_dataset.setdefault(split(halt)[0], []).append(halt)
+    for name, halted in by_dataset.items():
+        short = {"account": account, "halts": halted, "refused_in": first}
+        stated = body if name == first else short
+        decision.append(rows.book(name), "refuse", body=stated, about=about)
         for run in runs:
-            row = step.rows.runs.get((run, name)) or Run(run, name, request.flow)
+            row = rows.runs.get((run, name)) or Run(run, name, request.flow)
             gates = [*row.halted, *(halted if run == request.flow_run else ())]
             row = row._replace(
-                refusals=row.refusals + (place == 0),
+                refusals=row.refusals + (name == first),
                 halted=tuple(dict.fromkeys(gates)),
             )
             decision.changes.append(("put_run", row))
-    return decision
 
 
 def build_refusal(
@@ -260,33 +287,32 @@ def build_refusal(
     earlier_amounts: Iterable[Mapping[str, Any]],
 ) -> BudgetRefused:
     """Build the error of the first account that refuses a step."""
-    first = refusals[0]
-    halted = any(refusal.cause == "halted" for refusal in refusals)
-    factor = None
-    if first.cause == "full" and not halted:
+    first, factor, again = refusals[0], None, None
+    account, causes = first.gate.id, {refusal.cause for refusal in refusals}
+    if first.cause == "full" and "halted" not in causes:
         gates = tuple(gate._replace(row=None, rest=None) for gate, _ in step.charges)
         factor = fitting_factor(gates, request.cost)
-    # Other gates that refuse admit no later part.
-    by_windows = all(r.gate.window and r.cause == "full" for r in refusals)
-    account = first.gate.id
+    # Other gates that refuse admit no later part. A correction is of its own part: a
+    # later one is no way out.
+    release = step.rows.release
+    corrects = release is not None and release.state != "free" and bool(release.digest)
+    by_windows = causes == {"full"} and all(r.gate.window for r in refusals)
+    if by_windows and not corrects:
+        again = first_fitting_part(step.charges)
     before = any(
         first.amount.fits_within(Tally(tuple(amounts[account][0])))
         for amounts in earlier_amounts
         if account in amounts and any(amounts[account][0])
     )
-    # A correction is of its own part: a later one is no way out.
-    release = step.rows.release
-    is_kept = release is not None and release.state != "free"
-    corrects = is_kept and release is not None and release.digest is not None
     exhausted = before and first.cause not in _NEVER
     return refusal_error(
         request,
         first,
         BudgetExhausted if exhausted else BudgetRefused,
         frozen=step.rows.book(first.gate.dataset).frozen,
-        halted=halted,
+        halted="halted" in causes,
         factor=factor,
-        again=first_fitting_part(step.charges) if by_windows and not corrects else None,
+        again=again,
     )
 
 
@@ -295,9 +321,9 @@ def build_refusal(
 
 def grant(step: PricedStep, request: Request, author: Author) -> Decision:
     """Hold the step's amount on each gate's account, and claim its release key."""
-    rows, decision = step.rows, Decision()
+    rows, decision = step.rows, Decision(author, request.reservation)
     for opened in step.opened:
-        write_term(decision, opened, author, request.reservation)
+        write_term(decision, opened)
     amounts, postings = dict[str, Held](), dict[str, dict[str, Posting]]()
     for gate, amount in step.charges:
         zero = (0,) * len(amount.amounts)
@@ -316,11 +342,11 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
         request.flow,
         request.flow_run,
         request.release_key,
-        {**author.facts, **describe_request(step, request), "accounts": [*amounts]},
+        {**author.facts, **describe_priced(step, request), "accounts": [*amounts]},
         amounts,
     )
     decision.changes.append(("insert_charge", charge))
-    write_reserve_entries(decision, rows, charge, postings, author)
+    write_reserve_entries(decision, rows, charge, postings)
     if request.release_key is not None:
         release = Release(
             request.release_key,
@@ -345,7 +371,6 @@ def write_reserve_entries(
     rows: Rows,
     charge: Charge,
     postings: Mapping[str, Mapping[str, Posting]],
-    author: Author,
 ) -> None:
     """Append an entry to the journal of each dataset of a charge."""
     numbers = {name: decision.number_after(rows.book(name)) for name in postings}
@@ -354,15 +379,8 @@ def write_reserve_entries(
         body: dict[str, Any] = {"request": stated}
         if len(numbers) > 1:
             body["with"] = [[other, n] for other, n in numbers.items() if other != name]
-        decision.append(
-            rows.book(name),
-            "reserve",
-            author,
-            charge.id,
-            postings=posted,
-            body=body,
-            about=charge.about,
-        )
+        dataset, about = rows.book(name), charge.about
+        decision.append(dataset, "reserve", postings=posted, body=body, about=about)
         part = ChargeDataset(
             name, numbers[name], charge.id, None, charge.flow, charge.step
         )
@@ -386,20 +404,26 @@ def check_length(postings: Mapping[str, Any], request: Request) -> None:
         raise ConfigurationError(msg)
 
 
-def describe_request(step: PricedStep, request: Request) -> dict[str, Any]:
-    """Return what the ledger keeps of a request, whatever the answer."""
-    policies = (*request.policies, *request.populations)
-    units = {gate.id: gate.size for gate in step.gates if gate.size != 1}
-    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
+def describe_request(request: Request) -> dict[str, Any]:
+    """Return what the ledger keeps of a request."""
     return {
         **request.body,
         "cost": described(request.cost),
         "datasets": request.datasets,
-        "partitions": list(request.partitions),
+        "partitions": [*request.partitions],
+        **without_empty(key_text=request.key_text),
+    }
+
+
+def describe_priced(step: PricedStep, request: Request) -> dict[str, Any]:
+    """Return what the ledger keeps of a request and its gates."""
+    policies = (*request.policies, *request.populations)
+    arguments = {k: v for k, v in (request.arguments or {}).items() if v}
+    return {
+        **describe_request(request),
         "policy": {term.book: term.facts["policy_hash"] for term in step.terms},
         **without_empty(
-            key_text=request.key_text,
-            units=units,
+            units={gate.id: gate.size for gate, _ in step.charges if gate.size != 1},
             arguments=arguments,
             alerts={p.dataset: alert_thresholds(p) for p in policies},
         ),

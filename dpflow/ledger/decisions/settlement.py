@@ -1,33 +1,36 @@
 """The end of a charge: settled, voided or forfeited.
 
 A charge ends once. It posts everything that it holds, unless its outcome returns a
-part and nothing was lost since. A charge without an
-    end stays held permanently.
+part and nothing was lost since. A charge without an end stays held permanently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from fractions import Fraction
+from functools import cache
 from operator import le, neg
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome, cost_from_description
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.rules.windows import fullest_window
 from dpflow.exceptions import (
     InvalidCost,
     LedgerCorrupt,
     ReservationConflict,
     UnsupportedCost,
 )
+from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.decisions.alerts import raise_alerts
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gate_at
+from dpflow.ledger.decisions.windows import Window, accounts_near
 from dpflow.ledger.requests import Alert
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account, Charge, Held, Posting
+from dpflow.rounding import number_from_text
 
 #: State of a charge that a kind of entry ends.
 STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
@@ -77,19 +80,25 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
     charge = find_charge(rows, end)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    posted, realised = {n: held.amount for n, held in charge.amounts.items()}, None
+    posted, realised, body = name_held(charge), None, end.body
     # Only the process that ran the body knows its outcome and its cost's class.
     if end.reported is not None and charge.owner == end.owner:
         cost_from_description(charge.request["cost"])
         realised = end.reported
-        if end.body.get("outcome") == "completed" and not may_be_incomplete(
-            rows, charge
-        ):
-            price = partial(price_on_gate, charge=charge, reported=end.reported)
-            posted = price_end(rows, charge, price)
-    body = {**end.body, **({} if realised is None else {"reported": realised})}
+        body = {**body, "reported": realised}
+        corrected = any(held.added is not None for held in charge.amounts.values())
+        is_whole = corrected or is_before_repair(rows)
+        if body.get("outcome") == "completed" and not is_whole:
+            posted = price_end(rows, charge, realised)
     return post_end(
-        rows, end, author, kind="settle", posted=posted, body=body, realised=realised
+        rows,
+        charge,
+        end,
+        author,
+        kind="settle",
+        posted=posted,
+        body=body,
+        realised=realised,
     )
 
 
@@ -105,10 +114,11 @@ def decide_void(rows: Rows, end: End, author: Author) -> Decision:
         raise refuse_end(charge, problem)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    posted = {name: held.amount for name, held in charge.amounts.items()}
-    if not is_before_repair(rows):
-        posted = price_end(rows, charge, lambda gate: gate.rule.zero().amounts)
-    return post_end(rows, end, author, kind="void", posted=posted, body=end.body)
+    whole = is_before_repair(rows)
+    posted = name_held(charge) if whole else price_end(rows, charge)
+    return post_end(
+        rows, charge, end, author, kind="void", posted=posted, body=end.body
+    )
 
 
 def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
@@ -122,9 +132,13 @@ def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
         return sent
     if rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    posted = {name: held.amount for name, held in charge.amounts.items()}
-    body = {**author.facts, **end.body}
-    return post_end(rows, end, author, kind="forfeit", posted=posted, body=body)
+    posted, body = name_held(charge), {**author.facts, **end.body}
+    return post_end(rows, charge, end, author, kind="forfeit", posted=posted, body=body)
+
+
+def name_held(charge: Charge) -> dict[str, Amounts]:
+    """Return what a charge holds, by account."""
+    return {name: held.amount for name, held in charge.amounts.items()}
 
 
 def find_charge(rows: Rows, end: End) -> Charge:
@@ -170,6 +184,7 @@ def answer_sent_end(rows: Rows, charge: Charge, end: End) -> Decision | None:
 
 def post_end(
     rows: Rows,
+    charge: Charge,
     end: End,
     author: Author,
     *,
@@ -179,8 +194,7 @@ def post_end(
     realised: Any = None,
 ) -> Decision:
     """Move a charge from held to settled, and end it in all its datasets."""
-    charge = find_charge(rows, end)
-    after, held_after = dict[str, Account](), dict[str, Held]()
+    decision, amounts = Decision(author, end.command), dict[str, Held]()
     postings: dict[str, dict[str, Posting]] = {
         part.dataset: {} for part in rows.charge_datasets
     }
@@ -191,32 +205,26 @@ def post_end(
             msg = f"account {name!r} is missing, or older than its charge {charge.id}"
             raise LedgerCorrupt(msg)
         change = posted[name], (*map(neg, held.amount),)
-        after[name] = before.posted(*change)
+        decision.accounts[name] = before.posted(*change)
         # Charges that others made meanwhile were priced beside it, and stay so.
-        amount, version, *others = held
-        version += before.version == version
-        held_after[name] = Held(amount, version, *others)
+        version = held.version + (before.version == held.version)
+        amounts[name] = held._replace(version=version)
         postings[split(name)[0]][name] = change
-    alerts, after = raise_alerts(rows, after, charge.request.get("alerts", {}))
-    decision = Decision(answer=Ended(alerts=tuple(alerts)), accounts=after)
+    alerts = raise_alerts(decision, rows, charge.request.get("alerts", {}))
+    decision.answer = Ended(alerts=tuple(alerts))
     for part in rows.charge_datasets:
-        dataset = rows.book(part.dataset)
         raised = {a.account: a.threshold for a in alerts if a.dataset == part.dataset}
         entry = decision.append(
-            dataset,
+            rows.book(part.dataset),
             kind,
-            author,
-            end.command,
             postings=postings[part.dataset],
             body={**body, "alerts": raised} if raised else body,
             about=charge.about,
         )
         ended = part._replace(end_number=entry.number)
         decision.changes.append(("end_charge_dataset", ended))
-    ended_charge = charge._replace(
-        state=STATES[kind], amounts=held_after, realised=realised
-    )
-    decision.changes.append(("update_charge", ended_charge))
+    charge = charge._replace(state=STATES[kind], amounts=amounts, realised=realised)
+    decision.changes.append(("update_charge", charge))
     end_release(decision, rows, charge, end, kind)
     return decision
 
@@ -257,34 +265,30 @@ def is_before_repair(rows: Rows) -> bool:
     )
 
 
-def may_be_incomplete(rows: Rows, charge: Charge) -> bool:
-    """Return True if a charge ends in full: it was corrected, or is before a repair."""
-    corrected = any(held.added is not None for held in charge.amounts.values())
-    return corrected or is_before_repair(rows)
-
-
 def price_end(
-    rows: Rows, charge: Charge, price: Callable[[Gate], Amounts]
+    rows: Rows, charge: Charge, reported: Outcome | None = None
 ) -> dict[str, Amounts]:
-    """Return the amounts that an end posts, of what it costs on each gate."""
-    units, posted = charge.request.get("units", {}), {}
-    for name, held in charge.amounts.items():
-        gate = find_gate(rows, name, units.get(name, 1))
-        posted[name] = limit_refund(rows, gate, held, price(gate))
-    return posted
-
-
-def limit_refund(rows: Rows, gate: Gate, held: Held, price: Amounts) -> Amounts:
-    """Return the amount to post: everything held where the price is not within it.
+    """Return the amounts that an end posts: everything held where they are not within.
 
     Where something was reserved on an account after the charge, its rule says what may
     still return. Mixing components of two prices would be no price of either.
+
+    Args:
+        rows: Rows of the ledger.
+        charge: The charge.
+        reported: Its outcome; None if its body never started.
     """
-    if not is_newest(rows, gate.id, held):
-        amounts = gate.rule.settled_late(Tally(held.amount), Tally(price)).amounts
-    else:
-        amounts = price
-    return amounts if all(map(le, amounts, held.amount)) else held.amount
+    units, posted = charge.request.get("units", {}), dict[str, Amounts]()
+    for name, held in charge.amounts.items():
+        gate = find_gate(rows, name, units.get(name, 1))
+        price = gate.rule.zero().amounts
+        if reported is not None:
+            price = price_outcome(gate, charge, held, reported)
+        if not is_newest(rows, name, held):
+            price = gate.rule.settled_late(Tally(held.amount), Tally(price)).amounts
+        is_within = all(map(le, price, held.amount))
+        posted[name] = price if is_within else held.amount
+    return posted
 
 
 def is_newest(rows: Rows, account: str, held: Held) -> bool:
@@ -297,19 +301,17 @@ def is_newest(rows: Rows, account: str, held: Held) -> bool:
     return row is not None and row.version == held.version
 
 
-def price_on_gate(gate: Gate, charge: Charge, reported: Outcome) -> Amounts:
+def price_outcome(gate: Gate, charge: Charge, held: Held, reported: Outcome) -> Amounts:
     """Return what an outcome costs on an account if nothing was reserved after it."""
-    rule, held = gate.rule, charge.amounts[gate.id]
+    rule = gate.rule
     if rule.settlements <= {"full"}:
         return held.amount
-    try:
+    with suppress(InvalidCost, UnsupportedCost):
         cost = cost_from_description(charge.request["cost"])
-        if getattr(cost, "settlement", None) not in rule.settlements:
-            return held.amount
-        used = rule.zero() if held.used is None else Tally(held.used)
-        return gate.price(cost, used, reported).amounts
-    except (InvalidCost, UnsupportedCost):
-        return held.amount
+        if getattr(cost, "settlement", None) in rule.settlements:
+            used = rule.zero() if held.used is None else Tally(held.used)
+            return gate.price(cost, used, reported).amounts
+    return held.amount
 
 
 def find_gate(rows: Rows, account: str, size: int = 1) -> Gate:
@@ -318,9 +320,102 @@ def find_gate(rows: Rows, account: str, size: int = 1) -> Gate:
     Raises:
         LedgerCorrupt: If its term has no such gate.
     """
-    state: Any = rows
-    gate = gate_at(state, account, size)
+    gate = gate_at(rows, account, size)
     if gate is None:
         msg = f"account {account!r} has no gate in its term"
         raise LedgerCorrupt(msg)
     return gate
+
+
+# Alerts: thresholds of use that settled amounts cross, each once. An alert is raised in
+# the entry that ends a charge or charges by hand, for the highest crossed threshold.
+
+
+def raise_alerts(
+    decision: Decision, rows: Rows, thresholds: Mapping[str, Sequence[str]]
+) -> list[Alert]:
+    """Note in the accounts of a decision which alerts they raise, and return these.
+
+    Args:
+        decision: The decision, with the accounts after its entries.
+        rows: Rows of the ledger, with the parts that share windows with the accounts.
+        thresholds: By dataset, the thresholds of its policy, the lowest first.
+    """
+    alerts = list[Alert]()
+    for name, account in decision.accounts.items():
+        limits = thresholds.get(split(name)[0], ())
+        gate = gate_at(rows, name) if limits and any(account.settled) else None
+        if gate is None:
+            continue
+        used, alerted, crossed = Tally(account.settled), [account.alerted], ""
+        if gate.window is not None:
+            near = find_near(rows, decision.accounts, account, gate.window)
+            settled = {place: Tally(row.settled) for place, row in near.items()}
+            used = fullest_window(settled, gate.window.place, gate.window.length)
+            alerted = [row.alerted for row in near.values()]
+        raised = [read_threshold(text) for text in alerted if text]
+        for text in limits:
+            threshold = read_threshold(text)
+            if threshold <= max(raised, default=0):
+                continue
+            if not gate.uses(used, threshold):
+                break
+            if not gate.uses(find_settled_next_to(rows, gate), threshold):
+                crossed = text
+        if crossed:
+            decision.accounts[name] = account._replace(alerted=crossed)
+            alert = Alert(
+                dataset=gate.dataset,
+                account=name,
+                gate=gate.kind,
+                name=gate.name,
+                threshold=crossed,
+                used_fraction=gate.used_share(used) or 0.0,
+            )
+            alerts.append(alert)
+    return alerts
+
+
+def find_near(
+    rows: Rows, after: Mapping[str, Account], account: Account, window: Window
+) -> dict[int, Account]:
+    """Return the accounts that share windows with an account, by place.
+
+    Args:
+        rows: Rows of the ledger.
+        after: Accounts that the entry changes, as they are after it.
+        account: The account after the entry.
+        window: Its windows.
+    """
+    near = {
+        place: after.get(name) or rows.account(name)
+        for place, name in accounts_near(account.id, window.length)
+    }
+    near[window.place] = account
+    return {place: row for place, row in near.items() if row is not None}
+
+
+def find_settled_next_to(rows: Rows, gate: Gate) -> Tally:
+    """Return what the fuller of the windows next to a part has settled.
+
+    A window that moves on to the next part is no other usage. Zero without windows.
+    """
+    zero, window = gate.rule.zero(), gate.window
+    if window is None:
+        return zero
+    settled = {
+        place: Tally(near.settled)
+        for place, name in accounts_near(gate.id, window.length + 1)
+        if (near := rows.account(name)) is not None
+    }
+    sums = (
+        sum((settled.get(n, zero) for n in range(first, first + window.length)), zero)
+        for first in (window.place - window.length, window.place + 1)
+    )
+    return max(sums, key=lambda tally: gate.used_share(tally) or 0.0)
+
+
+@cache
+def read_threshold(text: str) -> Fraction:
+    """Return a threshold of use as a number."""
+    return Fraction(number_from_text(text))

@@ -46,17 +46,15 @@ def in_windows(pairs: Sequence[tuple[Gate, Tally]]) -> list[tuple[Gate, Tally]]:
     for gate, amount in pairs:
         if gate.window is not None:
             families.setdefault(gate.family, {})[gate.window.place] = amount
-    return [
-        (
-            gate
-            if (window := gate.window) is None
-            else gate._replace(
-                rest=window.rest(gate.used, families.get(gate.family, {}))
-            ),
-            amount,
-        )
-        for gate, amount in pairs
-    ]
+    if not families:
+        return [*pairs]
+    with_rest = list[tuple[Gate, Tally]]()
+    for gate, amount in pairs:
+        if gate.window is not None:
+            rest = gate.window.rest(gate.used, families[gate.family])
+            gate = gate._replace(rest=rest)  # noqa: PLW2901
+        with_rest.append((gate, amount))
+    return with_rest
 
 
 def with_rests(gates: Iterable[Gate]) -> list[Gate]:
@@ -65,16 +63,16 @@ def with_rests(gates: Iterable[Gate]) -> list[Gate]:
     Args:
         gates: All of a term; those of windows get what each other has used.
     """
-    gates, used = [*gates], dict[tuple[str, str], dict[int, Tally]]()
+    used, near = dict[tuple[str, str], dict[int, Tally]](), list[Gate]()
+    gates = [*gates]
     for gate in gates:
         if gate.window is not None:
             used.setdefault(gate.family, {})[gate.window.place] = gate.used
-    near = (
-        gate._replace(window=gate.window.among(used[gate.family]))
-        if gate.window
-        else gate
-        for gate in gates
-    )
+    for gate in gates:
+        if gate.window is not None:
+            window = gate.window.among(used[gate.family])
+            gate = gate._replace(window=window)  # noqa: PLW2901
+        near.append(gate)
     return [gate for gate, _ in in_windows([(g, g.rule.zero()) for g in near])]
 
 
@@ -104,12 +102,6 @@ def first_fitting_part(pairs: Sequence[tuple[Gate, Tally]]) -> str | None:
         if first and all(gate.admits(amount) for gate, amount in in_windows(moved)):
             return part_at(first[0].partition, first[1].place + later)
     return None
-
-
-def window_fact(gates: Iterable[Gate]) -> dict[str, int]:
-    """Return the fact of an entry that says which accounts following it reads."""
-    lengths = [gate.window.length for gate in gates if gate.window is not None]
-    return {"window": max(lengths)} if lengths else {}
 
 
 @lru_cache(maxsize=64)

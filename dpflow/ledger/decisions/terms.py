@@ -25,11 +25,7 @@ from dpflow.policy.lifetime import promise_of
 from dpflow.policy.pinned import difference_lines
 
 FIRST = "first decision"
-
-
 UNCHARGED = "nothing was charged before"
-
-
 #: Reasons of terms that a step opened; the next file may replace such a term until it
 #: is charged.
 BY_ITSELF = (FIRST, UNCHARGED)
@@ -118,30 +114,20 @@ class TermChange(NamedTuple):
     @property
     def after(self) -> Dataset:
         """The dataset's row with the term, before the entry."""
+        flows = () if self.kind == "open" else self.dataset.flows
         return self.dataset._replace(
-            term=self.term.number, revision=self.term.entry, flows=self.flows
+            term=self.term.number, revision=self.term.entry, flows=flows
         )
 
-    @property
-    def flows(self) -> tuple[str, ...]:
-        """Flows that were charged in the term."""
-        return () if self.kind == "open" else self.dataset.flows
 
-    @property
-    def is_by_step(self) -> bool:
-        """True if a step opened the term."""
-        return self.kind == "open" and self.term.facts["reason"] in BY_ITSELF
-
-
-def write_term(
-    decision: Decision, change: TermChange, author: Author, command: str
-) -> None:
+def write_term(decision: Decision, change: TermChange) -> None:
     """Write a term with its entry."""
     if change.source is not None:
         decision.changes.append(change.source)
     decision.changes.append(("put_term", change.term))
-    body = {**author.facts, **change.body, "term": change.term.facts}
-    decision.append(change.after, change.kind, author, command, body=body)
+    facts = decision.author.facts
+    body = {**facts, **change.body, "term": change.term.facts}
+    decision.append(change.after, change.kind, body=body)
 
 
 def check_populations(request: Request) -> None:
@@ -171,23 +157,31 @@ def find_term(
         PolicyNotApplied: If there is no copy, and a person has to apply it; or if a
             repair charged an older term since a step opened this one.
     """
-    term = rows.newest(policy.dataset)
-    if term is not None and agrees(term, policy):
-        if is_behind(rows, term):
-            raise _refuse_first_charge(term)
-        return term
-    if term is None and rows.book(policy.dataset).frozen is not None:
-        raise _refuse_frozen(policy)
+    term, name, problem = rows.newest(policy.dataset), policy.dataset, ""
     applies = applies and policy.pin == "step"
-    if term is not None and not (applies and may_be_replaced(rows, term)):
-        raise _refuse_changed_policy(term, policy)
-    if not applies:
-        msg = (
-            f"the ledger has not applied the policy of dataset {policy.dataset!r}. An "
-            f"operator has to run `dpflow policy apply {policy.dataset}`. The step did "
-            "not run."
+    if term is not None and agrees(term, policy):
+        if not is_behind(rows, term):
+            return term
+        problem = (
+            f"a repair charged an older term of dataset {name!r} since a step opened "
+            f"term {term.number}. The step did not run. Run `dpflow policy apply "
+            f"{name} --new-term --reason TEXT`, which checks the lifetime."
         )
-        raise PolicyNotApplied(msg, dataset=policy.dataset)
+    elif term is not None and not (applies and may_be_replaced(rows, term)):
+        raise _refuse_changed_policy(term, policy)
+    elif term is None and rows.book(name).frozen is not None:
+        problem = (
+            f"dataset {name!r} is frozen, because its terms were lost. The step did "
+            f"not run. Run `dpflow policy apply {name} --new-term --raise-lifetime "
+            "--reason TEXT`."
+        )
+    elif not applies:
+        problem = (
+            f"the ledger has not applied the policy of dataset {name!r}. An operator "
+            f"has to run `dpflow policy apply {name}`. The step did not run."
+        )
+    if problem:
+        raise PolicyNotApplied(problem, dataset=name)
     return open_term(rows, policy, author, FIRST if term is None else UNCHARGED)
 
 
@@ -277,26 +271,6 @@ def check_source(rows: Rows, policy: Policy) -> None:
                 "population cap both. The policy was not applied."
             )
             raise ConfigurationError(msg)
-
-
-def _refuse_first_charge(term: Term) -> PolicyNotApplied:
-    """Return the error for a first charge of a term whose lifetime was not checked."""
-    msg = (
-        f"a repair charged an older term of dataset {term.book!r} since a step "
-        f"opened term {term.number}. The step did not run. Run `dpflow policy "
-        f"apply {term.book} --new-term --reason TEXT`, which checks the lifetime."
-    )
-    return PolicyNotApplied(msg, dataset=term.book)
-
-
-def _refuse_frozen(policy: Policy) -> PolicyNotApplied:
-    """Return the error for a first term of a dataset whose terms were lost."""
-    msg = (
-        f"dataset {policy.dataset!r} is frozen, because its terms were lost. The step "
-        f"did not run. Run `dpflow policy apply {policy.dataset} --new-term "
-        "--raise-lifetime --reason TEXT`."
-    )
-    return PolicyNotApplied(msg, dataset=policy.dataset)
 
 
 def _refuse_changed_policy(term: Term, policy: Policy) -> PolicyChanged:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import reduce
-from operator import add
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
@@ -20,11 +18,13 @@ from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.ledger.account_ids import Amounts, term_of
 from dpflow.ledger.decisions.gates import Gate, announced_gates
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
+from dpflow.ledger.decisions.windows import used_of
+from dpflow.ledger.tables.loaded import sum_amounts
 from dpflow.ledger.tables.rows import Account, Term
 from dpflow.ledger.views.reading import (
+    OpenReservation,
     Reading,
     Source,
-    describe_charge,
     open_reading,
     read_postings,
 )
@@ -84,20 +84,6 @@ class AlertView:
     at: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenReservation:
-    """A charge that no process has settled.
-
-    Attributes:
-        body: Facts of the reservation, such as its step, flow, cost and accounts.
-    """
-
-    reservation: str
-    body: Mapping[str, Any]
-    alive: bool
-    at: str
-
-
 #: State of an account that the first step of its flow will open.
 NOT_OPENED = "not opened"
 
@@ -106,21 +92,25 @@ _ORDER = ("dataset", "flow", "partition", "population", "odometer", "others")
 
 
 def account_view(
-    gate: Gate, ended: Forfeits = ({}, {}), *, charged: bool = False
+    gate: Gate,
+    ended: Forfeits = ({}, {}),
+    view: type[AccountView] = AccountView,
+    **fields: Any,
 ) -> AccountView:
     """Return an account as people read it.
 
     Args:
         gate: Its gate, as it stands; one of no ledger has no id and no term.
         ended: Forfeits of the ledger.
-        charged: Whether a step may have read data under it.
+        view: Class of the answer.
+        **fields: Further fields of the answer.
     """
     rule, left = gate.rule, gate.left()
     nothing = rule.zero().amounts
     dead, closed = (Tally(amounts.get(gate.id, nothing)) for amounts in ended)
     settled = rule.zero() if gate.row is None else Tally(gate.row.settled)
     budget = rule.limit if isinstance(rule, Filter) else None
-    return AccountView(
+    return view(
         id=gate.id,
         dataset=gate.dataset,
         term=term_of(gate.id) if gate.id else 0,
@@ -139,8 +129,8 @@ def account_view(
         used_fraction=gate.used_share(gate.total),
         reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
-        charged=charged,
         gate=gate,
+        **{"charged": False, **fields},
     )
 
 
@@ -201,18 +191,12 @@ def find_forfeits(reading: Reading) -> Forfeits:
     for waiting in reading.open_charges:
         for name, amount in waiting.charge.amounts.items():
             if not waiting.alive:
-                add_amounts(held, name, amount.amount)
+                held[name] = sum_amounts(amount.amount, held.get(name))
     for entry in reading.decisions(None):
         if entry.kind == "forfeit":
             for name, (settled, _) in read_postings(entry.postings).items():
-                add_amounts(closed, name, settled)
+                closed[name] = sum_amounts(settled, closed.get(name))
     return held, closed
-
-
-def add_amounts(sums: dict[str, Amounts], name: str, amounts: Amounts) -> None:
-    """Add amounts to the sum of an account."""
-    before = sums.get(name)
-    sums[name] = amounts if before is None else tuple(map(add, before, amounts))
 
 
 def term_accounts(
@@ -273,40 +257,32 @@ def window_view(
         ended: Forfeits of the ledger.
         charged: True if a step may have read data under the term.
     """
-    ids = {gate.window.place: gate.id for gate in family if gate.window is not None}
-    rows = {gate.id: gate.row for gate in family if gate.row is not None}
-    sums = list[Tally]()
+    gates = {gate.window.place: gate for gate in family if gate.window is not None}
+    assert newest.window is not None
+    length, last = newest.window.length, newest.window.place
+    parts = [gates[at] for at in range(last - length + 1, last + 1) if at in gates]
+    rows = [gate.row for gate in parts if gate.row is not None]
+    zero, full = newest.rule.zero(), 0
+    settled = sum((Tally(row.settled) for row in rows), zero).amounts
+    held = sum((Tally(row.held) for row in rows), zero).amounts
+    row = Account(newest.id, settled, held, overdrawn=max(r.overdrawn for r in rows))
+    state = "overdrawn" if newest.state == "open" and row.overdrawn else newest.state
+    whole = newest._replace(used=used_of(row), rest=None, row=row, state=state)
     for gate in family:
         assert gate.window is not None
         near = (used for at, used in gate.window.used if at <= gate.window.place)
-        sums.append(sum(near, gate.rule.zero()))
-    assert newest.window is not None
-    length, last = newest.window.length, newest.window.place
-    parts = [ids[at] for at in range(last - length + 1, last + 1) if at in ids]
-    merged = {
-        kind: reduce(_add_lists, (amounts[n] for n in parts if n in amounts), None)
-        for kind, amounts in (
-            ("settled", {n: row.settled for n, row in rows.items()}),
-            ("held", {n: row.held for n, row in rows.items()}),
-            ("dead", ended[0]),
-            ("closed", ended[1]),
-        )
-    }
-    zero, overdrawn = newest.rule.zero().amounts, [rows[n].overdrawn for n in parts]
-    settled, held = merged["settled"] or zero, merged["held"] or zero
-    row = Account(newest.id, settled, held, overdrawn=int(any(overdrawn)))
-    state = "overdrawn" if newest.state == "open" and row.overdrawn else newest.state
-    used = Tally(tuple(map(add, settled, held)))
-    whole = newest._replace(used=used, rest=None, row=row, state=state)
-    dead, closed = ({newest.id: merged[kind] or zero} for kind in ("dead", "closed"))
-    full = sum((newest.used_share(each) or 0.0) > FULL for each in sums)
-    view = account_view(whole, (dead, closed), charged=charged)
-    values = {field.name: getattr(view, field.name) for field in fields(view)}
-    return WindowView(**values, full_windows=full)
+        full += (newest.used_share(sum(near, zero)) or 0.0) > FULL
+    dead, closed = ({newest.id: sum_forfeits(a, parts, zero)} for a in ended)
+    ended = dead, closed
+    return account_view(whole, ended, WindowView, charged=charged, full_windows=full)
 
 
-def _add_lists(first: Amounts | None, second: Amounts) -> Amounts:
-    return second if first is None else tuple(map(add, first, second))
+def sum_forfeits(
+    amounts: Mapping[str, Amounts], gates: Sequence[Gate], zero: Tally
+) -> Amounts:
+    """Return the sum of the forfeits of several accounts."""
+    some = (Tally(amounts[gate.id]) for gate in gates if gate.id in amounts)
+    return sum(some, zero).amounts
 
 
 def alerts(source: Source, dataset: str) -> list[AlertView]:
@@ -343,27 +319,13 @@ def standing_gates(source: Source, dataset: str) -> dict[str, Gate]:
         return {k: g for name in names for k, g in reading.newest_gates(name).items()}
 
 
-def gates_by_name(source: Source, names: Iterable[str]) -> dict[str, Gate]:
-    """Return the gates of accounts by their ids."""
-    with open_reading(source) as reading:
-        return reading.gates(names)
-
-
 # Open reservations
 
 
 def open_reservations(source: Source) -> list[OpenReservation]:
     """Return the charges that no process has settled, oldest first."""
     with open_reading(source) as reading:
-        return [
-            OpenReservation(
-                reservation=waiting.charge.id,
-                body=describe_charge(waiting.charge),
-                alive=waiting.alive,
-                at=waiting.at,
-            )
-            for waiting in reading.open_charges
-        ]
+        return reading.open_charges
 
 
 # Standings of datasets
@@ -388,27 +350,27 @@ def standings(
         ConfigurationError: If the part has no account.
     """
     with open_reading(source) as reading:
-        names = known_datasets(reading, policies)
+        names = {dataset} if dataset else known_datasets(reading, policies)
         if dataset is not None:
             check_dataset(reading, policies, dataset)
-            names = {dataset}
         reading.load(dataset)
         ended = find_forfeits(reading)
         return [
-            _stand(reading, name, policies.get(name), ended, part)
+            read_standing(reading, name, policies.get(name), ended, part)
             for name in sorted(names)
         ]
 
 
-def _stand(
+def read_standing(
     reading: Reading,
     dataset: str,
     policy: Policy | None,
     ended: Forfeits,
     part: str | None,
 ) -> Standing:
+    """Return where a dataset stands: with its opened and its announced accounts."""
     term, opened, parts = reading.newest(dataset), list[AccountView](), set[str]()
-    differences: tuple[str, ...] = ()
+    differences = list[str]()
     if term is None:
         assert policy is not None
         pinned = policy.pinned()
@@ -420,25 +382,25 @@ def _stand(
             parts = {gate.partition for gate in gates} - {""}
         if policy is not None and not agrees(term, policy):
             copy = term.facts["declared"]
-            differences = tuple(difference_lines(copy, policy.declared()))
+            differences = difference_lines(copy, policy.declared())
     known = {(view.kind, view.name) for view in opened}
-    announced = [
+    views = [
         account_view(gate._replace(state=NOT_OPENED))
         for gate in announced_gates(pinned)
         if (gate.kind, gate.name) not in known
     ]
     views = sorted(
-        (*opened, *announced),
+        (*opened, *views),
         key=lambda view: (_ORDER.index(view.kind), view.name, view.id),
     )
     return Standing(
         dataset=dataset,
-        term=None if term is None else term.number,
+        term=term and term.number,
         pinned=pinned,
         accounts=tuple(views),
         parts=len(parts),
-        differences=differences,
-        replaceable=term is None or may_be_replaced(reading.state, term),
+        differences=tuple(differences),
+        replaceable=term is None or may_be_replaced(reading.rows, term),
     )
 
 

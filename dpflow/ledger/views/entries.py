@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.account_ids import Amounts, split
@@ -172,16 +172,10 @@ def account_title(view: AccountView) -> str:
     return kind_title(view.kind, view.dataset, view.name, view.gate.partition)
 
 
-class Line(NamedTuple):
-    """An entry with one account that it is about.
-
-    Attributes:
-        later: What entries after this one changed of the account.
-    """
-
-    entry: Entry
-    account: str
-    later: Posting | None
+#: An entry with one account that it is about.
+Line = tuple[Entry, str]
+#: Number of an entry, and an account that it posts to.
+Place = tuple[int, str]
 
 
 def history(
@@ -228,16 +222,14 @@ def list_lines(
     ]
     entries = merge(*pages, key=order_of_time, reverse=True)
     terms = {name: row.term for name, row in reading.rows.datasets.items()}
-    later, lines = dict[str, Posting](), list[Line]()
+    lines = list[Line]()
     for entry in entries:
         names = list_accounts(entry, terms[entry.dataset])
         if not all_accounts:
             names = [name for name in names if stands_alone(entry, name, dataset)]
-        lines += [Line(entry, name, later.get(name)) for name in names]
+        lines += [(entry, name) for name in names]
         if len(lines) >= limit:
             break
-        for name, change in read_postings(entry.postings).items():
-            later[name] = add_change(later.get(name), change)
         terms[entry.dataset] -= entry.kind == "open"
     return lines[:limit]
 
@@ -270,41 +262,28 @@ def list_decisions(reading: Reading, dataset: str | None, limit: int) -> list[Li
     for entry in islice(merge_newest(reversed(chosen)), limit):
         names = list_accounts(entry, terms[entry.dataset, entry.number])
         alone = [name for name in names if stands_alone(entry, name, dataset)]
-        lines.append(Line(entry, min(alone or names), None))
-    return add_later_changes(reading, lines)
+        lines.append((entry, min(alone or names)))
+    return lines
 
 
-def add_later_changes(reading: Reading, lines: list[Line]) -> list[Line]:
-    """Return lines with what later entries changed of their accounts."""
-    posting = [line for line in lines if line.entry.postings != "{}"]
-    changes = dict[tuple[str, int, str], Posting]()
-    for name in {line.entry.dataset for line in posting}:
-        own = {
-            line.entry.number: line.account
-            for line in posting
-            if line.entry.dataset == name
-        }
-        found = reading.ask("read_postings", dataset=name, after=min(own))
-        later = dict[str, Posting]()
-        for number, text in reversed([(min(own), "{}"), *found]):
-            account = own.get(number)
-            if account is not None and account in later:
-                changes[name, number, account] = later[account]
-            for other, change in read_postings(text).items():
-                later[other] = add_change(later.get(other), change)
-    return [
-        line._replace(
-            later=changes.get((line.entry.dataset, line.entry.number, line.account))
-        )
-        for line in lines
-    ]
-
-
-def add_change(first: Posting | None, second: Posting) -> Posting:
-    """Return the sum of two changes of an account."""
-    if first is None:
-        return second
-    return sum_amounts(first[0], second[0]), sum_amounts(first[1], second[1])
+def find_sums(reading: Reading, lines: Sequence[Line]) -> dict[Place, Posting]:
+    """Return what accounts had settled and held after entries."""
+    own = defaultdict[str, set[Place]](set)
+    for entry, account in lines:
+        if account in read_postings(entry.postings):
+            own[entry.dataset].add((entry.number, account))
+    sums, rows = dict[Place, Posting](), reading.rows.account_rows
+    for dataset, places in own.items():
+        now = {name: (rows[name].settled, rows[name].held) for _, name in places}
+        before = min(number for number, _ in places) - 1
+        found = reading.ask("read_postings", dataset=dataset, after=before)
+        for number, text in reversed(found):
+            for name, (settled, held) in read_postings(text).items():
+                if name in now:
+                    sums[number, name] = done, kept = now[name]
+                    done = sum_amounts(done, negative(settled))
+                    now[name] = done, sum_amounts(kept, negative(held))
+    return sums
 
 
 def list_accounts(entry: Entry, term: int) -> list[str]:
@@ -338,24 +317,24 @@ def stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
 
 def describe_lines(reading: Reading, lines: list[Line]) -> list[JournalEntry]:
     """Return lines of the journal with the facts of their charges."""
-    names = [*dict.fromkeys(filter(None, (line.entry.charge for line in lines)))]
+    names = [*dict.fromkeys(entry.charge for entry, _ in lines if entry.charge)]
     found = reading.ask("read_charges", ids=names) if names else []
     charges = {columns[0]: Charge.from_columns(tuple(columns)) for columns in found}
-    requests = {name: describe_charge(charge) for name, charge in charges.items()}
-    alive, fates = reading.ledger.owners.alive, dict[str, str]()
-    for name, charge in charges.items():
-        if charge.state == "open":
-            fates[name] = "running" if alive(charge.owner) else "forfeited"
-    gates = reading.gates(line.account for line in lines)
-    shown = list[JournalEntry]()
-    for line in lines:
-        entry, gate = line.entry, gates.get(line.account)
+    gates = reading.gates(account for _, account in lines)
+    sums, shown = find_sums(reading, lines), list[JournalEntry]()
+    for entry, account in lines:
         # The account of a lost term has no gate.
-        if gate is not None:
-            request = requests.get(entry.charge or "")
-            body = describe_entry(find_words(reading, entry), request)
-            fate = fates.get(entry.charge or "", "")
-            shown.append(describe_line(line, gate, body, fate))
+        if (gate := gates.get(account)) is None:
+            continue
+        charge, fate, request = charges.get(entry.charge or ""), "", None
+        if charge is not None:
+            request = describe_charge(charge)
+            if charge.state == "open":
+                is_alive = reading.ledger.owners.alive(charge.owner)
+                fate = "running" if is_alive else "forfeited"
+        body = describe_entry(find_words(reading, entry), request)
+        after = sums.get((entry.number, account))
+        shown.append(describe_line(entry, gate, after, body, fate))
     return shown
 
 
@@ -369,20 +348,27 @@ def find_words(reading: Reading, entry: Entry) -> Entry:
     return next((other for other in found if other.kind == "refuse"), entry)
 
 
-def describe_line(line: Line, gate: Gate, body: Body, fate: str) -> JournalEntry:
-    """Return a line of the journal."""
-    entry, named, left = line.entry, gate.rule.named, None
-    share = used_share = None
+def describe_line(
+    entry: Entry, gate: Gate, after: Posting | None, body: Body, fate: str
+) -> JournalEntry:
+    """Return a line of the journal.
+
+    Args:
+        entry: The entry.
+        gate: Gate of the account.
+        after: What the account had settled and held after the entry, if it posts.
+        body: Facts of the entry and of the request of its charge.
+        fate: Fate of an open charge.
+    """
+    named, left, share, used_share = gate.rule.named, None, None, None
     amount = body.get("asked", {}) if gate.id == body.get("account") else {}
     settled: Mapping[str, str] = {}
-    change = read_postings(entry.postings).get(gate.id)
-    if change is not None:
+    if after is not None:
+        change = read_postings(entry.postings)[gate.id]
         posted = Tally(find_amount(entry.kind, change))
         amount, share = named(posted), gate.used_share(posted)
-        done, held = find_sums(gate, line.later)
-        settled = named(Tally(done))
+        settled, used = named(Tally(after[0])), Tally(sum_amounts(*after))
         # What remains in a window depends on its other parts.
-        used = Tally(sum_amounts(done, held))
         left = None if gate.window else gate._replace(used=used).left()
         used_share = None if gate.window else gate.used_share(used)
     return JournalEntry(
@@ -411,12 +397,3 @@ def find_amount(kind: str, change: Posting) -> Amounts:
     if kind == "void" and not any(settled):
         return negative(held)
     return settled
-
-
-def find_sums(gate: Gate, later: Posting | None) -> Posting:
-    """Return what an account had settled and held before later entries."""
-    row: Any = gate.row
-    if later is None:
-        return row.settled, row.held
-    changes = negative(later[0]), negative(later[1])
-    return sum_amounts(row.settled, changes[0]), sum_amounts(row.held, changes[1])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from heapq import merge
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.interrupts import contextmanager, without_interrupts
@@ -39,19 +40,22 @@ _SHORT = 1000
 _COLUMNS = ("alerts", "key_text")
 
 
-class OpenCharge(NamedTuple):
-    """A charge that did not end, with its first entry.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReservation:
+    """A charge that no process has settled.
 
     Attributes:
+        body: Facts of the reservation, such as its step, flow, cost and accounts.
         alive: True if the process that reserved it still runs.
+        writer: Writer of its first entry.
     """
 
-    charge: Charge
-    at: str
-    dataset: str
-    number: int
-    writer: str
+    reservation: str
+    body: Mapping[str, Any]
     alive: bool
+    at: str
+    writer: str = field(default="", repr=False)
+    charge: Any = field(default=None, repr=False, compare=False)
 
 
 class Reading:
@@ -148,15 +152,10 @@ class Reading:
     def gates(self, ids: Iterable[str]) -> dict[str, Gate]:
         """Return the gates of accounts; none of an account whose term is lost."""
         wanted = [*ids]
-        missing = [
-            name
-            for name in wanted
-            if name not in self.rows.account_rows
-            and name not in self._loaded.get(split(name)[0], ())
-        ]
+        missing = [name for name in wanted if name not in self.rows.account_rows]
         if missing:
             self._add_accounts(self.ask("read_accounts", ids=missing))
-        found = ((name, gate_at(self.state, name)) for name in wanted)
+        found = ((name, gate_at(self.rows, name)) for name in wanted)
         return {name: gate for name, gate in found if gate is not None}
 
     def term_gates(self, whole: str) -> dict[str, Gate]:
@@ -193,25 +192,26 @@ class Reading:
         term = self.newest(dataset)
         return {} if term is None else self.term_gates(term.whole)
 
-    @property
-    def state(self) -> Any:
-        """The rows, for decisions that read them as a state."""
-        return self.rows
-
     # Charges and entries
 
     @cached_property
-    def open_charges(self) -> list[OpenCharge]:
+    def open_charges(self) -> list[OpenReservation]:
         """Charges that no process ended, oldest first."""
-        alive, charges = dict[str, bool](), dict[str, OpenCharge]()
-        for columns in self.ask("read_open_reservations"):
-            charge = Charge.from_columns(tuple(columns[4:]))
+        alive, found = dict[str, bool](), dict[str, OpenReservation]()
+        for at, _, _, writer, *columns in self.ask("read_open_reservations"):
+            charge = Charge.from_columns(columns)
             if charge.owner not in alive:
                 alive[charge.owner] = self.ledger.owners.alive(charge.owner)
-            at, dataset, number, writer = columns[:4]
-            first = OpenCharge(charge, at, dataset, number, writer, alive[charge.owner])
-            charges.setdefault(charge.id, first)
-        return [*charges.values()]
+            reservation = OpenReservation(
+                reservation=charge.id,
+                body=describe_charge(charge),
+                alive=alive[charge.owner],
+                at=at,
+                writer=writer,
+                charge=charge,
+            )
+            found.setdefault(charge.id, reservation)
+        return [*found.values()]
 
     @cached_property
     def refused_runs(self) -> set[str]:

@@ -8,15 +8,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import merge
 from itertools import islice
 from typing import Any
 
-from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    InvalidCost,
+    ReleaseError,
+    UnsupportedCost,
+)
+from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
+from dpflow.ledger.decisions.suggestions import in_windows
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.rows import Entry, Release, Run
 from dpflow.ledger.views.reading import (
     ENDLESS,
@@ -167,15 +177,13 @@ def describe_releases(
         at, ended, flow, request = columns[1], *columns[9:]
         body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
         row = Release(*columns[2:9])
-        now = row.state
-        if now == "settled" and row.digest is None:
-            now = "unreplayable"
+        is_lost = row.state == "settled" and row.digest is None
         yield KeptRelease(
             id=row.key[:12],
             key=row.key_text,
             dataset=",".join(body["datasets"]),
             step=row.step,
-            state=now,
+            state="unreplayable" if is_lost else row.state,
             digest=row.digest,
             size=sizes.get(row.key),
             at=at,
@@ -194,11 +202,10 @@ def has_release(source: Source, key: str) -> bool:
 
 def count_releases(source: Source, dataset: str | None) -> int:
     """Return the number of releases of one dataset or of all."""
+    name = "count_releases" if dataset is None else "count_releases_of"
+    where = {} if dataset is None else {"dataset": dataset}
     with open_reading(source) as reading:
-        if dataset is None:
-            ((number,),) = reading.ask("count_releases")
-        else:
-            ((number,),) = reading.ask("count_releases_of", dataset=dataset)
+        ((number,),) = reading.ask(name, **where)
     return int(number)
 
 
@@ -263,6 +270,66 @@ def named_release(source: Source, name: str) -> KeptRelease:
         ids = ", ".join(release.id for release in found[:5])
         msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
     raise ReleaseError(msg)
+
+
+# Withdrawals
+
+
+def withdraw_release(
+    ledger: Ledger, name: str, *, reason: str, anyway: bool = False
+) -> tuple[KeptRelease, bool]:
+    """Delete the value of a release; its digest and its charge stay.
+
+    Args:
+        ledger: The ledger.
+        name: Its release key, or its id or the start of that.
+        reason: Why, for the journal.
+        anyway: Delete it even if the budget admits no new draw at its cost.
+
+    Returns:
+        The release, and True if the budget admits a new draw.
+
+    Raises:
+        ReleaseError: If there is not exactly one, or no value to delete; or if no new
+            draw fits, without `anyway`.
+    """
+    with open_reading(ledger) as reading:
+        release = named_release(reading, name)
+        fits = admits_again(reading, release.row.charge)
+    row = release.row
+    if release.state == "settled" and not (fits or anyway):
+        msg = (
+            f"release {name!r} was not withdrawn: the budget of {release.dataset} "
+            f"admits no new draw of step {release.step!r} at its cost, so that there "
+            "would be no number at all. Write --anyway to delete the value even so."
+        )
+        raise ReleaseError(msg)
+    if not ledger.withdraw(row.key, digest=row.digest, reason=reason):
+        msg = (
+            f"release {name!r} is {release.state}, so there is no value to delete. "
+            "`dpflow releases list` shows the state of each release."
+        )
+        raise ReleaseError(msg)
+    return replace(release, state="withdrawn", size=None), fits
+
+
+def admits_again(reading: Reading, charge: str) -> bool:
+    """Return True if the newest terms admit another charge like an earlier one."""
+    request = reading.requests([charge])[charge]
+    units, sizes = request.get("units", {}), {}
+    for account in request["accounts"]:
+        dataset, _, *kind = split(account)
+        sizes[dataset, *kind] = int(units.get(account, 1))
+    pairs = []
+    with suppress(InvalidCost, UnsupportedCost):
+        cost = cost_from_description(request["cost"])
+        for dataset in {dataset for dataset, *_ in sizes}:
+            for gate in reading.newest_gates(dataset).values():
+                size = sizes.get((dataset, gate.kind, gate.name, gate.partition))
+                if size is not None:
+                    pairs.append((gate, gate._replace(size=size).price(cost)))
+        return all(gate.admits(amount) for gate, amount in in_windows(pairs))
+    return False
 
 
 # Refused steps
@@ -356,36 +423,17 @@ def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
         for refusal in refusals(reading):
             if refusal.is_exhausted and dataset in refusal.body["datasets"]:
                 newest.setdefault(refusal.body.get("flow"), refusal)
-        newest = {
-            flow: refusal
-            for flow, refusal in newest.items()
-            if refusal.term == reading.rows.book(refusal.dataset).term
-            or (not refusal.term and reading.newest(refusal.dataset))
-        }
         if not newest:
             return {}
-        grants = find_newest_grants(reading, dataset)
-    return {
-        flow: refusal
-        for flow, refusal in newest.items()
-        if not _is_before(refusal, dataset, grants.get(flow))
-    }
-
-
-def find_newest_grants(
-    reading: Reading, dataset: str
-) -> Mapping[str | None, tuple[int, str]]:
-    """Return number and time of the newest charge of each flow."""
-    rows = reading.ask("read_newest_grants", **reading.find_range(dataset))
-    return {flow: (number, at) for _, flow, number, at in rows}
-
-
-def _is_before(
-    refusal: RefusalView, dataset: str, grant: tuple[int, str] | None
-) -> bool:
-    """Return True if a grant followed a refusal."""
-    if grant is None:
-        return False
-    # Journals of several datasets have only their times in common.
-    same = refusal.dataset == dataset
-    return grant[0] > refusal.number if same else grant[1] > refusal.at
+        rows = reading.ask("read_newest_grants", **reading.find_range(dataset))
+        grants = {flow: (number, at) for _, flow, number, at in rows}
+        halts = dict[str | None, RefusalView]()
+        for flow, refusal in newest.items():
+            name, (number, at) = refusal.dataset, grants.get(flow, (0, ""))
+            # Journals of several datasets have only their times in common.
+            is_same = name == dataset
+            is_after = refusal.number > number if is_same else refusal.at >= at
+            term = reading.newest(name)
+            if term and refusal.term in (0, term.number) and is_after:
+                halts[flow] = refusal
+    return halts

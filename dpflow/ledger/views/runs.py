@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -106,34 +106,33 @@ def read_charges(reading: Reading, dataset: str) -> list[Detail]:
     return [details[number] for number in numbers]
 
 
+@dataclass(slots=True)
 class JournalCharge:
     """A charge of a run, as the journal of one of its datasets has it.
-
-    Args:
-        columns: Columns of `read_run_charges`.
 
     Attributes:
         number: Number of the entry that made it.
         key: Its release key for people.
         end: Kind of the entry that ended it; None while it is open.
+        ended_at: The time of that entry or, while it is open, of the first; a label.
         failed: True if the step failed.
-        detail: What it cost; None until somebody asks for its run.
+        detail: What it cost; None until its run is read.
     """
 
-    def __init__(self, columns: tuple[Any, ...]) -> None:
-        self.number: int
-        self.flow: str | None
-        self.run: str | None
-        self.key: str | None
-        self.end: str | None
-        self.number, self.id, self.flow, self.run, self.key, self.end = columns[:6]
-        self._ended_at, self.failed = columns[6:]
-        self.detail: Detail | None = None
+    number: int
+    id: str
+    flow: str | None
+    run: str | None
+    key: str | None
+    end: str | None
+    ended_at: str
+    failed: bool
+    detail: Detail | None = None
 
     @property
     def at(self) -> str:
         """The time when it was made or, of an older run, when it ended; a label."""
-        return str(self.detail.at if self.detail else self._ended_at)
+        return str(self.detail.at if self.detail else self.ended_at)
 
     @property
     def read(self) -> Detail:
@@ -259,7 +258,7 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
     by_run = defaultdict[str, list[JournalCharge]](list)
     where = {"dataset": dataset, "after": start, "failed": '%"outcome":"failed"%'}
     for columns in reading.ask("read_run_charges", **where):
-        charge = JournalCharge(columns)
+        charge = JournalCharge(*columns)
         by_run[charge.run or charge.id].append(charge)
     raised = defaultdict[str, list[Entry]](list)
     for name in (each.book for each in reading.newest_of(dataset)):
@@ -319,31 +318,26 @@ def _charge_of(gate: Gate, run: FlowRun) -> RunCharge:
     """Return what a run did to an account."""
     total = gate.rule.zero()
     peaks = [total]
-    for change in _changes_of(gate.id, run.steps, run.raised):
-        total = Tally(tuple(a + b for a, b in zip(total.amounts, change, strict=True)))
+    for change in _changes_of(gate.id, run):
+        total = Tally(sum_amounts(total.amounts, change))
         if not any(total.fits_within(peak) for peak in peaks):
             # None is below another.
             peaks = [*(p for p in peaks if not p.fits_within(total)), total]
     return RunCharge(gate=gate, spent=total, peaks=tuple(peaks))
 
 
-def _changes_of(
-    name: str, steps: Iterable[JournalCharge], raised: Iterable[Entry]
-) -> Iterator[tuple[int, ...]]:
-    """Yield by how much entries of a run changed what an account has used."""
-    changes = list[tuple[int, tuple[int, ...]]]()
-    for step in steps:
+def _changes_of(name: str, run: FlowRun) -> list[Amounts]:
+    """Return by how much entries of a run changed what an account has used."""
+    changes = list[tuple[int, Amounts]]()
+    for step in run.steps:
         detail = step.read
         held = detail.charge.amounts.get(name)
-        if held is None:
-            continue
-        changes.append((step.number, held.amount))
-        if detail.end_number is not None:
+        if held is not None:
+            changes.append((step.number, held.amount))
+        if held is not None and detail.end_number is not None:
             change = sum_amounts(detail.posted[name], negative(held.amount))
             changes.append((detail.end_number, change))
-    yield from (change for _, change in sorted(changes))
     # What an operator added was admitted by no gate.
-    for entry in raised:
-        posting = read_postings(entry.postings).get(name)
-        if posting is not None:
-            yield posting[0]
+    raised = (read_postings(entry.postings).get(name) for entry in run.raised)
+    added = [posting[0] for posting in raised if posting is not None]
+    return [*(change for _, change in sorted(changes)), *added]

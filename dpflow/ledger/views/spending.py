@@ -23,7 +23,6 @@ from dpflow.ledger.views.reading import (
     Body,
     Reading,
     Source,
-    describe_charge,
     describe_entry,
     open_reading,
     read_postings,
@@ -182,7 +181,7 @@ def read_spent(
     if _OF_REQUESTS & {*by}:
         details = read_details(reading, dataset, (columns[0] for columns in ends))
     for number, step, flow, kind, at, text, body in ends:
-        facts = {"flow": flow or "-", "step": step, "week": name_week(at)}
+        facts = {"flow": flow or "-", "step": step, "week": name_week(at[:10])}
         if number in details:
             facts = name_facts(details[number].body, at, details[number].writer)
         posted = find_posted(kind, text)
@@ -191,7 +190,7 @@ def read_spent(
         row, way = waiting.charge, "" if waiting.alive else _FORFEITED
         amounts = {name: held.amount for name, held in row.amounts.items()}
         if f"{dataset}#{term}" in amounts:
-            facts = name_facts(describe_charge(row), waiting.at, waiting.writer)
+            facts = name_facts(waiting.body, waiting.at, waiting.writer)
             yield Spent(facts, waiting.at, amounts, way, row.step, row.flow)
     yield from read_charged_by_hand(reading, dataset, term)
 
@@ -218,14 +217,10 @@ def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
 
 
 @lru_cache(maxsize=1024)
-def _week_of(day: str) -> str:
+def name_week(day: str) -> str:
+    """Return the week of a day."""
     year, week, _ = datetime.fromisoformat(day).isocalendar()
     return f"{year}-W{week:02}"
-
-
-def name_week(at: str) -> str:
-    """Return the week of a time."""
-    return _week_of(at[:10])
 
 
 def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
@@ -233,7 +228,7 @@ def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
     facts = {
         "flow": body.get("flow"),
         "step": body.get("step") or body.get("reason"),
-        "week": name_week(at),
+        "week": name_week(at[:10]),
         "release": body.get("release_key"),
         "who": body.get("who") or writer,
         "cost": write_cost(json.dumps(body.get("cost"))),
@@ -264,11 +259,8 @@ def find_way(kind: str, text: str) -> str:
 # Use after each entry
 
 
-class Point(NamedTuple):
-    """What an account had used, settled and held, after an entry."""
-
-    number: int
-    used: Amounts
+#: Number of an entry, and what an account had used, settled and held, after it.
+Point = tuple[int, Amounts]
 
 
 def usage(
@@ -298,25 +290,24 @@ def usage(
         rows = reading.ask("read_postings", dataset=dataset, after=after)
         drawn = {name: dict(line[:most]) for name, line in refused.items()}
         points = draw_points(gates, rows, drawn, most)
-        numbers = sorted({p.number for line in points.values() for p in line})
+        numbers = sorted({number for line in points.values() for number, _ in line})
         found = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
-        entries = {columns[0]: columns for columns in found}
+        entries = {number: columns for number, *columns in found}
         charges = [charge for *_, charge in found if charge is not None]
         keys = dict(reading.ask("read_release_keys", charges=charges))
-    return {
-        name: [
-            Usage(
+    usages: dict[str, list[Usage]] = {name: [] for name in points}
+    for name, line in points.items():
+        for number, used in line:
+            kind, at, charge = entries[number]
+            point = Usage(
                 seq=number,
-                kind=entries[number][1],
+                kind=kind,
                 used_fraction=gates[name].used_share(Tally(used)) or 0.0,
-                release_key=keys.get(entries[number][3])
-                or drawn.get(name, {}).get(number),
-                at=entries[number][2],
+                release_key=keys.get(charge) or drawn.get(name, {}).get(number),
+                at=at,
             )
-            for number, used in line
-        ]
-        for name, line in points.items()
-    }
+            usages[name].append(point)
+    return usages
 
 
 def find_newest_entries(source: Source, dataset: str) -> dict[str, int]:
@@ -379,6 +370,6 @@ def draw_points(
         # A refusal is drawn on the line: it changes no use.
         last |= {name: number for name in used if number in refused.get(name, ())}
         for name, place in last.items():
-            points[name].append(Point(place, used[name]))
+            points[name].append((place, used[name]))
         start = end
     return points

@@ -26,7 +26,7 @@ def terms(source: Source, dataset: str) -> list[TermView]:
     """Return the terms of a dataset, oldest first."""
     with open_reading(source) as reading:
         reading.load(dataset)
-        return list(term_views(reading.state, dataset))
+        return list(term_views(reading.rows, dataset))
 
 
 def newest_term(source: Source, dataset: str) -> Term | None:

@@ -211,10 +211,11 @@ def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
 
 def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
     """Apply each policy as a term that no sum counts: a known-bad `apply`."""
-    author, decision = ledger.author(), Decision()
+    author = ledger.author()
+    decision = Decision(author, "x")
     with ledger.database.transaction() as transaction:
         rows = load_office_rows(transaction, given, ledger.terms)
-        write_term(decision, open_term(rows, given, author, "x"), author, "x")
+        write_term(decision, open_term(rows, given, author, "x"))
         transaction.write(decision)
 
 

@@ -14,7 +14,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.exceptions import BudgetRefused, UnsupportedCost
-from dpflow.ledger.decisions.shortage import Shortage, describe_members
+from dpflow.ledger.decisions.refusals import Shortage, describe_members
 from tests.projects import POLICY, make_project
 
 pytestmark = pytest.mark.quick

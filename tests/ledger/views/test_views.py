@@ -27,11 +27,11 @@ from dpflow.ledger.views.releases import (
     release_value,
     release_values,
     releases,
+    withdraw_release,
 )
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.ledger.views.spending import find_newest_entries, spending
 from dpflow.ledger.views.terms import promise
-from dpflow.ledger.views.withdrawals import withdraw_release
 from dpflow.policy import PolicySet, parse_policy
 from tests.ledger.processes import await_death, killed
 from tests.ledger.support import (
