@@ -11,8 +11,9 @@ from dpflow.accounting.rules.rule import COUNTS, Filter
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.ledger.decisions.gates import remainder
 from dpflow.ledger.decisions.refusals import amount_text
-from dpflow.ledger.views.accounts import AccountView, OpenReservation
+from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import account_title, percent_text
+from dpflow.ledger.views.reading import OpenReservation
 from dpflow.ledger.views.spending import Spending
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines

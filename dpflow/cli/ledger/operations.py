@@ -18,7 +18,7 @@ from dpflow.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from dpflow.config import Settings
     from dpflow.ledger import Posted
-    from dpflow.ledger.views.accounts import OpenReservation
+    from dpflow.ledger.views.reading import OpenReservation
 
 
 def reservations(*, close: str | None = None, reason: str | None = None) -> Answer:

@@ -12,7 +12,8 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspected
 from dpflow.ledger import Ledger, split_account, views
-from dpflow.ledger.views.accounts import AlertView, OpenReservation
+from dpflow.ledger.views.accounts import AlertView
+from dpflow.ledger.views.reading import OpenReservation
 from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
 from dpflow.ledger.views.spending import spending
 from dpflow.notebook import Sheet

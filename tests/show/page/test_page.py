@@ -17,7 +17,7 @@ from dpflow import Gaussian, Laplace, PureDP, guarded, release
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, DPStepFailed
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.journals import Finding, Verification
-from dpflow.ledger.views.accounts import OpenReservation
+from dpflow.ledger.views.reading import OpenReservation
 from dpflow.notebook import data_of
 from dpflow.show.page import render as page
 from dpflow.show.page.render import Live, render, render_problem, security_policy
