@@ -25,9 +25,8 @@ from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical, digest
 from dpflow.ledger.decisions.charges_by_hand import (
-    Amendment,
+    ChargeByHand,
     Posted,
-    Prior,
     decide_amendment,
     decide_prior,
 )
@@ -376,7 +375,7 @@ class Ledger(Shell):
             ReservationConflict: If that is no more than was charged: nothing falls.
             UnsupportedCost: If the theorem of an account has no price for the cost.
         """
-        amendment = Amendment(
+        amendment = ChargeByHand(
             command=uuid.uuid4().hex,
             cost=cost,
             reason=reason,
@@ -409,22 +408,29 @@ class Ledger(Shell):
             ConfigurationError: If this evidence was charged before, or no part of a
                 divided dataset is named.
         """
-        prior = Prior(
+        request = Request(
+            reservation="prior",
+            owner="operator",
+            policies=(policy,),
+            populations=tuple(populations),
+            cost=cost,
+            step="spent before dpflow",
+            flow=flow,
+            partitions=tuple(partitions),
+        )
+        prior = ChargeByHand(
             command=uuid.uuid4().hex,
             cost=cost,
             reason=reason,
             evidence=evidence,
-            policy=policy,
-            flow=flow,
-            partitions=tuple(partitions),
-            populations=tuple(populations),
+            request=request,
         )
         author, applies = self.author(), self.conditions.applies_policies
         answer: tuple[Posted, ...] = self._order(
             partial(load_prior_rows, prior=prior),
             lambda rows: decide_prior(rows, prior, author, applies=applies),
             prior.command,
-            guarded=self._name_guarded(prior.request),
+            guarded=self._name_guarded(request),
         )
         return answer
 

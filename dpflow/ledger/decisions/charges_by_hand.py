@@ -24,7 +24,6 @@ from dpflow.ledger.decisions.terms import TermChange, write_term
 from dpflow.ledger.requests import Request, described
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting
-from dpflow.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +41,18 @@ class Posted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amendment:
-    """Charge of what a step cost more than was reserved for it.
+class ChargeByHand:
+    """Charge of what a step cost more than was reserved, or of prior spending.
+
+    `Composed` and `Repeated` costs hold several steps.
 
     Attributes:
         command: Id of the command.
-        cost: Corrected cost of the step.
+        cost: Corrected cost of the step, or all prior spending.
         reason: Why, for the journal.
         evidence: The sha256 of a file that proves it; a term uses each once.
         dataset: One that the step read, if the operator names it.
+        request: Of prior spending, a step that would be charged as much.
     """
 
     command: str
@@ -58,47 +60,7 @@ class Amendment:
     reason: str
     evidence: str | None = None
     dataset: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
-    """Charge of prior spending, before the ledger governed the dataset.
-
-    `Composed` and `Repeated` costs hold several steps.
-
-    Attributes:
-        command: Id of the command.
-        cost: All prior spending.
-        reason: Why, for the journal.
-        evidence: The sha256 of a file that proves it; a term uses each once.
-        policy: Policy of the dataset.
-        flow: The flow whose share was spent.
-        partitions: The parts of a divided dataset that were read.
-        populations: The population that the dataset belongs to.
-    """
-
-    command: str
-    cost: Cost
-    reason: str
-    policy: Policy
-    evidence: str | None = None
-    flow: str | None = None
-    partitions: tuple[str, ...] = ()
-    populations: tuple[Policy, ...] = ()
-
-    @property
-    def request(self) -> Request:
-        """A step that would be charged as much."""
-        return Request(
-            reservation="prior",
-            owner="operator",
-            policies=(self.policy,),
-            populations=self.populations,
-            cost=self.cost,
-            step="spent before dpflow",
-            flow=self.flow,
-            partitions=self.partitions,
-        )
+    request: Request | None = None
 
 
 class Raise(NamedTuple):
@@ -125,7 +87,7 @@ class Raise(NamedTuple):
         return more
 
 
-def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decision:
+def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Decision:
     """Charge what a step cost more than was reserved for it; it may have ended.
 
     Raises:
@@ -173,7 +135,7 @@ def decide_amendment(rows: Rows, amendment: Amendment, author: Author) -> Decisi
     return decision
 
 
-def find_raise(rows: Rows, charge: Charge, name: str, amendment: Amendment) -> Raise:
+def find_raise(rows: Rows, charge: Charge, name: str, amendment: ChargeByHand) -> Raise:
     """Return by how much the cost is above all that was charged to an account."""
     held = charge.amounts[name]
     gate = find_gate(rows, name, charge.request.get("units", {}).get(name, 1))
@@ -200,7 +162,7 @@ def find_posted(rows: Rows, charge: Charge, name: str) -> tuple[int, ...]:
 
 
 def decide_prior(
-    rows: Rows, prior: Prior, author: Author, *, applies: bool = True
+    rows: Rows, prior: ChargeByHand, author: Author, *, applies: bool = True
 ) -> Decision:
     """Charge what was spent elsewhere; irreversible.
 
@@ -211,6 +173,7 @@ def decide_prior(
     if rows.sent:
         return answer_sent_charge(rows)
     request = prior.request
+    assert request is not None
     step = price_step(rows, request, author, applies=applies)
     raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
     policies = (*request.policies, *request.populations)
@@ -222,14 +185,14 @@ def decide_prior(
         body={"policy": {term.book: term.facts["policy_hash"] for term in step.terms}},
         thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
         opened=step.opened,
-        about=(None, request.step, prior.flow, None),
+        about=(None, request.step, request.flow, None),
     )
 
 
 def adjust(
     rows: Rows,
     raises: Sequence[Raise],
-    command: Amendment | Prior,
+    command: ChargeByHand,
     author: Author,
     *,
     body: Mapping[str, Any],

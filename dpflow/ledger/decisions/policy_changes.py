@@ -206,13 +206,18 @@ def decide_application(
         raise error
     changes = [change.line for change in proposal.changes]
     decision, closed = Decision(author, application.command), list[str]()
+    body: dict[str, Any]
     if action != "nothing":
         if action in _IN_PLACE.values():
             change = change_term(rows, application, changes, action)
             closed = find_closed(rows, change.term)
             change.body["closed"] = closed
         else:
-            change = open_applied(rows, application, author, changes, action)
+            body = {"changes": changes, "action": action, "closed": closed}
+            body |= {"raises": True} if raises else {}
+            body |= {"forgotten": [*rows.forgotten]} if rows.forgotten else {}
+            reason = application.reason or "the policy was applied"
+            change = open_term(rows, policy, author, reason, **body)
         write_term(decision, change)
         rows = rows.with_term(change.after, change.term)
     decision.answer = replace(
@@ -284,23 +289,6 @@ def _refuse_in_place(proposal: Proposal, how: str) -> PolicyChanged:
     )
     lines = [change.line for change in proposal.changes]
     return PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
-
-
-def open_applied(
-    rows: Rows,
-    application: Application,
-    author: Author,
-    changes: Sequence[str],
-    action: str,
-) -> TermChange:
-    """Return the term that a person opens."""
-    body: dict[str, Any] = {"changes": [*changes], "action": action, "closed": []}
-    if application.raise_lifetime:
-        body["raises"] = True
-    if rows.forgotten:
-        body["forgotten"] = [*rows.forgotten]
-    reason = application.reason or "the policy was applied"
-    return open_term(rows, application.policy, author, reason, **body)
 
 
 def change_term(

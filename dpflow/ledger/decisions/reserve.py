@@ -56,8 +56,8 @@ from dpflow.rounding import number_text
 MOST_TEXT = 16 * 2**20
 #: So many parts are never too long for an entry.
 _MANY = 1000
-#: Causes of a refusal that no noise and no smaller step changes, and all others.
-_NEVER, _OTHERS = ("frozen", "closed"), ("halted", "overdrawn", "full")
+#: Causes of a refusal that no noise and no smaller step changes; they come first.
+_NEVER = ("frozen", "closed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def price_step(
 
 def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
     """Return the gates that do not admit a step, the first cause first."""
-    run, causes, refusals = request.flow_run, (*_NEVER, *_OTHERS), list[Refusal]()
+    run, refusals = request.flow_run, list[Refusal]()
     halted = {
         account
         for (name, _), row in step.rows.runs.items()
@@ -172,15 +172,15 @@ def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
         else:
             continue
         refusals.append(Refusal(gate, amount, cause))
-    return sorted(
-        refusals, key=lambda r: (min(causes.index(r.cause), len(_NEVER)), *_fullness(r))
-    )
+    return sorted(refusals, key=order_refusal)
 
 
-def _fullness(refusal: Refusal) -> tuple[bool, float]:
+def order_refusal(refusal: Refusal) -> tuple[int, bool, float]:
     """Return a key by which the fullest filter comes first, and odometers last."""
-    gate = refusal.gate
-    return gate.kind == "odometer", -(gate.used_share(gate.total) or 0.0)
+    gate, cause = refusal.gate, refusal.cause
+    first = _NEVER.index(cause) if cause in _NEVER else len(_NEVER)
+    share = gate.used_share(gate.total) or 0.0
+    return first, gate.kind == "odometer", -share
 
 
 # Refusing

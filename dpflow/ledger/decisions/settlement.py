@@ -6,6 +6,7 @@ part and nothing was lost since. A charge without an end stays held permanently.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -26,10 +27,10 @@ from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gate_at
-from dpflow.ledger.decisions.windows import Window, accounts_near
+from dpflow.ledger.decisions.windows import accounts_near
 from dpflow.ledger.requests import Alert
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Account, Charge, Held, Posting
+from dpflow.ledger.tables.rows import Charge, Held, Posting
 from dpflow.rounding import number_from_text
 
 #: State of a charge that a kind of entry ends.
@@ -349,7 +350,9 @@ def raise_alerts(
             continue
         used, alerted, crossed = Tally(account.settled), [account.alerted], ""
         if gate.window is not None:
-            near = find_near(rows, decision.accounts, account, gate.window)
+            after = ChainMap(decision.accounts, rows.account_rows)
+            near = accounts_near(after, name, gate.window.length)
+            near[gate.window.place] = account
             settled = {place: Tally(row.settled) for place, row in near.items()}
             used = fullest_window(settled, gate.window.place, gate.window.length)
             alerted = [row.alerted for row in near.values()]
@@ -376,25 +379,6 @@ def raise_alerts(
     return alerts
 
 
-def find_near(
-    rows: Rows, after: Mapping[str, Account], account: Account, window: Window
-) -> dict[int, Account]:
-    """Return the accounts that share windows with an account, by place.
-
-    Args:
-        rows: Rows of the ledger.
-        after: Accounts that the entry changes, as they are after it.
-        account: The account after the entry.
-        window: Its windows.
-    """
-    near = {
-        place: after.get(name) or rows.account(name)
-        for place, name in accounts_near(account.id, window.length)
-    }
-    near[window.place] = account
-    return {place: row for place, row in near.items() if row is not None}
-
-
 def find_settled_next_to(rows: Rows, gate: Gate) -> Tally:
     """Return what the fuller of the windows next to a part has settled.
 
@@ -403,11 +387,8 @@ def find_settled_next_to(rows: Rows, gate: Gate) -> Tally:
     zero, window = gate.rule.zero(), gate.window
     if window is None:
         return zero
-    settled = {
-        place: Tally(near.settled)
-        for place, name in accounts_near(gate.id, window.length + 1)
-        if (near := rows.account(name)) is not None
-    }
+    near = accounts_near(rows.account_rows, gate.id, window.length + 1)
+    settled = {place: Tally(row.settled) for place, row in near.items()}
     sums = (
         sum((settled.get(n, zero) for n in range(first, first + window.length)), zero)
         for first in (window.place - window.length, window.place + 1)

@@ -83,11 +83,25 @@ def charged_near(rows: Rows, account: str, window: Window, ahead: int = 0) -> Wi
         window: Its windows.
         ahead: Number of further parts, after those that share a window with it.
     """
-    near = accounts_near(account, window.length, ahead)
-    found = [(at, row) for at, name in near if (row := rows.account(name)) is not None]
-    used = ((at, used_of(row)) for at, row in found)
-    overdrawn = (at for at, row in found if row.overdrawn)
+    near = accounts_near(rows.account_rows, account, window.length, ahead)
+    used = ((place, used_of(row)) for place, row in near.items())
+    overdrawn = (place for place, row in near.items() if row.overdrawn)
     return window._replace(used=tuple(used), overdrawn=tuple(overdrawn))
+
+
+def accounts_near(
+    accounts: Mapping[str, Account], account: str, length: int, ahead: int = 0
+) -> dict[int, Account]:
+    """Return the charged accounts that share a window with a part, by place.
+
+    Args:
+        accounts: Accounts by id.
+        account: The account of the part.
+        length: Number of parts of a window.
+        ahead: Number of further parts, after those.
+    """
+    near = name_near(account, length, ahead)
+    return {place: accounts[name] for place, name in near if name in accounts}
 
 
 def window_total(rows: Rows, account: str) -> Tally | None:
@@ -136,9 +150,7 @@ def continuation_problem(
 
 
 @lru_cache(maxsize=512)
-def accounts_near(
-    account: str, length: int, ahead: int = 0
-) -> tuple[tuple[int, str], ...]:
+def name_near(account: str, length: int, ahead: int = 0) -> tuple[tuple[int, str], ...]:
     """Return places and accounts of all parts that share a window with a part.
 
     None for an account of no part by time; a step that names one is refused.

@@ -13,7 +13,7 @@ from typing import Any
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.gates import accounts_of
 from dpflow.ledger.decisions.terms import agrees
-from dpflow.ledger.decisions.windows import accounts_near
+from dpflow.ledger.decisions.windows import name_near
 from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.rows import (
@@ -56,7 +56,7 @@ def name_accounts(request: Request, terms: Mapping[str, int]) -> list[str]:
             names[name] = None
             if length:
                 names.update(
-                    (near, None) for _, near in accounts_near(name, length, length)
+                    (near, None) for _, near in name_near(name, length, length)
                 )
     return [*names]
 
@@ -74,7 +74,7 @@ def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]
         names[name] = None
         dataset, _, _, _, part = split(name)
         if part and (length := lengths.get(dataset, 0)):
-            near = accounts_near(name, length + 1)
+            near = name_near(name, length + 1)
             names.update((other, None) for _, other in near)
     return [*names]
 
