@@ -100,7 +100,7 @@ LINE, ELLIPSIS = "\N{BOX DRAWINGS LIGHT HORIZONTAL}", "\N{HORIZONTAL ELLIPSIS}"
 
 @pytest.mark.parametrize("command", ["status", "history"])
 def test_a_pipe_and_a_terminal_get_lines_that_fit(busy: Shop, command: str) -> None:
-    """In a pipe tables fit 80 columns and no line is wrapped, cut, padded or coloured.
+    """In a pipe each row is one line, which is not wrapped, cut, padded or coloured.
 
     In a terminal text folds, and no line runs over the edge.
     """
@@ -110,7 +110,6 @@ def test_a_pipe_and_a_terminal_get_lines_that_fit(busy: Shop, command: str) -> N
     lines = result.stdout.splitlines()
     assert [line.rstrip() for line in lines] == lines
     rules = [line for line in lines if line.startswith(LINE)]
-    assert all(len(line) <= 80 for line in rules)
     assert bool(rules) is (command != "status")
     terminal = without_colour(run_terminal(*command.split(), columns=100))
     assert max(len(line) for line in terminal.splitlines()) <= 100

@@ -193,9 +193,10 @@ def test_a_check_takes_the_name_of_a_dataset(shop: Shop) -> None:
     assert "no such file" in run("policy", "check", "cdnwo.yaml").stderr
 
 
-def test_the_projects_own_policies_pass_its_hook(monkeypatch) -> None:
+def test_the_projects_own_policies_pass_its_hook(monkeypatch, tmp_path) -> None:
     """The hook that the project ships is a strict check."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", f"sqlite:///{tmp_path}/none.db")
     assert "check --strict" in (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
     assert run("policy", "check", "policies", "--strict").exit_code == 0
 
