@@ -54,7 +54,7 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
     if not is_finished:
         check_whole(there, "It is a copy, and the ledger stays where it is.")
-        with there.readable(), target.transaction() as transaction:
+        with there.writing() as transaction:
             transaction.begin(lock=False)
             write_upgrades(there, transaction, {"from": ledger.place, "to": place})
     finish_move(ledger, None if is_finished else target, place)
@@ -89,7 +89,7 @@ def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
 @contextmanager
 def locked(ledger: Ledger) -> Iterator[Transaction]:
     """Run a block in a transaction that waits for all steps and keeps others away."""
-    with ledger.readable(), ledger.database.transaction() as transaction:
+    with ledger.writing() as transaction:
         transaction.is_of_copy = True
         if transaction.has_trips:
             transaction.send([("lock_all", {})])

@@ -150,7 +150,7 @@ def migrate_stopped(
     ledger.digests.is_readable()
     while True:
         try:
-            with ledger.readable(), ledger.database.transaction() as transaction:
+            with ledger.writing() as transaction:
                 return migrate(ledger, transaction, texts, forms, version)
         except LedgerUnavailable as error:
             if "waited" not in error.details or time.monotonic() > until:

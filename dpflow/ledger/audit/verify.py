@@ -19,7 +19,7 @@ from typing import Any
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.ledger.account_ids import Term, split
+from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.journals import Journal, Verification, pages, read_journal
 from dpflow.ledger.audit.terms import check_terms, find_terms
 from dpflow.ledger.canonical import canonical, digest
@@ -33,7 +33,8 @@ from dpflow.ledger.tables.rows import (
     Account,
     Charge,
     DamagedRow,
-    read_term,
+    Term,
+    read_row,
 )
 from dpflow.ledger.tables.transaction import Transaction
 
@@ -251,8 +252,8 @@ def check_tables(
     if upgraded_at and hash_requests(transaction, name, upgraded_at) != requests:
         what = "the requests of before are not those that it wrote"
         result.add(what, name, upgraded_at)
-    terms = map(read_term, transaction.ask("read_terms", datasets=[name]))
-    found = {term.number: term for term in terms}
+    answer = transaction.ask("read_terms", datasets=[name])
+    found = {term.number: term for term in (read_row(Term, row) for row in answer)}
     if canonical(found) != canonical(journal.terms):
         result.add("its terms are not those of its entries", name)
     between = {"first": f"{name}#", "last": f"{name}$"}

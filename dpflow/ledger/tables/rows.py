@@ -433,8 +433,3 @@ class Entry(NamedTuple):
         """Return the entry with its hash."""
         columns = self[:12]
         return Entry(*columns, hash_columns(previous, *columns))
-
-
-def read_term(columns: Sequence[Any]) -> Term:
-    """Read the row of a term; its `entry` is the revision."""
-    return read_row(Term, columns)

@@ -7,7 +7,7 @@ an older copy without a witness.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from operator import add
@@ -31,7 +31,8 @@ from dpflow.ledger.tables.errors import (
     is_postgres,
     readable,
 )
-from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.loaded import Rows, Terms
+from dpflow.ledger.tables.loading import Scope
 from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.base import Witness, WitnessAt
@@ -111,14 +112,12 @@ class Watch:
 
     # Before a decision
 
-    def read(
-        self, guarded: tuple[Sequence[str], Callable[[], list[str]]] | None
-    ) -> Witnessed | None:
-        """Read the witness about datasets, before their lock.
+    def read(self, scope: Scope, terms: Terms) -> Witnessed | None:
+        """Read the witness about the rows of a command, before their lock.
 
         Args:
-            guarded: The datasets, and what names the accounts that the decision
-                reads; None for a command that is decided without the witness.
+            scope: What the command reads.
+            terms: Terms of this process.
 
         Raises:
             LedgerUnwitnessed: If there is no witness.
@@ -126,9 +125,9 @@ class Watch:
             LedgerUnavailable: If it cannot be read.
         """
         witnessed = None
-        if self.witness is not None and guarded is not None:
-            names, accounts = guarded
-            witnessed = self.witness.read(names, accounts)
+        if self.witness is not None and scope.is_witnessed and scope.accounts:
+            accounts = partial(scope.accounts, terms)
+            witnessed = self.witness.read(scope.datasets, accounts)
         self._heads = {} if witnessed is None else dict(witnessed.heads)
         return witnessed
 
