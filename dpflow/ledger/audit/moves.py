@@ -106,7 +106,7 @@ def is_whole(ledger: Ledger, target: Any) -> bool:
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        names = name_all(source)
+        names = source.names()
         rows = source.run([("read_datasets", {"names": names})])[0]
     heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
     with suppress(LedgerMissing), target.snapshot() as there:
@@ -148,7 +148,7 @@ def write_upgrades(
         rewrites: Number of changes of the requests of charges, which are hashed then.
     """
     author, command = there.author(), uuid.uuid4().hex
-    for name in name_all(transaction):
+    for name in transaction.names():
         if rewrites:
             body["requests"] = hash_requests(transaction, name)
         transaction.begin([name], lock=True)
@@ -161,15 +161,10 @@ def witness_heads(there: Ledger) -> None:
     """Witness the newest entry of each journal; again does no harm."""
     with there.reading() as transaction:
         transaction.begin(lock=False)
-        transaction.begin(name_all(transaction), lock=False)
+        transaction.begin(transaction.names(), lock=False)
         rows = Rows(datasets=dict(transaction.datasets))
     heads = [(d.name, d.number, d.hash) for d in rows.datasets.values() if d.number]
     there.watch.record(Decision(earlier=tuple(heads)), rows)
-
-
-def name_all(transaction: Any) -> list[str]:
-    """Return the names of the datasets that a ledger has."""
-    return [name for (name,) in transaction.ask("read_dataset_names")]
 
 
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:

@@ -252,7 +252,7 @@ def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
     """Let every charge that was made so far end in full; return the datasets."""
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
-        names = [name for (name,) in transaction.ask("read_dataset_names")]
+        names = transaction.names()
     author = ledger.author()
     for name in names:
         with ledger.writing() as transaction:

@@ -169,7 +169,7 @@ def migrate(
     transaction.begin(lock=False)
     body = {"from": str(transaction.version), "to": str(version)}
     for text in texts:
-        transaction.send_text(text, {})
+        transaction.send([(text, {})])
     transaction.send([("set_version", {"version": version})])
     transaction.version = version
     # The tables are those that this version reads; no migration drops anything.

@@ -320,7 +320,7 @@ def _read_state(database: Database, *, is_trusted: bool) -> Witnessed:
     state = Witnessed()
     with database.snapshot() as transaction:
         transaction.begin(lock=False)
-        names = [name for (name,) in transaction.ask("read_dataset_names")]
+        names = transaction.names()
         datasets = transaction.run([("read_datasets", {"names": names})])[0]
         accounts = transaction.ask("read_accounts_between", first="", last="~~")
         people = transaction.ask("read_all_people_stores")

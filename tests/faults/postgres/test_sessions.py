@@ -96,9 +96,9 @@ def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) ->
         ledger.settle(granted(ledger, "0.01", release_key=key), value="1")
     asked = request(ledger, "0.01", release_key="0" * 64)
     with ledger.database.snapshot() as reading:
-        before = reading.run_text(_FETCHED, {})[0][0]
+        before = reading.ask(_FETCHED)[0][0]
         load_rows(reading, find_scope(asked), {}, lock=False)
-        after = reading.run_text(_FETCHED, {})[0][0]
+        after = reading.ask(_FETCHED)[0][0]
     assert after - before < 20
 
 
