@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import add
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.account_ids import split
@@ -17,9 +17,8 @@ from dpflow.ledger.tables.errors import UNREADABLE
 from dpflow.ledger.tables.rows import Account, Dataset, Entry, Term, first_hash
 from dpflow.ledger.tables.transaction import Transaction
 
-K = TypeVar("K", str, int)
-V = TypeVar("V")
-
+#: Rows, or parts of them, by key.
+Rows = Mapping[Any, Any]
 #: Rows that are read together.
 PAGE = 500
 
@@ -70,12 +69,24 @@ class Verification:
             self.bad.append(finding)
 
     def compare(
-        self, what: str, dataset: str, found: Mapping[K, V], stated: Mapping[K, V]
+        self,
+        what: str,
+        dataset: str,
+        found: Mapping[Any, Any],
+        stated: Mapping[Any, Any],
     ) -> None:
         """Compare rows with what the entries of a dataset come to, by key."""
         for key in sorted(found.keys() | stated.keys()):
-            if found.get(key) != stated.get(key):
-                self.add(f"{what} {key!r} is not what its entries come to", dataset)
+            if key not in found:
+                self.add(f"{what} {key!r} was removed", dataset)
+            elif key not in stated:
+                self.add(f"no entry made {what} {key!r}", dataset)
+            elif found[key] != stated[key]:
+                row, other = found[key], stated[key]
+                names = getattr(row, "_fields", ())
+                wrong = [n for n in names if getattr(row, n) != getattr(other, n)]
+                problem = f"{what} {key!r} is not what its entries come to"
+                self.add(": ".join([problem, *wrong]), dataset)
 
 
 @dataclass(slots=True)
@@ -114,10 +125,12 @@ class Journal:
         for name, (settled, held) in postings.items():
             self._post(entry, name, settled, held, result)
         result.postings += len(postings)
-        for name in body.get("overdrawn", ()):
+        # An entry may name accounts of other datasets, too.
+        overdrawn, alerts = body.get("overdrawn", ()), body.get("alerts", {})
+        for name in self.accounts.keys() & {*overdrawn}:
             self.accounts[name] = self.accounts[name]._replace(overdrawn=1)
-        for name, threshold in body.get("alerts", {}).items():
-            self.accounts[name] = self.accounts[name]._replace(alerted=threshold)
+        for name in self.accounts.keys() & alerts.keys():
+            self.accounts[name] = self.accounts[name]._replace(alerted=alerts[name])
         if entry.kind in ("adjust", "repair"):
             self.by_hand |= postings.keys()
         row = self.row._replace(number=entry.number, hash=entry.hash)

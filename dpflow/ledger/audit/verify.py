@@ -121,11 +121,7 @@ def verify_dataset(
         result.add(str(error), name)
         transaction.datasets = {}
     journal = read_journal(transaction, ledger.id, name, result)
-    row = transaction.datasets.get(name)
-    if row is None:
-        result.add("its row was removed", name)
-    elif row != journal.row:
-        result.add("its row is not what its journal comes to", name)
+    result.compare("dataset", name, transaction.datasets, {name: journal.row})
     held = check_charges(transaction, journal, result)
     rows = check_accounts(transaction, journal, held, result)
     check_tables(transaction, journal, result)

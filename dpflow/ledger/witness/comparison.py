@@ -33,7 +33,7 @@ from dpflow.ledger.tables.errors import (
 )
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import Scope
-from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset
+from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset, read_row
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileWitness
@@ -165,8 +165,8 @@ class Watch:
         if dataset.epoch < head.epoch:
             what = f"lacks repair {head.epoch} of dataset {dataset.name!r}"
             raise self._say_older(what)
-        place = f" of its witness {self.witness.place}"
-        self._check_hash(transaction, dataset, head, place)
+        whose = f" of its witness {self.witness.place}"
+        self._check_hash(transaction, dataset, head, whose)
 
     def _check_hash(
         self, transaction: Transaction, dataset: Dataset, head: Head, whose: str
@@ -187,17 +187,17 @@ class Watch:
     ) -> None:
         """Refuse an account that is behind the witness, or differs from it."""
         for name in rows.read_ids & witnessed.uses.keys():
-            use, row = witnessed.uses[name], rows.account_rows.get(name)
+            epoch, version, used = witnessed.uses[name]
             dataset = transaction.datasets.get(name.partition("#")[0])
-            if dataset is None or dataset.epoch != use.epoch:
+            if dataset is None or dataset.epoch != epoch:
                 continue
-            version = 0 if row is None else row.version
-            if version < use.version:
-                what = f"has account {name!r} at version {version}, and the witness "
-                what += f"{self._place} says {use.version}"
+            row = rows.account_rows.get(name)
+            own = 0 if row is None else row.version
+            if own < version:
+                what = f"has account {name!r} at version {own}, and the witness "
+                what += f"{self._place} says {version}"
                 raise self._say_older(what)
-            is_same = row is not None and row.version == use.version
-            if row and is_same and (*map(add, row.settled, row.held),) != use.used:
+            if row and own == version and (*map(add, row.settled, row.held),) != used:
                 what = f"account {name!r} is not what its witness {self._place} says"
                 raise damaged(what, self.place)
 
@@ -296,8 +296,8 @@ class Watch:
         for name, use in self.witness.read_all().uses.items():
             dataset, number = split(name)[:2]
             row = rows.account_rows.get(name)
-            version = 0 if row is None else row.version
-            if dataset in names and number and version < use.version:
+            is_behind = (0 if row is None else row.version) < use.version
+            if dataset in names and number and is_behind:
                 lost.add(f"{dataset}#{number}")
         return sorted(lost)
 
@@ -312,36 +312,29 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
     Raises:
         LedgerCorrupt: If a row is damaged.
     """
-    with readable(database.place):
-        return _read_state(database, is_trusted=is_trusted)
-
-
-def _read_state(database: Database, *, is_trusted: bool) -> Witnessed:
     state = Witnessed()
-    with database.snapshot() as transaction:
+    with readable(database.place), database.snapshot() as transaction:
         transaction.begin(lock=False)
         names = transaction.names()
-        datasets = transaction.run([("read_datasets", {"names": names})])[0]
-        accounts = transaction.ask("read_accounts_between", first="", last="~~")
-        people = transaction.ask("read_all_people_stores")
-        decided = transaction.ask("read_newest_decisions")
-        hashes = transaction.ask("read_newest_hashes")
-    newest = {name: (number, digest) for name, number, digest in decided}
-    for columns in datasets:
-        row = Dataset.from_columns(tuple(columns))
-        place = row.epoch, row.number, row.hash, False, row.term
-        trusted = (row.number, row.hash) if is_trusted else ()
-        decision = newest.get(row.name, (0, ""))
-        state.heads[row.name] = Head(*place, *decision, *trusted)
-    for columns in accounts:
-        account = Account.from_columns(tuple(columns))
-        used = (*map(add, account.settled, account.held),)
-        epoch = state.heads[split(account.id)[0]].epoch
-        state.uses[account.id] = WitnessedUse(epoch, account.version, used)
-    for name, _, step in people:
-        state.people[name] = state.heads[split(name)[0]].number, step
-    for name, number, digest in hashes:
-        state.hashes.setdefault(name, {})[number] = digest
+        decided = {
+            name: (number, digest)
+            for name, number, digest in transaction.ask("read_newest_decisions")
+        }
+        for columns in transaction.ask("read_datasets", names=names):
+            row = read_row(Dataset, columns)
+            place = row.epoch, row.number, row.hash, False, row.term
+            trusted = (row.number, row.hash) if is_trusted else ()
+            decision = decided.get(row.name, (0, ""))
+            state.heads[row.name] = Head(*place, *decision, *trusted)
+        for columns in transaction.ask("read_accounts_between", first="", last="~~"):
+            account = read_row(Account, columns)
+            used = (*map(add, account.settled, account.held),)
+            epoch = state.heads[split(account.id)[0]].epoch
+            state.uses[account.id] = WitnessedUse(epoch, account.version, used)
+        for name, _, step in transaction.ask("read_all_people_stores"):
+            state.people[name] = state.heads[split(name)[0]].number, step
+        for name, number, digest in transaction.ask("read_newest_hashes"):
+            state.hashes.setdefault(name, {})[number] = digest
     return state
 
 
