@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerMissing
@@ -44,9 +43,8 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     place = str(kind(where).place)
     secret = begin_move(ledger, place, anyway=anyway)
     target: Any = kind(where)
-    is_finished = is_whole(ledger, target)
+    is_finished = is_complete(ledger, target, read_heads(ledger))
     if not is_finished:
-        empty_target(kind, where, ledger.id)
         target = kind.create(where, ledger.database.identity, secret, complete=0)
         target.is_copy = True
         copy_ledger(ledger, target)
@@ -97,43 +95,46 @@ def locked(ledger: Ledger) -> Iterator[Transaction]:
         yield transaction
 
 
-def is_whole(ledger: Ledger, target: Any) -> bool:
-    """Return True if a move was cut short after its target was complete.
-
-    Such a target has the newest entry of each journal of the source.
-    """
-    target.is_copy = True
+def read_heads(ledger: Ledger) -> list[tuple[str, int, str]]:
+    """Return name, number and hash of the newest entry of each journal."""
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        names = source.names()
-        rows = source.run([("read_datasets", {"names": names})])[0]
-    heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
-    with suppress(LedgerMissing), target.snapshot() as there:
-        there.begin(lock=False)
-        ((*_, complete, _, _),) = there.ask("read_ledger")
-        is_same = there.identity == ledger.database.identity
-        found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads]
-        return bool(complete and is_same and found == heads)
-    return False
+        rows = source.ask("read_datasets", names=source.names())
+    return [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
 
 
-def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
-    """Remove an unfinished copy of the same ledger.
+def is_complete(
+    ledger: Ledger, target: Any, heads: list[tuple[str, int, str]] | None = None
+) -> bool:
+    """Look into the target of a move, and remove an unfinished copy from it.
+
+    Args:
+        ledger: The source.
+        target: The database.
+        heads: Newest entries of the source, which a target has that was completed
+            before the move was cut short.
+
+    Returns:
+        True if such a target is complete.
 
     Raises:
-        ConfigurationError: If a ledger is there.
+        ConfigurationError: If another ledger is there, or a complete one.
     """
-    database = kind(where)
-    database.is_copy = True
+    target.is_copy = True
     with suppress(LedgerMissing):
-        identity = database.identity
-        with database.snapshot() as transaction:
-            ((*_, complete, _, _),) = transaction.ask("read_ledger")
-        if identity.ledger != ledger or complete:
-            msg = f"a ledger is at {database.place} already, and none is overwritten."
+        with target.snapshot() as there:
+            there.begin(lock=False)
+            ((*_, complete, _, _),) = there.ask("read_ledger")
+            is_same = there.identity == ledger.database.identity
+            found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads or ()]
+        if is_same and complete and found == heads:
+            return True
+        if complete or not is_same:
+            msg = f"a ledger is at {target.place} already, and none is overwritten."
             raise ConfigurationError(msg)
-        database.remove()
+        target.remove()
+    return False
 
 
 def write_upgrades(
@@ -190,5 +191,5 @@ def move_back(ledger: Ledger, url: str) -> None:
         if transaction.moved_to:
             msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
             raise ConfigurationError(msg)
-        empty_target(kind, where, ledger.id)
+        is_complete(ledger, kind(where))
         transaction.send([("mark_moving", {"moving_to": None})])

@@ -141,12 +141,6 @@ class SqliteDatabase(SqliteConnection):
         if log_size > self._log_limit:
             self._shorten_log(transaction.connection)
 
-    def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
-        """Return the connection of a reader, which changes no file that it may not."""
-        if self._connection is None and is_only_read(self.path):
-            return opened_for_reading(self.path)
-        return self._unlocked(until)
-
     def _translated(self, error: Exception, waited: float) -> LedgerError:
         if str(error).startswith("no such column: id"):
             return refuse_version_4(self.place)
@@ -172,10 +166,20 @@ class SqliteDatabase(SqliteConnection):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        with self._alone(), self._opened(until) as connection:
+        with self._alone():
+            if self._connection is None and is_only_read(self.path):
+                # A reader changes no file that it may not.
+                with opened_for_reading(self.path) as connection:
+                    connection.execute("BEGIN")
+                    yield SqliteTransaction(self, connection)
+                return
+            connection = self._unlocked(until)
             try:
                 connection.execute("BEGIN")
                 yield SqliteTransaction(self, connection)
+            except sqlite3.Error:
+                self._close_connection()
+                raise
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()

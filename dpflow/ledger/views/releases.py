@@ -17,7 +17,7 @@ from typing import Any
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ReleaseError
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
-from dpflow.ledger.tables.rows import Entry, Release, Run
+from dpflow.ledger.tables.rows import Entry, Release, Run, read_row
 from dpflow.ledger.views.reading import (
     ENDLESS,
     Reading,
@@ -272,7 +272,7 @@ def count_refusals(source: Source, flow_run: str) -> int:
     """Return how many refusals a flow run has met."""
     with open_reading(source) as reading:
         rows = reading.ask("read_run", id=flow_run)
-    return sum(Run.from_columns(columns).refusals for columns in rows)
+    return sum(read_row(Run, columns).refusals for columns in rows)
 
 
 def refusal_of_run(
