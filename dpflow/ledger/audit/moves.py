@@ -18,7 +18,6 @@ from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Charge
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.comparison import Watch
 
@@ -70,9 +69,9 @@ def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
             msg = f"the ledger {transaction.place} moves to {where} already."
             raise ConfigurationError(msg)
         secret = transaction.secret()
-        rows = transaction.ask("read_open_charges")
-        charges = [Charge.from_columns(tuple(row)) for row in rows]
-        living = [c.id for c in charges if ledger.owners.alive(c.owner)]
+        rows = transaction.ask("read_open_reservations")
+        owners = {row[4]: row[6] for row in rows}
+        living = [name for name in owners if ledger.owners.alive(owners[name])]
         if living and not anyway:
             msg = (
                 f"{len(living)} charges are open whose processes run, such as "
@@ -100,7 +99,7 @@ def read_heads(ledger: Ledger) -> list[tuple[str, int, str]]:
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        rows = source.ask("read_datasets", names=source.names())
+        rows = source.ask("read_every_dataset")
     return [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
 
 

@@ -165,7 +165,8 @@ def migrate(
     version: int,
 ) -> None:
     """Migrate, verify, and write an entry into each journal, in one transaction."""
-    transaction.send([("wait_shortly", {}), ("stop_steps", {})])
+    if transaction.has_trips:
+        transaction.send([("wait_shortly", {}), ("stop_steps", {})])
     transaction.begin(lock=False)
     body = {"from": str(transaction.version), "to": str(version)}
     for text in texts:

@@ -334,9 +334,9 @@ def load_claims(
         pinned = read_row(Term, columns).facts["pinned"]
         if pinned.get("source") in claims:
             claims[pinned["source"]][columns[0]] = pinned.get("population", "")
-    found = [transaction.ask("read_source", name=source) for source in sources]
     rows.claims = claims
-    rows.sources = {row[0]: Source(*row) for answer in found for row in answer}
+    found = [Source(*row) for row in transaction.ask("read_all_sources")]
+    rows.sources = {row.name: row for row in found if row.name in sources}
 
 
 def load_earlier_amounts(

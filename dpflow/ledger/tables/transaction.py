@@ -112,7 +112,8 @@ class Transaction(ABC):
             LedgerCorrupt: If the ledger is another one, or a row is damaged.
             LedgerUnavailable: If it is of another version, moved, or not durable.
         """
-        statement = "lock_datasets" if lock else "read_datasets"
+        # Elsewhere the lock of the file is the lock of all datasets.
+        statement = "lock_datasets" if lock and self.has_trips else "read_datasets"
         asked: list[tuple[str, Mapping[str, Any]]] = [*self._first]
         if datasets:
             asked.insert(0, (statement, {"names": [*datasets]}))
@@ -153,7 +154,7 @@ class Transaction(ABC):
 
     def names(self) -> list[str]:
         """Return the names of the datasets that the ledger has."""
-        return [name for (name,) in self.ask("read_dataset_names")]
+        return [row[0] for row in self.ask("read_every_dataset")]
 
     def _look(self, answers: list[list[Any]]) -> None:
         """Check which ledger it is, and that it may be used."""

@@ -315,12 +315,11 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
     state = Witnessed()
     with readable(database.place), database.snapshot() as transaction:
         transaction.begin(lock=False)
-        names = transaction.names()
         decided = {
             name: (number, digest)
             for name, number, digest in transaction.ask("read_newest_decisions")
         }
-        for columns in transaction.ask("read_datasets", names=names):
+        for columns in transaction.ask("read_every_dataset"):
             row = read_row(Dataset, columns)
             place = row.epoch, row.number, row.hash, False, row.term
             trusted = (row.number, row.hash) if is_trusted else ()
@@ -331,7 +330,7 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
             used = (*map(add, account.settled, account.held),)
             epoch = state.heads[split(account.id)[0]].epoch
             state.uses[account.id] = WitnessedUse(epoch, account.version, used)
-        for name, _, step in transaction.ask("read_all_people_stores"):
+        for name, _, step in transaction.ask("read_people_of", first="", last="~~"):
             state.people[name] = state.heads[split(name)[0]].number, step
         for name, number, digest in transaction.ask("read_newest_hashes"):
             state.hashes.setdefault(name, {})[number] = digest
