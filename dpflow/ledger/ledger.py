@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
@@ -56,22 +55,17 @@ from dpflow.ledger.decisions.settlement import (
     decide_void,
 )
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
-from dpflow.ledger.shell import Guarded, Shell, raised
+from dpflow.ledger.shell import Shell, raised
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.loading import (
-    load_amendment_rows,
-    load_end_rows,
-    load_office_rows,
-    load_payment_rows,
-    load_prior_rows,
-    load_reserve_rows,
-    load_run_rows,
-    load_sent,
-    load_withdrawal_rows,
-    name_datasets,
+    Scope,
+    find_charge_scope,
+    find_scope,
+    list_runs,
+    load_rows,
+    read_claim,
 )
 from dpflow.ledger.tables.rows import Charge
-from dpflow.ledger.tables.transaction import Transaction
 from dpflow.policy import Policy
 
 
@@ -92,20 +86,11 @@ class Ledger(Shell):
         """
         if (why := self.database.unwritable) is not None:
             return self._checked(self._replay_only(request, why))
-        author, applies = self.author(), self.conditions.applies_policies
-
-        def load(transaction: Transaction, *, again: bool) -> Rows:
-            rows = load_reserve_rows(transaction, request, self.terms)
-            self._find_claimant(rows, request)
-            if again and rows.charge is None:
-                rows.sent = load_sent(transaction, request.locked, request.reservation)
-            return rows
-
+        author = self.author()
         decision, rows = self._transact(
-            load,
-            lambda rows: decide_reserve(rows, request, author, applies=applies),
+            find_scope(request),
+            lambda rows: self._decide_reserve(rows, request, author),
             lambda rows, refused: decide_refusal(rows, request, refused, author),
-            guarded=self._name_guarded(request),
         )
         for statement, row in decision.changes:
             if statement == "insert_charge" and isinstance(row, Charge):
@@ -123,6 +108,21 @@ class Ledger(Shell):
             raise
         answer: Answer = raised(decision.answer)
         return self._checked(answer)
+
+    def _decide_reserve(
+        self, rows: Rows, request: Request, author: Author
+    ) -> Decision | Refused:
+        """Decide a request, with whether the claimant of its release still runs."""
+        self._find_claimant(rows, request)
+        applies = self.conditions.applies_policies
+        return decide_reserve(rows, request, author, applies=applies)
+
+    def _find_claimant(self, rows: Rows, request: Request) -> None:
+        """Find out whether the process that claims a release still runs."""
+        release, charge = rows.release, rows.release_charge
+        if release is not None and charge is not None and release.state == "claimed":
+            own = charge.owner == request.owner
+            rows.claimant_is_alive = own or self.owners.alive(charge.owner)
 
     def settle(
         self,
@@ -194,27 +194,28 @@ class Ledger(Shell):
         """
         body = {"reason": reason}
         end = End(charge=reservation, command=uuid.uuid4().hex, body=body)
-        return self._end(end, decide_forfeit)
+
+        def decide(rows: Rows, end: End, author: Author) -> Decision:
+            charge = rows.charge
+            rows.claimant_is_alive = charge is None or self.owners.alive(charge.owner)
+            return decide_forfeit(rows, end, author)
+
+        return self._end(end, decide, is_witnessed=True)
 
     def _end(
-        self, end: End, decide_end: Callable[[Rows, End, Author], Decision]
+        self,
+        end: End,
+        decide_end: Callable[[Rows, End, Author], Decision],
+        *,
+        is_witnessed: bool = False,
     ) -> Ended:
         """End a charge; its datasets are loaded before the lock."""
         self._check_writable()
         author = self.author()
         charge = self._charges.get(end.charge) or self._read_charge(end.charge)
-
-        def load(transaction: Transaction, *, again: bool) -> Rows:  # noqa: ARG001
-            rows = load_end_rows(transaction, charge, self.terms)
-            if decide_end is decide_forfeit and rows.charge is not None:
-                rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
-            return rows
-
-        guarded: Guarded | None = None
-        if decide_end is decide_forfeit:
-            guarded = name_datasets(charge), partial(list, charge.amounts)
         decision, rows = self._transact(
-            load, lambda rows: decide_end(rows, end, author), guarded=guarded
+            find_charge_scope(charge, is_witnessed=is_witnessed),
+            lambda rows: decide_end(rows, end, author),
         )
         self._charges.pop(end.charge, None)
         self.watch.record_end(decision, rows)
@@ -223,14 +224,14 @@ class Ledger(Shell):
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Decide a request without writing the decision."""
-        author, applies = self.author(), self.conditions.applies_policies
+        author = self.author()
         try:
             if (why := self.database.unwritable) is not None:
                 return self._replay_only(request, why)
             with self.reading() as transaction:
-                rows = load_reserve_rows(transaction, request, self.terms, lock=False)
-                self._find_claimant(rows, request)
-                decision = decide_reserve(rows, request, author, applies=applies)
+                scope = find_scope(request)
+                rows = load_rows(transaction, scope, self.terms, lock=False)
+                decision = self._decide_reserve(rows, request, author)
                 if isinstance(decision, Refused):
                     self._load_earlier(transaction, rows, decision)
                     decision = decide_refusal(rows, request, decision, author)
@@ -254,17 +255,15 @@ class Ledger(Shell):
         """
         self._check_writable()
         author = self.author()
-
-        def load(transaction: Transaction, *, again: bool) -> Rows:
-            rows = load_run_rows(transaction, request, gate.dataset, self.terms)
-            if again:
-                rows.sent = load_sent(transaction, [gate.dataset], request.reservation)
-            return rows
-
+        scope = Scope(
+            datasets=[gate.dataset],
+            accounts=lambda _: [],
+            runs=list_runs(request),
+            command=request.reservation,
+        )
         decision, _ = self._transact(
-            load,
+            scope,
             lambda rows: decide_refusal_of_run(rows, request, gate, amount, author),
-            guarded=None,
         )
         refusal: BudgetRefused = decision.answer
         return refusal
@@ -272,7 +271,7 @@ class Ledger(Shell):
     def complete_run(self, run: str) -> None:
         """Note that the function of a flow run returned, if the run was charged."""
         self._check_writable()
-        with self.readable(), self.database.transaction() as transaction:
+        with self.writing() as transaction:
             transaction.begin(lock=False)
             transaction.send([("complete_run", {"id": run})])
 
@@ -280,8 +279,9 @@ class Ledger(Shell):
 
     def propose(self, policy: Policy) -> Proposal:
         """Say what applying a policy would do; nothing is written."""
+        scope = Scope(datasets=[policy.dataset], policies=[policy])
         with self.reading() as transaction:
-            rows = load_office_rows(transaction, policy, self.terms, lock=False)
+            rows = load_rows(transaction, scope, self.terms, lock=False)
             rows.forgotten = self.watch.forgotten(rows, [policy.dataset])
             return propose_application(rows, policy)
 
@@ -313,13 +313,14 @@ class Ledger(Shell):
             new_term=new_term,
             raise_lifetime=raise_lifetime,
         )
-        author = self.author()
-        answer: Proposal = self._order(
-            partial(load_office_rows, policy=policy),
-            lambda rows: decide_application(rows, application, author),
-            application.command,
-            dataset=policy.dataset,
-        )
+        name, author = policy.dataset, self.author()
+
+        def decide(rows: Rows) -> Decision:
+            rows.forgotten = self.watch.forgotten(rows, [name])
+            return decide_application(rows, application, author)
+
+        scope = Scope(datasets=[name], policies=[policy], command=application.command)
+        answer: Proposal = self._order(scope, decide)
         return answer
 
     def freeze(self, dataset: str, *, reason: str, unfreeze: bool = False) -> bool:
@@ -333,11 +334,10 @@ class Ledger(Shell):
         """
         command, author = uuid.uuid4().hex, self.author()
         answer: bool = self._order(
-            partial(load_office_rows, policy=dataset),
+            Scope(datasets=[dataset], command=command, is_made=False),
             lambda rows: decide_freeze(
                 rows, dataset, reason, author, command, unfreeze=unfreeze
             ),
-            command,
         )
         return answer
 
@@ -352,11 +352,21 @@ class Ledger(Shell):
         Returns:
             Whether there was such a value.
         """
+        self._check_writable()
+        with self.reading() as transaction:
+            transaction.begin(lock=False)
+            _, release = read_claim(transaction.ask("read_release", key=key))
+        if release is None:
+            return False
         command, author = uuid.uuid4().hex, self.author()
+        scope = Scope(
+            datasets=[release.dataset],
+            accounts=lambda _: [],
+            release_key=key,
+            command=command,
+        )
         answer: bool = self._order(
-            partial(load_withdrawal_rows, key=key),
-            lambda rows: decide_withdrawal(rows, digest, reason, author, command),
-            command,
+            scope, lambda rows: decide_withdrawal(rows, digest, reason, author, command)
         )
         return answer
 
@@ -383,11 +393,11 @@ class Ledger(Shell):
             dataset=dataset,
         )
         author, before = self.author(), self._read_charge(charge)
+        scope = find_charge_scope(
+            before, evidence=evidence, command=amendment.command, is_witnessed=True
+        )
         answer: tuple[Posted, ...] = self._order(
-            partial(load_amendment_rows, charge=before, evidence=evidence),
-            lambda rows: decide_amendment(rows, amendment, author),
-            amendment.command,
-            guarded=(name_datasets(before), partial(list, before.amounts)),
+            scope, lambda rows: decide_amendment(rows, amendment, author)
         )
         return answer
 
@@ -426,11 +436,11 @@ class Ledger(Shell):
             request=request,
         )
         author, applies = self.author(), self.conditions.applies_policies
+        scope = find_scope(
+            request, charge=None, evidence=evidence, command=prior.command
+        )
         answer: tuple[Posted, ...] = self._order(
-            partial(load_prior_rows, prior=prior),
-            lambda rows: decide_prior(rows, prior, author, applies=applies),
-            prior.command,
-            guarded=self._name_guarded(request),
+            scope, lambda rows: decide_prior(rows, prior, author, applies=applies)
         )
         return answer
 
@@ -442,8 +452,9 @@ class Ledger(Shell):
         """
         row = self._read_charge(charge)
         (name,) = (name for name in row.amounts if split(name)[2] == "dataset")
+        scope = find_charge_scope(row, people=name)
         with self.reading() as transaction:
-            rows = load_payment_rows(transaction, row, name, self.terms, lock=False)
+            rows = load_rows(transaction, scope, self.terms, lock=False)
             return find_payer(rows)
 
     def pay(self, account: str, charge: str, *, before: str | None) -> None:
@@ -459,11 +470,11 @@ class Ledger(Shell):
         """
         command = digest(canonical(["pay", account, charge]))[:32]
         author, row = self.author(), self._read_charge(charge)
+        scope = find_charge_scope(
+            row, people=account, command=command, is_witnessed=True
+        )
         self._order(
-            partial(load_payment_rows, charge=row, account=account),
-            lambda rows: decide_payment(rows, account, before, author, command),
-            command,
-            guarded=(name_datasets(row), partial(list, row.amounts)),
+            scope, lambda rows: decide_payment(rows, account, before, author, command)
         )
 
     def close(self) -> None:
@@ -471,19 +482,12 @@ class Ledger(Shell):
         self.owners.close()
         self.database.close()
 
-    def _find_claimant(self, rows: Rows, request: Request) -> None:
-        """Find out whether the process that claims a release still runs."""
-        release, charge = rows.release, rows.release_charge
-        if release is None or charge is None or release.state != "claimed":
-            return
-        own = charge.owner == request.owner
-        rows.claimant_is_alive = own or self.owners.alive(charge.owner)
-
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
         """Answer with a stored release where nothing can be charged, or an error."""
-        watched = self.watch.read(self._name_guarded(request))
+        scope = find_scope(request)
+        watched = self.watch.read(scope, self.terms)
         with self.reading() as transaction:
-            rows = load_reserve_rows(transaction, request, self.terms, lock=False)
+            rows = load_rows(transaction, scope, self.terms, lock=False)
             self.watch.check(transaction, rows, watched)
             self._find_claimant(rows, request)
         answer = find_release(rows, request)

@@ -9,30 +9,25 @@ from itertools import count
 from typing import Any
 
 from dpflow.accounting.solving import NotSolved, look_up
-from dpflow.exceptions import (
-    DpflowError,
-    LedgerCorrupt,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.reserve import Refused
 from dpflow.ledger.decisions.settlement import refuse_unknown
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.provenance import provenance, writer
-from dpflow.ledger.requests import Conditions, Request
+from dpflow.ledger.requests import Conditions
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import UNREADABLE, damaged
+from dpflow.ledger.tables.errors import UNREADABLE, readable, unreadable
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import (
+    Scope,
     load_earlier_amounts,
-    load_sent,
-    name_accounts,
-    newest_numbers,
+    load_rows,
     read_claim,
 )
 from dpflow.ledger.tables.owners import Liveness
-from dpflow.ledger.tables.rows import Charge, DamagedRow
+from dpflow.ledger.tables.rows import Charge
 from dpflow.ledger.tables.transaction import (
     ConflictingSource,
     MissingDatasets,
@@ -44,9 +39,6 @@ from dpflow.ledger.witness.comparison import Watch
 #: After this many transactions that ended to solve a number, the next solves inside.
 _LOOKUPS = 3
 
-Load = Callable[..., Rows]
-#: Datasets that the witness is read for, and what names their accounts.
-Guarded = tuple[Sequence[str], Callable[[], list[str]]]
 Decide = Callable[[Rows], Decision | Refused]
 Refuse = Callable[[Rows, Refused], Decision]
 
@@ -91,54 +83,15 @@ class Shell:
             facts=self.conditions.facts,
         )
 
-    def _order(
-        self,
-        load_rows: Callable[..., Rows],
-        decide: Decide,
-        command: str,
-        *,
-        guarded: Guarded | None = None,
-        dataset: str | None = None,
-    ) -> Any:
-        """Decide a command of an operator, and witness it.
-
-        Args:
-            load_rows: Loads the rows.
-            decide: Decides, without input or output.
-            command: Id of the command.
-            guarded: What the witness is read for; None if it is decided without it.
-            dataset: The dataset of which a policy is applied.
-        """
+    def _order(self, scope: Scope, decide: Decide) -> Any:
+        """Decide a command of an operator, and witness it."""
         self._check_writable()
-
-        def load(transaction: Transaction, *, again: bool) -> Rows:
-            rows = load_rows(transaction, remembered=self.terms)
-            if again:
-                rows.sent = load_sent(transaction, [*rows.datasets], command)
-            if dataset is not None:
-                rows.forgotten = self.watch.forgotten(rows, [dataset])
-            return rows
-
-        decision, rows = self._transact(load, decide, guarded=guarded)
+        decision, rows = self._transact(scope, decide)
         self.watch.record(decision, rows)
         return raised(decision.answer)
 
-    def _name_guarded(self, request: Request) -> Guarded:
-        """Return the datasets of a request, and what names its accounts."""
-        names = request.locked
-
-        def accounts() -> list[str]:
-            return name_accounts(request, newest_numbers(self.terms, names))
-
-        return names, accounts
-
     def _transact(
-        self,
-        load: Load,
-        decide: Decide,
-        refuse: Refuse | None = None,
-        *,
-        guarded: Guarded | None,
+        self, scope: Scope, decide: Decide, refuse: Refuse | None = None
     ) -> tuple[Decision, Rows]:
         """Load, decide and write, and again if the outcome is unknown.
 
@@ -147,10 +100,9 @@ class Shell:
         the ledger was busy: the wait would be twice as long.
 
         Args:
-            load: Loads the rows; `again` says that the command was sent before.
+            scope: What the command reads.
             decide: Decides, without input or output.
             refuse: Decides about a refusal, with the earlier charges of the step.
-            guarded: What the witness is read for; None if it is decided without it.
         """
         prepare: Callable[[], object] | None = None
         again = False
@@ -158,9 +110,7 @@ class Shell:
             try:
                 if prepare is not None:
                     look_up(prepare, active=False)
-                once = partial(
-                    self._transact_once, load, decide, refuse, guarded, again=again
-                )
+                once = partial(self._transact_once, scope, decide, refuse, again=again)
                 return look_up(once, active=attempt < _LOOKUPS)
             except NotSolved as missing:
                 prepare = missing.solve
@@ -176,13 +126,7 @@ class Shell:
         raise AssertionError
 
     def _transact_once(
-        self,
-        load: Load,
-        decide: Decide,
-        refuse: Refuse | None,
-        guarded: Guarded | None,
-        *,
-        again: bool,
+        self, scope: Scope, decide: Decide, refuse: Refuse | None, *, again: bool
     ) -> tuple[Decision, Rows]:
         """Load, decide and write in one transaction.
 
@@ -190,11 +134,11 @@ class Shell:
             NotSolved: If a number is not solved yet; then nothing was decided.
             MissingDatasets: If a dataset has no row yet.
         """
-        watched = self.watch.read(guarded)
+        watched = self.watch.read(scope, self.terms)
         try:
             with self.database.transaction() as transaction:
                 transaction.expected = self.watch.numbers_of
-                rows = load(transaction, again=again)
+                rows = load_rows(transaction, scope, self.terms, again=again)
                 self.watch.check(transaction, rows, watched)
                 try:
                     decision = decide(rows)
@@ -208,35 +152,21 @@ class Shell:
         except without_interrupts(DpflowError):
             raise
         except without_interrupts(*UNREADABLE) as error:
-            raise self._explain(error) from error
+            raise unreadable(error, self.place) from error
         self.watch.saw(decision)
         return decision, rows
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """Run a block that reads one snapshot."""
-        with self.readable(), self.database.snapshot() as transaction:
+        with readable(self.place), self.database.snapshot() as transaction:
             yield transaction
 
     @contextmanager
-    def readable(self) -> Iterator[None]:
-        """Run a block that reads the ledger; damage has words of its own.
-
-        Raises:
-            LedgerCorrupt: If something in the ledger is not what it should be.
-        """
-        try:
-            yield
-        except without_interrupts(DpflowError):
-            raise
-        except without_interrupts(*UNREADABLE) as error:
-            raise self._explain(error) from error
-
-    def _explain(self, error: Exception) -> LedgerCorrupt:
-        """Return the error for something in the ledger that cannot be read."""
-        what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
-        is_row = isinstance(error, DamagedRow)
-        return damaged(str(error) if is_row else what, self.place)
+    def writing(self) -> Iterator[Transaction]:
+        """Run a block in one transaction that writes."""
+        with readable(self.place), self.database.transaction() as transaction:
+            yield transaction
 
     def _load_earlier(
         self, transaction: Transaction, rows: Rows, refused: Refused
@@ -247,7 +177,7 @@ class Shell:
 
     def _insert_datasets(self, names: Sequence[str]) -> None:
         """Make the rows of datasets without a term, in a transaction of its own."""
-        with self.readable(), self.database.transaction() as transaction:
+        with self.writing() as transaction:
             transaction.begin(lock=False)
             rows = [("insert_dataset", new_dataset(self.id, name)) for name in names]
             transaction.send(rows)
@@ -258,10 +188,9 @@ class Shell:
         Raises:
             ReservationConflict: If the ledger has no such charge.
         """
-        question = [("read_charge", {"id": name})]
         with self.reading() as transaction:
-            (found,) = transaction.begin([], question, lock=False)
-            charge, _ = read_claim(found)
+            transaction.begin(lock=False)
+            charge, _ = read_claim(transaction.ask("read_charge", id=name))
         if charge is None:
             raise refuse_unknown(name)
         return charge

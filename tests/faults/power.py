@@ -209,7 +209,7 @@ class ApswDatabase(Database):
                 connection.execute("BEGIN IMMEDIATE")
                 # It answers as the standard library's connection does.
                 driver: Any = connection
-                yield SqliteTransaction(driver, self)
+                yield SqliteTransaction(self, driver)
                 connection.execute("COMMIT")
             except BaseException:
                 self.close()

@@ -32,16 +32,18 @@ PAGE = 500
 
 def read_rows(transaction: Transaction, table: Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the order of its key, page by page."""
+    keys, columns = ", ".join(table.key), ", ".join(table.columns)
     values: dict[str, Any] = {"limit": PAGE}
-    statement = table.select_first(transaction.parameter)
+    where = ""
     while True:
-        page = transaction.run_text(statement, values)
+        text = f"SELECT {columns} FROM {table.name} {where}"  # noqa: S608
+        page = transaction.ask(f"{text} ORDER BY {keys} LIMIT :limit", **values)
         rows = [dict(zip(table.columns, row, strict=True)) for row in page]
         yield from rows
         if len(rows) < PAGE:
             return
-        statement = table.select_page(transaction.parameter)
-        values = {"limit": PAGE, **{name: rows[-1][name] for name in table.key}}
+        where = f"WHERE ({keys}) > ({', '.join(f':{name}' for name in table.key)})"
+        values |= {name: rows[-1][name] for name in table.key}
 
 
 def copy_ledger(ledger: Ledger, target: Any) -> None:
@@ -109,22 +111,20 @@ def drop_newer(target: SqliteDatabase, older: list[Table]) -> None:
     with target.transaction() as transaction:
         for table in map(tables().__getitem__, TABLES):
             if table.name not in columns:
-                transaction.send_text(f"DROP TABLE {table.name}", {})
+                transaction.send([(f"DROP TABLE {table.name}", {})])
                 continue
             for column in {*table.columns} - {*columns[table.name]}:
                 text = f"ALTER TABLE {table.name} DROP COLUMN {column}"
-                transaction.send_text(text, {})
+                transaction.send([(text, {})])
         transaction.send([("set_version", {"version": target.version})])
 
 
 def write_rows(target: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows in one transaction of the target."""
-    if not rows:
-        return
+    names, values = ", ".join(table.columns), ", :".join(table.columns)
+    text = f"INSERT INTO {table.name} ({names}) VALUES (:{values})"  # noqa: S608
     with target.transaction() as transaction:
-        statement = table.insert(transaction.parameter)
-        for row in rows:
-            transaction.send_text(statement, row)
+        transaction.send((text, row) for row in rows)
 
 
 def backup(ledger: Ledger, path: Path) -> Verification:

@@ -14,9 +14,11 @@ from dpflow.ledger.audit.terms import with_gates
 from dpflow.ledger.decisions.gates import is_admitted
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
-from dpflow.ledger.tables.rows import Dataset, Entry, Term, first_hash
+from dpflow.ledger.tables.rows import Account, Dataset, Entry, Term, first_hash
 from dpflow.ledger.tables.transaction import Transaction
 
+#: Rows, or parts of them, by key.
+Rows = Mapping[Any, Any]
 #: Rows that are read together.
 PAGE = 500
 
@@ -66,14 +68,25 @@ class Verification:
         if finding not in self.bad:
             self.bad.append(finding)
 
-
-@dataclass(slots=True)
-class Sum:
-    """What the entries of a journal come to on an account."""
-
-    settled: list[int]
-    held: list[int]
-    version: int = 0
+    def compare(
+        self,
+        what: str,
+        dataset: str,
+        found: Mapping[Any, Any],
+        stated: Mapping[Any, Any],
+    ) -> None:
+        """Compare rows with what the entries of a dataset come to, by key."""
+        for key in sorted(found.keys() | stated.keys()):
+            if key not in found:
+                self.add(f"{what} {key!r} was removed", dataset)
+            elif key not in stated:
+                self.add(f"no entry made {what} {key!r}", dataset)
+            elif found[key] != stated[key]:
+                row, other = found[key], stated[key]
+                names = getattr(row, "_fields", ())
+                wrong = [n for n in names if getattr(row, n) != getattr(other, n)]
+                problem = f"{what} {key!r} is not what its entries come to"
+                self.add(": ".join([problem, *wrong]), dataset)
 
 
 @dataclass(slots=True)
@@ -82,11 +95,9 @@ class Journal:
 
     Attributes:
         row: The dataset's row as the entries have it.
-        sums: Sums by account.
+        accounts: Accounts by id, without marks.
         terms: Newest body of each term, and the body that opened it.
-        overdrawn: Accounts that a charge by hand or a repair raised above their gates.
         by_hand: Accounts that a charge by hand or a repair raised.
-        alerted: Newest alert by account.
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
         access: Bodies of each term that a change of access gave it.
@@ -96,12 +107,10 @@ class Journal:
     """
 
     row: Dataset
-    sums: dict[str, Sum] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
     terms: dict[int, Term] = field(default_factory=dict)
     opened: dict[int, Term] = field(default_factory=dict)
-    overdrawn: set[str] = field(default_factory=set)
     by_hand: set[str] = field(default_factory=set)
-    alerted: dict[str, str] = field(default_factory=dict)
     people: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -116,8 +125,12 @@ class Journal:
         for name, (settled, held) in postings.items():
             self._post(entry, name, settled, held, result)
         result.postings += len(postings)
-        self.overdrawn |= {*body.get("overdrawn", ())}
-        self.alerted |= body.get("alerts", {})
+        # An entry may name accounts of other datasets, too.
+        overdrawn, alerts = body.get("overdrawn", ()), body.get("alerts", {})
+        for name in self.accounts.keys() & {*overdrawn}:
+            self.accounts[name] = self.accounts[name]._replace(overdrawn=1)
+        for name in self.accounts.keys() & alerts.keys():
+            self.accounts[name] = self.accounts[name]._replace(alerted=alerts[name])
         if entry.kind in ("adjust", "repair"):
             self.by_hand |= postings.keys()
         row = self.row._replace(number=entry.number, hash=entry.hash)
@@ -157,20 +170,20 @@ class Journal:
         """Add a posting, and check a grant against a gate that was lowered."""
         if split(name)[0] != entry.dataset:
             result.add(f"it posts to {name!r}", entry.dataset, entry.number)
-        total = self.sums.get(name)
-        if total is None:
-            zero = [0] * len(settled)
-            total = self.sums[name] = Sum(zero, list(zero))
-        total.settled = [*map(add, total.settled, settled)]
-        total.held = [*map(add, total.held, held)]
-        total.version += 1
-        if min(*total.settled, *total.held) < 0:
+        zero = (0,) * len(settled)
+        before = self.accounts.get(name) or Account(name, zero, zero)
+        row = self.accounts[name] = before._replace(
+            settled=(*map(add, before.settled, settled),),
+            held=(*map(add, before.held, held),),
+            version=before.version + 1,
+        )
+        if min(*row.settled, *row.held) < 0:
             what = f"account {name!r} would hold less than nothing"
             result.add(what, entry.dataset, entry.number)
         term = self.terms.get(split(name)[1])
         tightened = term is not None and term.entry > 1
         if entry.kind == "reserve" and tightened and name not in self.by_hand:
-            used = (*map(add, total.settled, total.held),)
+            used = (*map(add, row.settled, row.held),)
             if not is_admitted(term, name, used):
                 what = f"a step was granted on account {name!r} above its gate"
                 result.add(what, entry.dataset, entry.number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerMissing
@@ -19,7 +18,6 @@ from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Charge
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.comparison import Watch
 
@@ -44,9 +42,8 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     place = str(kind(where).place)
     secret = begin_move(ledger, place, anyway=anyway)
     target: Any = kind(where)
-    is_finished = is_whole(ledger, target)
+    is_finished = is_complete(ledger, target, read_heads(ledger))
     if not is_finished:
-        empty_target(kind, where, ledger.id)
         target = kind.create(where, ledger.database.identity, secret, complete=0)
         target.is_copy = True
         copy_ledger(ledger, target)
@@ -54,7 +51,7 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     there = Ledger(target, ledger.owners, watch, conditions=ledger.conditions)
     if not is_finished:
         check_whole(there, "It is a copy, and the ledger stays where it is.")
-        with there.readable(), target.transaction() as transaction:
+        with there.writing() as transaction:
             transaction.begin(lock=False)
             write_upgrades(there, transaction, {"from": ledger.place, "to": place})
     finish_move(ledger, None if is_finished else target, place)
@@ -72,9 +69,9 @@ def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
             msg = f"the ledger {transaction.place} moves to {where} already."
             raise ConfigurationError(msg)
         secret = transaction.secret()
-        rows = transaction.ask("read_open_charges")
-        charges = [Charge.from_columns(tuple(row)) for row in rows]
-        living = [c.id for c in charges if ledger.owners.alive(c.owner)]
+        rows = transaction.ask("read_open_reservations")
+        owners = {row[4]: row[6] for row in rows}
+        living = [name for name in owners if ledger.owners.alive(owners[name])]
         if living and not anyway:
             msg = (
                 f"{len(living)} charges are open whose processes run, such as "
@@ -89,7 +86,7 @@ def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
 @contextmanager
 def locked(ledger: Ledger) -> Iterator[Transaction]:
     """Run a block in a transaction that waits for all steps and keeps others away."""
-    with ledger.readable(), ledger.database.transaction() as transaction:
+    with ledger.writing() as transaction:
         transaction.is_of_copy = True
         if transaction.has_trips:
             transaction.send([("lock_all", {})])
@@ -97,43 +94,46 @@ def locked(ledger: Ledger) -> Iterator[Transaction]:
         yield transaction
 
 
-def is_whole(ledger: Ledger, target: Any) -> bool:
-    """Return True if a move was cut short after its target was complete.
-
-    Such a target has the newest entry of each journal of the source.
-    """
-    target.is_copy = True
+def read_heads(ledger: Ledger) -> list[tuple[str, int, str]]:
+    """Return name, number and hash of the newest entry of each journal."""
     with ledger.reading() as source:
         source.is_of_copy = True
         source.begin(lock=False)
-        names = name_all(source)
-        rows = source.run([("read_datasets", {"names": names})])[0]
-    heads = [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
-    with suppress(LedgerMissing), target.snapshot() as there:
-        there.begin(lock=False)
-        ((*_, complete, _, _),) = there.ask("read_ledger")
-        is_same = there.identity == ledger.database.identity
-        found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads]
-        return bool(complete and is_same and found == heads)
-    return False
+        rows = source.ask("read_every_dataset")
+    return [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
 
 
-def empty_target(kind: Any, where: Path | str, ledger: str) -> None:
-    """Remove an unfinished copy of the same ledger.
+def is_complete(
+    ledger: Ledger, target: Any, heads: list[tuple[str, int, str]] | None = None
+) -> bool:
+    """Look into the target of a move, and remove an unfinished copy from it.
+
+    Args:
+        ledger: The source.
+        target: The database.
+        heads: Newest entries of the source, which a target has that was completed
+            before the move was cut short.
+
+    Returns:
+        True if such a target is complete.
 
     Raises:
-        ConfigurationError: If a ledger is there.
+        ConfigurationError: If another ledger is there, or a complete one.
     """
-    database = kind(where)
-    database.is_copy = True
+    target.is_copy = True
     with suppress(LedgerMissing):
-        identity = database.identity
-        with database.snapshot() as transaction:
-            ((*_, complete, _, _),) = transaction.ask("read_ledger")
-        if identity.ledger != ledger or complete:
-            msg = f"a ledger is at {database.place} already, and none is overwritten."
+        with target.snapshot() as there:
+            there.begin(lock=False)
+            ((*_, complete, _, _),) = there.ask("read_ledger")
+            is_same = there.identity == ledger.database.identity
+            found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads or ()]
+        if is_same and complete and found == heads:
+            return True
+        if complete or not is_same:
+            msg = f"a ledger is at {target.place} already, and none is overwritten."
             raise ConfigurationError(msg)
-        database.remove()
+        target.remove()
+    return False
 
 
 def write_upgrades(
@@ -148,7 +148,7 @@ def write_upgrades(
         rewrites: Number of changes of the requests of charges, which are hashed then.
     """
     author, command = there.author(), uuid.uuid4().hex
-    for name in name_all(transaction):
+    for name in transaction.names():
         if rewrites:
             body["requests"] = hash_requests(transaction, name)
         transaction.begin([name], lock=True)
@@ -161,15 +161,10 @@ def witness_heads(there: Ledger) -> None:
     """Witness the newest entry of each journal; again does no harm."""
     with there.reading() as transaction:
         transaction.begin(lock=False)
-        transaction.begin(name_all(transaction), lock=False)
+        transaction.begin(transaction.names(), lock=False)
         rows = Rows(datasets=dict(transaction.datasets))
     heads = [(d.name, d.number, d.hash) for d in rows.datasets.values() if d.number]
     there.watch.record(Decision(earlier=tuple(heads)), rows)
-
-
-def name_all(transaction: Any) -> list[str]:
-    """Return the names of the datasets that a ledger has."""
-    return [name for (name,) in transaction.ask("read_dataset_names")]
 
 
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:
@@ -195,5 +190,5 @@ def move_back(ledger: Ledger, url: str) -> None:
         if transaction.moved_to:
             msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
             raise ConfigurationError(msg)
-        empty_target(kind, where, ledger.id)
+        is_complete(ledger, kind(where))
         transaction.send([("mark_moving", {"moving_to": None})])

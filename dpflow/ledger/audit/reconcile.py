@@ -17,8 +17,8 @@ from dpflow.ledger.decisions.repairs import Loss, decide_repair
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
-from dpflow.ledger.tables.loading import load_office_rows
-from dpflow.ledger.tables.rows import Dataset, Entry, PeopleStore
+from dpflow.ledger.tables.loading import Scope, load_rows
+from dpflow.ledger.tables.rows import Dataset, Entry
 from dpflow.ledger.tables.transaction import Transaction, new_dataset
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.lines import Head, Line, Witnessed, uses_of
@@ -91,7 +91,7 @@ def repair_dataset(
 ) -> Repaired | None:
     """Repair a dataset and begin its epoch in the witness; None if nothing is lost."""
     author, decision = ledger.author(), Decision(answer=())
-    with ledger.readable(), ledger.database.transaction() as transaction:
+    with ledger.writing() as transaction:
         transaction.begin(lock=False)
         transaction.send([("insert_dataset", new_dataset(ledger.id, name))])
         rows = load_repair_rows(transaction, name, ledger, lock=True)
@@ -136,11 +136,8 @@ def load_repair_rows(
     transaction: Transaction, name: str, ledger: Ledger, *, lock: bool
 ) -> Rows:
     """Read a dataset whole, with its stores of people."""
-    rows = load_office_rows(transaction, name, ledger.terms, lock=lock)
-    between = {"first": f"{name}#", "last": f"{name}$"}
-    stores = transaction.run([("read_people_of", between)])[0]
-    rows.people = {row[0]: PeopleStore(*row) for row in stores}
-    return rows
+    scope = Scope(datasets=[name], is_made=False)
+    return load_rows(transaction, scope, ledger.terms, lock=lock)
 
 
 def find_loss(
@@ -255,10 +252,10 @@ def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
     """Let every charge that was made so far end in full; return the datasets."""
     with ledger.reading() as transaction:
         transaction.begin(lock=False)
-        names = [name for (name,) in transaction.ask("read_dataset_names")]
+        names = transaction.names()
     author = ledger.author()
     for name in names:
-        with ledger.readable(), ledger.database.transaction() as transaction:
+        with ledger.writing() as transaction:
             rows = load_repair_rows(transaction, name, ledger, lock=True)
             dataset = rows.book(name)
             if dataset.number == 0:

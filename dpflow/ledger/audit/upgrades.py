@@ -150,7 +150,7 @@ def migrate_stopped(
     ledger.digests.is_readable()
     while True:
         try:
-            with ledger.readable(), ledger.database.transaction() as transaction:
+            with ledger.writing() as transaction:
                 return migrate(ledger, transaction, texts, forms, version)
         except LedgerUnavailable as error:
             if "waited" not in error.details or time.monotonic() > until:
@@ -165,11 +165,12 @@ def migrate(
     version: int,
 ) -> None:
     """Migrate, verify, and write an entry into each journal, in one transaction."""
-    transaction.send([("wait_shortly", {}), ("stop_steps", {})])
+    if transaction.has_trips:
+        transaction.send([("wait_shortly", {}), ("stop_steps", {})])
     transaction.begin(lock=False)
     body = {"from": str(transaction.version), "to": str(version)}
     for text in texts:
-        transaction.send_text(text, {})
+        transaction.send([(text, {})])
     transaction.send([("set_version", {"version": version})])
     transaction.version = version
     # The tables are those that this version reads; no migration drops anything.

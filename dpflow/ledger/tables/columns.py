@@ -33,29 +33,6 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     key: tuple[str, ...]
 
-    def select_page(self, parameter: str) -> str:
-        """Return the statement that reads the next page behind a key."""
-        keys = ", ".join(self.key)
-        after = ", ".join(parameter.format(name) for name in self.key)
-        return (
-            f"SELECT {', '.join(self.columns)} FROM {self.name} "  # noqa: S608
-            f"WHERE ({keys}) > ({after}) ORDER BY {keys} "
-            f"LIMIT {parameter.format('limit')}"
-        )
-
-    def select_first(self, parameter: str) -> str:
-        """Return the statement that reads the first page."""
-        return (
-            f"SELECT {', '.join(self.columns)} FROM {self.name} "  # noqa: S608
-            f"ORDER BY {', '.join(self.key)} LIMIT {parameter.format('limit')}"
-        )
-
-    def insert(self, parameter: str) -> str:
-        """Return the statement that writes a row."""
-        values = ", ".join(map(parameter.format, self.columns))
-        names = ", ".join(self.columns)
-        return f"INSERT INTO {self.name} ({names}) VALUES ({values})"  # noqa: S608
-
 
 @cache
 def tables() -> dict[str, Table]:

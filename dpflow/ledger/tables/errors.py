@@ -13,6 +13,7 @@ from dpflow.exceptions import (
     how_to_install,
 )
 from dpflow.interrupts import contextmanager, without_interrupts
+from dpflow.ledger.tables.rows import DamagedRow
 
 #: Beginning of the URL of a ledger in memory.
 MEMORY = "memory://"
@@ -77,6 +78,12 @@ def damaged(what: str, place: str) -> LedgerCorrupt:
     return LedgerCorrupt(msg, ledger=place)
 
 
+def unreadable(error: Exception, place: str) -> LedgerCorrupt:
+    """Return the error for something in a ledger that cannot be read."""
+    what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
+    return damaged(str(error) if isinstance(error, DamagedRow) else what, place)
+
+
 @contextmanager
 def readable(place: str) -> Iterator[None]:
     """Run a block that reads a ledger; a step's value survives the ledger's damage.
@@ -92,5 +99,4 @@ def readable(place: str) -> Iterator[None]:
     except DpflowError:
         raise
     except without_interrupts(*UNREADABLE) as error:
-        what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
-        raise damaged(what, place) from error
+        raise unreadable(error, place) from error

@@ -1,13 +1,14 @@
 """Rows that a decision reads, and the questions that load them.
 
-Which rows a command reads follows from its request, with the terms as this process
-remembers them. If the datasets have other terms, the rows are read again, once.
+Which rows a command reads follows from its scope, with the terms as this process
+remembers them. If the datasets have other terms, the accounts are read again, once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dpflow.ledger.account_ids import split
@@ -29,13 +30,115 @@ from dpflow.ledger.tables.rows import (
     Source,
     Term,
     read_row,
-    read_term,
 )
-from dpflow.ledger.tables.transaction import MissingDatasets, Questions, Transaction
+from dpflow.ledger.tables.transaction import MissingDatasets, Transaction
 from dpflow.policy import Policy
 from dpflow.policy.windows import window_length
 
-# Questions
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Rows that a command locks and reads.
+
+    Attributes:
+        datasets: Names of datasets and populations, sorted.
+        accounts: Returns the ids of accounts, from the terms that this process
+            remembers; None for one dataset with all its accounts, terms and flows.
+        charge: Id of the charge that the command names.
+        is_new: True if the command makes the charge.
+        release_key: Key of the release that the command names.
+        runs: Ids of flow runs.
+        policies: Policies that may open a term; their sources are compared.
+        evidence: Digest of an evidence.
+        people: Account of a store of people.
+        command: Id under which an earlier sending wrote entries.
+        is_witnessed: True if the witness is compared before the decision.
+        is_made: True if a dataset without a row gets one.
+    """
+
+    datasets: Sequence[str]
+    accounts: Callable[[Terms], list[str]] | None = None
+    charge: str | None = None
+    is_new: bool = False
+    release_key: str | None = None
+    runs: Sequence[str] = ()
+    policies: Sequence[Policy] = ()
+    evidence: str | None = None
+    people: str | None = None
+    command: str | None = None
+    is_witnessed: bool = False
+    is_made: bool = True
+
+    def questions(self, ids: Sequence[str], *, again: bool) -> dict[str, Any]:
+        """Return the statements that read the rows, by what they read.
+
+        Args:
+            ids: Ids of accounts.
+            again: Whether the command was sent before.
+        """
+        asked: dict[str, Any] = {"accounts": ("read_accounts", {"ids": ids})}
+        if self.accounts is None:
+            (name,) = self.datasets
+            between = {"first": f"{name}#", "last": f"{name}$"}
+            asked["accounts"] = ("read_accounts_between", between)
+            asked["people"] = ("read_people_of", between)
+            asked["flows"] = ("read_charged_flows", {"dataset": name})
+            asked["terms"] = ("read_terms", {"datasets": [name]})
+        if self.charge is not None:
+            asked["charge"] = ("read_charge", {"id": self.charge})
+            if not self.is_new:
+                asked["parts"] = ("read_charge_datasets", {"charge": self.charge})
+        if self.runs:
+            asked["runs"] = (
+                "read_runs",
+                {"ids": [*self.runs], "datasets": [*self.datasets]},
+            )
+        if self.release_key is not None:
+            asked["release"] = ("read_release", {"key": self.release_key})
+        if self.evidence is not None:
+            asked["evidence"] = ("read_evidence", {"digest": self.evidence})
+        if self.people is not None:
+            asked["people"] = ("read_people_store", {"account": self.people})
+        if again and self.command is not None:
+            names = [*self.datasets]
+            asked["sent"] = (
+                "find_command",
+                {"datasets": names, "command": self.command},
+            )
+        return asked
+
+
+def find_scope(request: Request, **changes: Any) -> Scope:
+    """Return the scope of a step."""
+    names = request.locked
+    fields: dict[str, Any] = {
+        "accounts": lambda terms: name_accounts(request, newest_numbers(terms, names)),
+        "charge": request.reservation,
+        "is_new": True,
+        "release_key": request.release_key,
+        "runs": list_runs(request),
+        "policies": (*request.policies, *request.populations),
+        "command": request.reservation,
+        "is_witnessed": True,
+    }
+    return Scope(datasets=names, **(fields | changes))
+
+
+def find_charge_scope(charge: Charge, **changes: Any) -> Scope:
+    """Return the scope of a command about a charge, as it was read without a lock."""
+    names = sorted({split(name)[0] for name in charge.amounts})
+
+    def accounts(terms: Terms) -> list[str]:
+        newest = newest_numbers(terms, names)
+        return name_neighbours(charge.amounts, map(terms.__getitem__, newest.items()))
+
+    return Scope(datasets=names, accounts=accounts, charge=charge.id, **changes)
+
+
+def list_runs(request: Request) -> list[str]:
+    """Return the flow runs around a step, each once."""
+    runs = filter(None, (*request.enclosing_runs, request.flow_run))
+    return [*dict.fromkeys(runs)]
 
 
 def name_accounts(request: Request, terms: Mapping[str, int]) -> list[str]:
@@ -61,11 +164,6 @@ def name_accounts(request: Request, terms: Mapping[str, int]) -> list[str]:
     return [*names]
 
 
-def name_datasets(charge: Charge) -> list[str]:
-    """Return the datasets and populations of a charge, sorted."""
-    return sorted({split(name)[0] for name in charge.amounts})
-
-
 def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]:
     """Return accounts with all in a window that contains one of them or is next."""
     lengths = {term.book: window_length(term.facts["pinned"]) for term in terms}
@@ -79,14 +177,91 @@ def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]
     return [*names]
 
 
-def ask_accounts(names: Iterable[str]) -> tuple[str, dict[str, Any]]:
-    """Return the question for accounts."""
-    return "read_accounts", {"ids": [*names]}
+def newest_numbers(remembered: Terms, names: Iterable[str]) -> dict[str, int]:
+    """Return the number of the newest remembered term of each dataset."""
+    wanted, numbers = {*names}, dict[str, int]()
+    for dataset, number in remembered:
+        if dataset in wanted and number > numbers.get(dataset, 0):
+            numbers[dataset] = number
+    return numbers
+
+
+# Rows
+
+
+def load_rows(
+    transaction: Transaction,
+    scope: Scope,
+    remembered: Terms,
+    *,
+    lock: bool = True,
+    again: bool = False,
+) -> Rows:
+    """Lock the datasets of a scope and read its rows.
+
+    Args:
+        transaction: The transaction.
+        scope: What the command reads.
+        remembered: Terms of this process.
+        lock: Lock the datasets; without it nothing can be written.
+        again: Whether the command was sent before.
+    """
+    ids = [] if scope.accounts is None else scope.accounts(remembered)
+    asked = scope.questions(ids, again=again)
+    try:
+        answers = transaction.begin(scope.datasets, [*asked.values()], lock=lock)
+    except MissingDatasets:
+        if scope.is_made:
+            raise
+        return Rows(known_terms=remembered)
+    found = dict(zip(asked, answers, strict=True))
+    if scope.accounts is None:
+        add_terms(remembered, found["terms"])
+    elif load_terms(transaction, remembered, scope.datasets):
+        ids = scope.accounts(remembered)
+        found["accounts"] = transaction.ask("read_accounts", ids=ids)
+    rows = Rows(
+        datasets=transaction.datasets,
+        known_terms=remembered,
+        account_rows=read_accounts(found["accounts"]),
+        read_ids={*ids},
+    )
+    rows.charge, rows.release = read_claim(found.get("charge", ()))
+    if "parts" in found or rows.charge is not None:
+        parts = found.get("parts")
+        if parts is None:
+            parts = transaction.ask("read_charge_datasets", charge=scope.charge)
+        rows.charge_datasets = [ChargeDataset(*row) for row in parts]
+    if scope.policies:
+        load_claims(transaction, rows, scope.policies)
+    if scope.release_key is not None:
+        rows.release_charge, rows.release = read_claim(found["release"])
+        if rows.release is not None and rows.release_charge is None:
+            message = f"the charge of release {rows.release.key_text!r} is missing"
+            raise DamagedRow(message)
+    _add_rare_rows(rows, found)
+    return rows
+
+
+def _add_rare_rows(rows: Rows, found: Mapping[str, Iterable[Any]]) -> None:
+    """Add the rows that few commands read."""
+    for run in (read_row(Run, row) for row in found.get("runs", ())):
+        rows.runs[run.id, run.dataset] = run
+    for name, dataset in rows.datasets.items() if "flows" in found else ():
+        flows = tuple(sorted(flow for (flow,) in found["flows"]))
+        rows.datasets[name] = dataset._replace(flows=flows)
+    rows.people = {row[0]: PeopleStore(*row) for row in found.get("people", ())}
+    rows.evidence = [Evidence(*row) for row in found.get("evidence", ())]
+    rows.sent = [Entry(*row) for row in found.get("sent", ())]
 
 
 def read_accounts(answer: Iterable[tuple[Any, ...]]) -> dict[str, Account]:
     """Return accounts by id."""
     return {row[0]: read_row(Account, row) for row in answer}
+
+
+#: Number of columns of a charge, before those of its release.
+_CHARGE_COLUMNS = 12
 
 
 def read_claim(
@@ -102,18 +277,11 @@ def read_claim(
     )
 
 
-#: Number of columns of a charge, before those of its release.
-_CHARGE_COLUMNS = 12
-
-
-def read_terms(
-    transaction: Transaction, remembered: Terms, names: Iterable[str]
-) -> None:
-    """Read and remember the terms of datasets."""
-    if datasets := sorted(names):
-        for columns in transaction.ask("read_terms", datasets=datasets):
-            term = read_term(columns)
-            remembered[term.book, term.number] = term
+def add_terms(remembered: Terms, answer: Iterable[Any]) -> None:
+    """Remember the terms of an answer."""
+    for columns in answer:
+        term = read_row(Term, columns)
+        remembered[term.book, term.number] = term
 
 
 def load_terms(
@@ -137,7 +305,8 @@ def load_terms(
         changed = term is None or term.entry != dataset.revision
         if newer or (dataset.term and changed):
             stale.append(name)
-    read_terms(transaction, remembered, stale)
+    if stale:
+        add_terms(remembered, transaction.ask("read_terms", datasets=stale))
     for name in stale:
         dataset = transaction.datasets[name]
         newest = remembered.get((name, dataset.term))
@@ -147,62 +316,6 @@ def load_terms(
             message = f"term {dataset.term} of dataset {name!r} is missing"
             raise DamagedRow(message)
     return bool(stale)
-
-
-def newest_numbers(remembered: Terms, names: Iterable[str]) -> dict[str, int]:
-    """Return the number of the newest remembered term of each dataset."""
-    wanted, numbers = {*names}, dict[str, int]()
-    for dataset, number in remembered:
-        if dataset in wanted:
-            numbers[dataset] = max(number, numbers.get(dataset, 0))
-    return numbers
-
-
-def load_reserve_rows(
-    transaction: Transaction, request: Request, remembered: Terms, *, lock: bool = True
-) -> Rows:
-    """Lock the datasets of a request and read all that decides about it.
-
-    Args:
-        transaction: The transaction.
-        request: The step.
-        remembered: Terms of this process.
-        lock: Lock the datasets; without it nothing can be written.
-    """
-    names = request.locked
-    ids = name_accounts(request, newest_numbers(remembered, names))
-    runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
-    questions: list[tuple[str, dict[str, Any]]] = [
-        ask_accounts(ids),
-        ("read_charge", {"id": request.reservation}),
-    ]
-    if runs:
-        questions.append(("read_runs", {"ids": runs, "datasets": names}))
-    if request.release_key is not None:
-        questions.append(("read_release", {"key": request.release_key}))
-    accounts, charges, *more = transaction.begin(names, questions, lock=lock)
-    if load_terms(transaction, remembered, names):
-        ids = name_accounts(request, newest_numbers(remembered, names))
-        accounts = transaction.run([ask_accounts(ids)])[0]
-    rows = Rows(
-        datasets=transaction.datasets,
-        known_terms=remembered,
-        account_rows=read_accounts(accounts),
-        read_ids={*ids},
-    )
-    if charges:
-        rows.charge, _ = read_claim(charges)
-        rows.charge_datasets = load_charge_datasets(transaction, request.reservation)
-    load_claims(transaction, rows, (*request.policies, *request.populations))
-    if runs:
-        found = map(Run.from_columns, more.pop(0))
-        rows.runs = {(run.id, run.dataset): run for run in found}
-    if more:
-        rows.release_charge, rows.release = read_claim(more[0])
-        if rows.release is not None and rows.release_charge is None:
-            message = f"the charge of release {rows.release.key_text!r} is missing"
-            raise ValueError(message)
-    return rows
 
 
 def load_claims(
@@ -218,12 +331,12 @@ def load_claims(
         return
     claims: dict[str, dict[str, str]] = {source: {} for source in sources}
     for columns in transaction.ask("read_sources"):
-        pinned = read_term(columns).facts["pinned"]
+        pinned = read_row(Term, columns).facts["pinned"]
         if pinned.get("source") in claims:
             claims[pinned["source"]][columns[0]] = pinned.get("population", "")
-    found = [transaction.ask("read_source", name=source) for source in sources]
     rows.claims = claims
-    rows.sources = {row[0]: Source(*row) for answer in found for row in answer}
+    found = [Source(*row) for row in transaction.ask("read_all_sources")]
+    rows.sources = {row.name: row for row in found if row.name in sources}
 
 
 def load_earlier_amounts(
@@ -232,178 +345,3 @@ def load_earlier_amounts(
     """Read the amounts of the newest 100 charges of a step in a dataset."""
     rows = transaction.ask("read_earlier_charges", dataset=dataset, step=step)
     return [json.loads(text) for (text,) in rows]
-
-
-def load_charge_datasets(transaction: Transaction, charge: str) -> list[ChargeDataset]:
-    """Read the datasets of a charge, with the entries that made and ended it."""
-    rows = transaction.ask("read_charge_datasets", charge=charge)
-    return [ChargeDataset(*row) for row in rows]
-
-
-def load_end_rows(
-    transaction: Transaction,
-    charge: Charge,
-    remembered: Terms,
-    *,
-    lock: bool = True,
-) -> Rows:
-    """Lock the datasets of a charge and read what its end changes.
-
-    Args:
-        transaction: The transaction.
-        charge: The charge as it was remembered or read without a lock.
-        remembered: Terms of this process.
-        lock: Lock the datasets; without it nothing can be written.
-    """
-    names = name_datasets(charge)
-    terms = [t for n in names if (t := _newest(remembered, n)) is not None]
-    accounts = name_neighbours(charge.amounts, terms)
-    questions = [
-        ask_accounts(accounts),
-        ("read_charge", {"id": charge.id}),
-        ("read_charge_datasets", {"charge": charge.id}),
-    ]
-    found, charges, parts = transaction.begin(names, questions, lock=lock)
-    if load_terms(transaction, remembered, names):
-        terms = [t for n in names if (t := _newest(remembered, n)) is not None]
-        accounts = name_neighbours(charge.amounts, terms)
-        found = transaction.run([ask_accounts(accounts)])[0]
-    load_missing_terms(transaction, remembered, charge.amounts)
-    current, release = read_claim(charges)
-    return Rows(
-        datasets=transaction.datasets,
-        known_terms=remembered,
-        account_rows=read_accounts(found),
-        read_ids={*accounts},
-        charge=current,
-        charge_datasets=[ChargeDataset(*row) for row in parts],
-        release=release,
-    )
-
-
-def load_missing_terms(
-    transaction: Transaction, remembered: Terms, accounts: Iterable[str]
-) -> None:
-    """Read the older terms of accounts that this process does not remember."""
-    named = map(split, accounts)
-    missing = {d for d, n, *_ in named if n and (d, n) not in remembered}
-    read_terms(transaction, remembered, missing)
-
-
-def _newest(remembered: Terms, name: str) -> Term | None:
-    number = newest_numbers(remembered, [name]).get(name, 0)
-    return remembered.get((name, number))
-
-
-def load_office_rows(
-    transaction: Transaction,
-    policy: Policy | str,
-    remembered: Terms,
-    *,
-    lock: bool = True,
-) -> Rows:
-    """Lock one dataset and read all its terms and accounts, for an operator.
-
-    Args:
-        transaction: The transaction.
-        policy: The policy that is applied, or the name of a dataset.
-        remembered: Terms of this process.
-        lock: Lock the dataset; without it nothing can be written.
-    """
-    name = policy if isinstance(policy, str) else policy.dataset
-    questions: Questions = [
-        ("read_accounts_between", {"first": f"{name}#", "last": f"{name}$"}),
-        ("read_charged_flows", {"dataset": name}),
-        ("read_terms", {"datasets": [name]}),
-    ]
-    try:
-        accounts, flows, terms = transaction.begin([name], questions, lock=lock)
-    except MissingDatasets:
-        if isinstance(policy, str):
-            return Rows(known_terms=remembered)
-        raise
-    for columns in terms:
-        term = read_term(columns)
-        remembered[term.book, term.number] = term
-    rows = Rows(
-        datasets=transaction.datasets,
-        known_terms=remembered,
-        account_rows=read_accounts(accounts),
-    )
-    if name in rows.datasets:
-        charged = tuple(sorted(flow for (flow,) in flows))
-        rows.datasets[name] = rows.datasets[name]._replace(flows=charged)
-    if not isinstance(policy, str):
-        load_claims(transaction, rows, [policy])
-    return rows
-
-
-def load_prior_rows(transaction: Transaction, prior: Any, remembered: Terms) -> Rows:
-    """Read what decides about prior spending, and where its evidence was charged."""
-    rows = load_reserve_rows(transaction, prior.request, remembered)
-    rows.charge = None
-    rows.evidence = load_evidence(transaction, prior.evidence)
-    return rows
-
-
-def load_amendment_rows(
-    transaction: Transaction, charge: Charge, evidence: str | None, remembered: Terms
-) -> Rows:
-    """Read what decides about a correction of a charge."""
-    rows = load_end_rows(transaction, charge, remembered)
-    rows.evidence = load_evidence(transaction, evidence)
-    return rows
-
-
-def load_evidence(transaction: Transaction, digest: str | None) -> list[Evidence]:
-    """Read where an evidence was charged before."""
-    if digest is None:
-        return []
-    return [Evidence(*row) for row in transaction.ask("read_evidence", digest=digest)]
-
-
-def load_payment_rows(
-    transaction: Transaction,
-    charge: Charge,
-    account: str,
-    remembered: Terms,
-    *,
-    lock: bool = True,
-) -> Rows:
-    """Read what decides about a payment of people."""
-    rows = load_end_rows(transaction, charge, remembered, lock=lock)
-    found = transaction.ask("read_people_store", account=account)
-    rows.people = {row[0]: PeopleStore(*row) for row in found}
-    return rows
-
-
-def load_withdrawal_rows(transaction: Transaction, key: str, remembered: Terms) -> Rows:
-    """Read a release, lock its dataset, and read it again."""
-    question = [("read_release", {"key": key})]
-    (found,) = transaction.begin([], question, lock=False)
-    _, release = read_claim(found)
-    if release is None:
-        return Rows(known_terms=remembered)
-    (found,) = transaction.begin([release.dataset], question, lock=True)
-    _, release = read_claim(found)
-    return Rows(datasets=transaction.datasets, known_terms=remembered, release=release)
-
-
-def load_sent(
-    transaction: Transaction, datasets: Sequence[str], command: str
-) -> list[Entry]:
-    """Read the entries that an earlier sending of a command wrote."""
-    rows = transaction.ask("find_command", datasets=[*datasets], command=command)
-    return [Entry(*row) for row in rows]
-
-
-def load_run_rows(
-    transaction: Transaction, request: Request, dataset: str, remembered: Terms
-) -> Rows:
-    """Lock a dataset, and read the rows of the runs around a step there."""
-    runs = [*dict.fromkeys(filter(None, (*request.enclosing_runs, request.flow_run)))]
-    question = ("read_runs", {"ids": runs, "datasets": [dataset]})
-    (found,) = transaction.begin([dataset], [question], lock=True)
-    rows = Rows(datasets=transaction.datasets, known_terms=remembered)
-    rows.runs = {(run.id, run.dataset): run for run in map(Run.from_columns, found)}
-    return rows

@@ -24,7 +24,7 @@ from dpflow.ledger.tables.postgres_connection import (
     session_statements,
 )
 from dpflow.ledger.tables.sqlite import ledger_row
-from dpflow.ledger.tables.statements import statements
+from dpflow.ledger.tables.statements import statements, write_for_postgres
 from dpflow.ledger.tables.transaction import (
     ConflictingSource,
     Identity,
@@ -45,7 +45,6 @@ class PostgresTransaction(Transaction):
     """One transaction of a connection to PostgreSQL, in a pipeline."""
 
     has_trips = True
-    parameter = "%({})s"
     _first = (("read_ledger", {}), ("read_durability", {}))
 
     def __init__(
@@ -54,16 +53,13 @@ class PostgresTransaction(Transaction):
         connection: Connection,
         pipeline: psycopg.Pipeline,
     ) -> None:
-        super().__init__(database.place, database.opened)
-        self.connection = connection
-        self.is_of_copy, self.version = database.is_copy, database.version
+        super().__init__(database, connection)
         self._server, self._pipeline = database.server, pipeline
-        self._sql = _encoded()
 
     def run(self, questions: Questions) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
         execute = self.connection.execute
-        cursors = [execute(self._sql[name], values) for name, values in questions]
+        cursors = [execute(_SQL[name], values) for name, values in questions]
         self._pipeline.sync()
         return [cursor.fetchall() for cursor in cursors]
 
@@ -73,17 +69,7 @@ class PostgresTransaction(Transaction):
             if self.is_of_copy and name == "freeze_dataset":
                 # The functions come last.
                 name = "update_dataset"  # noqa: PLW2901
-            self.connection.execute(self._sql[name], parameters)
-
-    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Run a statement of a copy and return its rows."""
-        cursor = self.connection.execute(statement.encode(), values)
-        self._pipeline.sync()
-        return cursor.fetchall()
-
-    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Run a statement of a copy without reading an answer."""
-        self.connection.execute(statement.encode(), values)
+            self.connection.execute(_SQL[name], parameters)
 
     def _look(self, answers: list[list[Any]]) -> None:
         super()._look(answers)
@@ -107,14 +93,16 @@ class PostgresTransaction(Transaction):
             raise LedgerUnavailable(msg, ledger=self.place)
 
 
-def _encoded() -> Mapping[str, bytes]:
-    global _SQL  # noqa: PLW0603 (once a process)
-    if _SQL is None:
-        _SQL = {name: text.encode() for name, text in statements("postgres").items()}
-    return _SQL
+class _Statements(dict[str, bytes]):
+    """Statements as the driver has them, by name or by a text in SQLite's words."""
+
+    def __missing__(self, name: str) -> bytes:
+        text = statements("postgres").get(name) or write_for_postgres(name)
+        self[name] = text.encode()
+        return self[name]
 
 
-_SQL: Mapping[str, bytes] | None = None
+_SQL = _Statements()
 
 
 class PostgresDatabase(Database):
@@ -146,16 +134,16 @@ class PostgresDatabase(Database):
             ConfigurationError: If there is one already.
             LedgerUnavailable: If the server is out of reach or not durable.
         """
-        database, sql = cls(url), _encoded()
+        database = cls(url)
         row = ledger_row(identity, secret, complete)
         with database._alone(), database.server.connect() as connection:
             try:
                 with connection.transaction():
                     for name in ("make_schema", "tables"):
-                        connection.execute(sql[name], prepare=False)
-                    connection.execute(sql["create_ledger"], row)
+                        connection.execute(_SQL[name], prepare=False)
+                    connection.execute(_SQL["create_ledger"], row)
                     if complete:
-                        connection.execute(sql["rules"], prepare=False)
+                        connection.execute(_SQL["rules"], prepare=False)
             except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
                 msg = (
                     f"a ledger is at {database.place} already, and none is overwritten"
@@ -192,14 +180,13 @@ class PostgresDatabase(Database):
 
     def complete(self) -> None:
         """Make the triggers of a copy that is filled, and let steps use it."""
-        sql = _encoded()
         with (
             self._alone(),
             self.server.connect() as connection,
             connection.transaction(),
         ):
-            connection.execute(sql["rules"], prepare=False)
-            connection.execute(sql["complete_ledger"])
+            connection.execute(_SQL["rules"], prepare=False)
+            connection.execute(_SQL["complete_ledger"])
 
     @contextmanager
     def _begun(self, begin: str) -> Iterator[PostgresTransaction]:
@@ -258,7 +245,7 @@ class PostgresDatabase(Database):
         """Return the error for tables that another version may have changed."""
         with suppress(psycopg.Error, IndexError):
             connection = self.server.open()
-            ((_, version, *_),) = connection.execute(_encoded()["read_ledger"])
+            ((_, version, *_),) = connection.execute(_SQL["read_ledger"])
             msg = (
                 f"the tables of the ledger {self.place} were changed: it has version "
                 f"{version} now. Nothing was charged. Start this process again, with "

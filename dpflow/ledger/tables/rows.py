@@ -35,7 +35,7 @@ def hash_columns(*columns: object) -> str:
 
     The text of a column is in UTF-8, behind its number of bytes and a colon; null is -.
     """
-    texts = ["-" if c is None else f"{len(str(c))}:{c}" for c in columns]
+    texts = ["-" if c is None else f"{len(text := str(c))}:{text}" for c in columns]
     joined = "".join(texts)
     if not joined.isascii():
         texts = ["-" if c is None else f"{len(f'{c}'.encode())}:{c}" for c in columns]
@@ -214,11 +214,6 @@ class Account(NamedTuple):
     alerted: str | None = None
     overdrawn: int = 0
 
-    @classmethod
-    def from_columns(cls, columns: Sequence[Any]) -> Account:
-        """Read a row; raises `DamagedRow`."""
-        return read_row(cls, columns)
-
     def posted(self, settled: Amounts, held: Amounts) -> Account:
         """Return the account after a posting.
 
@@ -351,11 +346,6 @@ class Release(NamedTuple):
     shape: Mapping[str, Any] | None = None
     value: str | None = None
 
-    @classmethod
-    def from_columns(cls, columns: Sequence[Any]) -> Release:
-        """Read a row; raises `DamagedRow`."""
-        return read_row(cls, columns)
-
 
 class Run(NamedTuple):
     """A flow run on a dataset.
@@ -372,11 +362,6 @@ class Run(NamedTuple):
     refusals: int = 0
     halted: tuple[str, ...] = ()
     completed: int | None = None
-
-    @classmethod
-    def from_columns(cls, columns: Sequence[Any]) -> Run:
-        """Read a row; raises `DamagedRow`."""
-        return read_row(cls, columns)
 
 
 class Evidence(NamedTuple):
@@ -433,8 +418,3 @@ class Entry(NamedTuple):
         """Return the entry with its hash."""
         columns = self[:12]
         return Entry(*columns, hash_columns(previous, *columns))
-
-
-def read_term(columns: Sequence[Any]) -> Term:
-    """Read the row of a term; its `entry` is the revision."""
-    return read_row(Term, columns)

@@ -42,35 +42,22 @@ from dpflow.locks import Turn, TurnQueue
 class SqliteTransaction(Transaction):
     """One transaction of a connection to SQLite."""
 
-    def __init__(self, connection: sqlite3.Connection, database: Database) -> None:
-        super().__init__(database.place, database.opened)
-        self.connection = connection
-        self.is_of_copy, self.version = database.is_copy, database.version
-        self._sql = statements("sqlite")
-
     def run(self, questions: Questions) -> list[list[Any]]:
         """Run statements and return the rows of each."""
-        execute, answers = self.connection.execute, []
+        execute, named, answers = self.connection.execute, statements("sqlite"), []
         for name, parameters in questions:
             values = parameters
             for key, value in parameters.items():
                 if type(value) is list:
                     values = {**values, key: canonical(value)}
-            answers.append(execute(self._sql[name], values).fetchall())
+            answers.append(execute(named.get(name, name), values).fetchall())
         return answers
 
     def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Run statements without reading answers."""
+        execute, named = self.connection.execute, statements("sqlite")
         for name, parameters in questions:
-            self.connection.execute(self._sql[name], parameters)
-
-    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Run a statement of a copy and return its rows."""
-        return self.connection.execute(statement, values).fetchall()
-
-    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Run a statement of a copy without reading an answer."""
-        self.connection.execute(statement, values)
+            execute(named.get(name, name), parameters)
 
 
 def make_tables(
@@ -144,7 +131,7 @@ class SqliteDatabase(SqliteConnection):
     def _begin(self, since: float) -> SqliteTransaction:
         connection = self._locked(since + self.lock_seconds)
         connection.execute("BEGIN IMMEDIATE")
-        return SqliteTransaction(connection, self)
+        return SqliteTransaction(self, connection)
 
     def _commit(self, transaction: SqliteTransaction, turn: Turn) -> None:
         transaction.connection.execute("COMMIT")
@@ -153,12 +140,6 @@ class SqliteDatabase(SqliteConnection):
         self._whole = turn
         if log_size > self._log_limit:
             self._shorten_log(transaction.connection)
-
-    def _opened(self, until: float) -> AbstractContextManager[sqlite3.Connection]:
-        """Return the connection of a reader, which changes no file that it may not."""
-        if self._connection is None and is_only_read(self.path):
-            return opened_for_reading(self.path)
-        return self._unlocked(until)
 
     def _translated(self, error: Exception, waited: float) -> LedgerError:
         if str(error).startswith("no such column: id"):
@@ -185,10 +166,20 @@ class SqliteDatabase(SqliteConnection):
         It takes no lock that a writer waits for.
         """
         until = time.monotonic() + self.lock_seconds
-        with self._alone(), self._opened(until) as connection:
+        with self._alone():
+            if self._connection is None and is_only_read(self.path):
+                # A reader changes no file that it may not.
+                with opened_for_reading(self.path) as connection:
+                    connection.execute("BEGIN")
+                    yield SqliteTransaction(self, connection)
+                return
+            connection = self._unlocked(until)
             try:
                 connection.execute("BEGIN")
-                yield SqliteTransaction(connection, self)
+                yield SqliteTransaction(self, connection)
+            except sqlite3.Error:
+                self._close_connection()
+                raise
             finally:
                 with suppress(sqlite3.Error):
                     connection.rollback()
@@ -261,7 +252,7 @@ class MemoryDatabase(Database):
             connection.rollback()  # an interrupt prevented the end of the turn before
             try:
                 connection.execute("BEGIN")
-                yield SqliteTransaction(connection, self)
+                yield SqliteTransaction(self, connection)
                 connection.execute("COMMIT")
             finally:
                 connection.rollback()

@@ -20,22 +20,6 @@ UPDATE dataset
 SET frozen = :frozen, number = :number, hash = :hash, mark = :mark
 WHERE name = :name;
 
--- The lock of the file is the lock of all datasets.
--- name: wait_shortly
-SELECT 1;
-
--- name: stop_steps
-SELECT 1;
-
--- name: lock_all
-SELECT 1;
-
--- name: lock_datasets
-SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
-FROM dataset
-WHERE name IN (SELECT value FROM json_each(:names))
-ORDER BY name;
-
 -- name: read_columns
 SELECT one.name, each.name FROM sqlite_master AS one, pragma_table_info(one.name) AS each
 WHERE one.type = 'table';

@@ -12,13 +12,12 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 from dpflow.exceptions import LedgerError, LedgerUnavailable
-from dpflow.interrupts import contextmanager, suppress, without_interrupts
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import busy, unavailable
 from dpflow.ledger.tables.owners import Owners
@@ -102,9 +101,8 @@ class SqliteConnection(Database):
             self._file_lock.close()
         self._file = None
 
-    @contextmanager
-    def _unlocked(self, until: float) -> Iterator[sqlite3.Connection]:
-        """Give the connection without the writers' lock."""
+    def _unlocked(self, until: float) -> sqlite3.Connection:
+        """Return the connection without the writers' lock."""
         look_at(self.path, self._file)
         connection = self._connection
         if connection is None or not self._has_its_log():
@@ -112,11 +110,7 @@ class SqliteConnection(Database):
             connection = self._locked(until)
             self._file_lock.free()
         connection.rollback()
-        try:
-            yield connection
-        except sqlite3.Error:
-            self._close_connection(_CLOSE_SECONDS)
-            raise
+        return connection
 
     def _shorten_log(self, connection: sqlite3.Connection) -> None:
         """Begin a long log anew, unless readers are in the way."""
@@ -232,11 +226,11 @@ class SqliteConnection(Database):
             connection.close()
         self._connection = None
 
-    def _close_connection(self, seconds: float) -> None:
+    def _close_connection(self, seconds: float | None = None) -> None:
         """Close the connection under the lock, or without it after some seconds."""
         if self._connection is not None:
             with suppress(OSError):
-                self._file_lock.take(time.monotonic() + seconds)
+                self._file_lock.take(time.monotonic() + (seconds or _CLOSE_SECONDS))
             self._drop()
 
     def _abandon(self, reason: str) -> None:
@@ -260,7 +254,7 @@ class SqliteConnection(Database):
             return
         turn = self._forking[threading.get_ident()] = Turn()
         if self._line.take(turn, _CLOSE_SECONDS):
-            self._close_connection(_CLOSE_SECONDS)
+            self._close_connection()
             self._file_lock.free()
 
     def _after_fork_in_parent(self) -> None:

@@ -39,15 +39,17 @@ def split_statements(text: str) -> dict[str, str]:
 @cache
 def statements(dialect: str) -> Mapping[str, str]:
     """Return all statements of a database, "sqlite" or "postgres", by name."""
-    tables = read_statements("schema")
+    named = read_statements("schema")
     if dialect == "postgres":
         for pattern, word in _TYPES:
-            tables["tables"] = re.sub(pattern, word, tables["tables"])
-    named = {**tables, **read_statements("statements"), **read_statements("audit")}
-    named |= read_statements("views")
-    named |= read_statements(dialect)
+            named["tables"] = re.sub(pattern, word, named["tables"])
+    for name in ("statements", "audit", "views", dialect):
+        named |= read_statements(name)
     if dialect == "postgres":
-        for name, text in named.items():
-            words = _LIST.sub(r"= ANY(\1)", text)
-            named[name] = _PARAMETER.sub(r"%(\1)s", words)
+        return {name: write_for_postgres(text) for name, text in named.items()}
     return named
+
+
+def write_for_postgres(text: str) -> str:
+    """Return a statement in SQLite's words in those of PostgreSQL and its driver."""
+    return _PARAMETER.sub(r"%(\1)s", _LIST.sub(r"= ANY(\1)", text))

@@ -18,13 +18,6 @@ UPDATE ledger SET moving_to = :moving_to;
 -- name: mark_moved
 UPDATE ledger SET moved_to = :moved_to;
 
--- name: read_open_charges
-SELECT id, state, owner, login, step, flow, run, release_key, request, amounts, realised,
-    mark
-FROM charge
-WHERE state = 'open'
-ORDER BY id;
-
 -- name: read_secret
 SELECT secret FROM ledger;
 
@@ -75,9 +68,6 @@ SELECT hash FROM journal WHERE dataset = :dataset AND number = :number;
 SELECT term.dataset, term.number, term.revision, term.body
 FROM term
 ORDER BY term.dataset, term.number;
-
--- name: read_source
-SELECT name, dataset, population FROM source WHERE name = :name;
 
 -- Flows that were charged since the newest term of a dataset was opened.
 -- name: read_charged_flows
@@ -206,12 +196,6 @@ VALUES (:dataset, :term, :digest, :number);
 -- name: put_people_store
 INSERT INTO people_store (account, first, newest) VALUES (:account, :first, :newest)
 ON CONFLICT (account) DO UPDATE SET newest = excluded.newest;
-
--- name: read_dataset_names
-SELECT name FROM dataset ORDER BY name;
-
--- name: read_all_people_stores
-SELECT account, first, newest FROM people_store;
 
 -- name: read_newest_decisions
 SELECT journal.dataset, journal.number, journal.hash

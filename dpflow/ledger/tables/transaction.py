@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dpflow.exceptions import LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.errors import damaged
 from dpflow.ledger.tables.rows import Dataset, first_hash, name_columns, read_row
@@ -56,54 +56,46 @@ class Transaction(ABC):
     """One transaction of a database.
 
     Args:
-        place: The ledger, for messages.
-        opened: The ledger that was opened, if any.
+        database: The database.
+        connection: Its connection.
 
     Attributes:
         datasets: Rows of the datasets that `begin` locked or read.
         expected: Returns, for datasets, the numbers of entries whose hashes are
             compared; a server returns them in the first trip.
+        identity: Which ledger it is.
         is_of_copy: Whether it reads or fills a copy that no step may use yet.
+        version: The version that it needs; an upgrade begins with an older one.
         moving_to: Where the ledger is being moved, if it is.
         moved_to: Where it was moved.
     """
 
-    #: How a statement names a parameter.
-    parameter = ":{}"
     #: Whether each further question costs a trip.
     has_trips = False
+    #: Questions that begin each transaction, before those of the caller.
+    _first: Questions = (("read_ledger", {}),)
+    identity: Identity
+    moving_to: str | None
+    moved_to: str | None
 
-    def __init__(self, place: str, opened: Identity | None) -> None:
-        self.place = place
-        self._opened = opened
-        self._identity: Identity | None = None
+    def __init__(self, database: Any, connection: Any) -> None:
+        self.place, self._opened = database.place, database.opened
+        self.connection = connection
+        self.is_of_copy, self.version = database.is_copy, database.version
         self.datasets: dict[str, Dataset] = {}
-        self.expected: Expected = _expect_nothing
-        self.is_of_copy = False
-        #: The version that it needs; an upgrade begins with an older one.
-        self.version = VERSION
-        self.moving_to: str | None = None
-        self.moved_to: str | None = None
+        self.expected: Expected = lambda _: ()
         self._hashes: dict[tuple[str, int], str] = {}
 
     @abstractmethod
     def run(self, questions: Questions) -> list[list[Any]]:
-        """Run statements, all in one trip, and return the rows of each."""
+        """Run statements, all in one trip, and return the rows of each.
+
+        A statement is a name, or a text in SQLite's words.
+        """
 
     @abstractmethod
     def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Run statements without reading answers."""
-
-    @abstractmethod
-    def run_text(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Run a statement of a copy and return its rows."""
-
-    @abstractmethod
-    def send_text(self, statement: str, values: Mapping[str, Any]) -> None:
-        """Run a statement of a copy without reading an answer."""
-
-    #: Questions that begin each transaction, before those of the caller.
-    _first: Questions = (("read_ledger", {}),)
 
     def begin(
         self, datasets: Sequence[str] = (), questions: Questions = (), *, lock: bool
@@ -120,14 +112,13 @@ class Transaction(ABC):
             LedgerCorrupt: If the ledger is another one, or a row is damaged.
             LedgerUnavailable: If it is of another version, moved, or not durable.
         """
-        statement = "lock_datasets" if lock else "read_datasets"
+        # Elsewhere the lock of the file is the lock of all datasets.
+        statement = "lock_datasets" if lock and self.has_trips else "read_datasets"
         asked: list[tuple[str, Mapping[str, Any]]] = [*self._first]
         if datasets:
             asked.insert(0, (statement, {"names": [*datasets]}))
-        pairs: Sequence[tuple[str, int]] = ()
-        if self.has_trips:
-            pairs = self.expected(datasets)
-            asked += [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
+        pairs = self.expected(datasets) if self.has_trips else ()
+        asked += [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
         answers = self.run([*asked, *questions])
         rows = answers.pop(0) if datasets else []
         self._look(answers)
@@ -156,16 +147,14 @@ class Transaction(ABC):
         """Write the changes and entries of a decision."""
         self.send(decision.statements())
 
-    @property
-    def identity(self) -> Identity:
-        """Which ledger it is."""
-        assert self._identity is not None
-        return self._identity
-
     def secret(self) -> bytes:
         """Return the secret of release keys; a reader's login may not have it."""
         ((text,),) = self.ask("read_secret")
         return bytes.fromhex(text)
+
+    def names(self) -> list[str]:
+        """Return the names of the datasets that the ledger has."""
+        return [row[0] for row in self.ask("read_every_dataset")]
 
     def _look(self, answers: list[list[Any]]) -> None:
         """Check which ledger it is, and that it may be used."""
@@ -173,43 +162,30 @@ class Transaction(ABC):
             what = "its identity row is missing"
             raise damaged(what, self.place)
         ledger, version, environment, created, complete, moving, moved = answers[0][0]
-        if version != self.version:
-            is_newer = version > self.version
-            advice = (
-                "Use a newer dpflow." if is_newer else "Run `dpflow ledger upgrade`."
-            )
-            msg = (
-                f"the ledger {self.place} has version {version}, and this dpflow needs "
-                f"version {self.version}. Nothing was charged. {advice}"
-            )
-            raise LedgerUnavailable(msg, ledger=self.place)
-        self._identity = Identity(ledger, environment, created)
-        if self._opened not in (None, self._identity):
-            msg = (
-                f"the ledger {self.place} is another ledger than before: its id is "
-                f"{ledger}. Nothing was charged. Restore the first."
-            )
-            raise LedgerCorrupt(msg, ledger=self.place)
+        self.identity = Identity(ledger, environment, created)
         self.moving_to, self.moved_to = moving, moved
-        if not self.is_of_copy:
-            self._check_place(complete)
-
-    def _check_place(self, complete: int) -> None:
-        """Refuse a ledger that is being filled, or that moved.
-
-        Raises:
-            LedgerUnavailable: If it is.
-        """
-        if self.moved_to:
-            what, advice = f"moved to {self.moved_to}", "Set DPFLOW_LEDGER_URL to it."
-        elif self.moving_to:
-            what, advice = f"is being moved to {self.moving_to}", "Wait for its end."
+        kind: type[LedgerError] = LedgerUnavailable
+        if version != self.version:
+            what = f"has version {version}, and this dpflow needs version "
+            what += str(self.version)
+            advice = "Run `dpflow ledger upgrade`."
+            if version > self.version:
+                advice = "Use a newer dpflow."
+        elif self._opened not in (None, self.identity):
+            kind, advice = LedgerCorrupt, "Restore the first."
+            what = f"is another ledger than before: its id is {ledger}"
+        elif self.is_of_copy:
+            return
+        elif moved:
+            what, advice = f"moved to {moved}", "Set DPFLOW_LEDGER_URL to it."
+        elif moving:
+            what, advice = f"is being moved to {moving}", "Wait for its end."
         elif not complete:
             what, advice = "is being copied into", "Wait for the end of the copy."
         else:
             return
         msg = f"the ledger {self.place} {what}. Nothing was charged. {advice}"
-        raise LedgerUnavailable(msg, ledger=self.place)
+        raise kind(msg, ledger=self.place)
 
 
 def refuse_version_4(place: str) -> LedgerUnavailable:
@@ -221,10 +197,6 @@ def refuse_version_4(place: str) -> LedgerUnavailable:
         "a new ledger with the releases and sums of the old one."
     )
     return LedgerUnavailable(msg, ledger=place)
-
-
-def _expect_nothing(_: Sequence[str]) -> Sequence[tuple[str, int]]:
-    return ()
 
 
 def new_dataset(ledger: str, name: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.suggestions import in_windows
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.tables.rows import Entry, Release, Run
+from dpflow.ledger.tables.rows import Entry, Release, Run, read_row
 from dpflow.ledger.views.reading import (
     ENDLESS,
     Reading,
@@ -339,7 +339,7 @@ def count_refusals(source: Source, flow_run: str) -> int:
     """Return how many refusals a flow run has met."""
     with open_reading(source) as reading:
         rows = reading.ask("read_run", id=flow_run)
-    return sum(Run.from_columns(columns).refusals for columns in rows)
+    return sum(read_row(Run, columns).refusals for columns in rows)
 
 
 def refusal_of_run(

@@ -28,9 +28,6 @@ T = TypeVar("T")
 
 #: Returns the hashes of entries in the own journal; absent ones are omitted.
 Prove = Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], str]]
-#: Returns the lines that are written, from the state, the own lines, and the lines of
-#: others that were not proved yet.
-ProveAll = Callable[[Witnessed, Sequence[Line], Sequence[Line]], Sequence[Line]]
 #: Names accounts, where a place does not hold all of them in memory.
 Accounts = Callable[[], Sequence[str]]
 #: Makes the witness of a ledger with this id.
@@ -96,20 +93,7 @@ class Witness(ABC):
             LedgerUnwitnessed: If it was never begun, or is lost.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        written: Sequence[Line] = ()
-
-        def prove_all(
-            state: Witnessed, lines: Sequence[Line], since: Sequence[Line]
-        ) -> Sequence[Line]:
-            nonlocal written
-            lines = self._select(state, lines)
-            forked = find_forked(state, lines, since, prove)
-            written = [
-                Line(name, state.heads[name].epoch, 0, "", "forked") for name in forked
-            ] or lines
-            return written
-
-        self._asked(partial(self._raise, lines, prove_all, synced=synced))
+        written = self._asked(partial(self._raise, lines, prove, synced=synced))
         for line in written:
             if line.kind == "forked":
                 raise self.say_forked(line.dataset)
@@ -138,29 +122,41 @@ class Witness(ABC):
 
     @abstractmethod
     def _raise(
-        self, lines: Sequence[Line], prove_all: ProveAll, *, synced: bool
-    ) -> None:
-        """Write the lines that the proof returns, while no other process writes."""
+        self, lines: Sequence[Line], prove: Prove, *, synced: bool
+    ) -> Sequence[Line]:
+        """Write what `_choose` returns, while no other process writes; return it."""
 
     @abstractmethod
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
         """Replace everything, durably, all or nothing."""
 
-    def _select(self, state: Witnessed, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines that may be written; ends of an older epoch are omitted.
+    def _choose(
+        self,
+        state: Witnessed,
+        lines: Sequence[Line],
+        since: Sequence[Line],
+        prove: Prove,
+    ) -> list[Line]:
+        """Return the lines that are written: own ones, or marks if a proof fails.
 
-        Raises:
-            LedgerRolledBack: If another line is of an older epoch, or its dataset is
-                marked.
+        Ends of an older epoch are omitted.
+
+        Args:
+            state: What the witness holds.
+            lines: Own lines.
+            since: Lines of others that no writer proved yet.
+            prove: Reads hashes of the own journal.
         """
-        selected = []
+        chosen = []
         for line in lines:
             head = state.heads.get(line.dataset)
             if head is None or not head.refuses(line):
-                selected.append(line)
+                chosen.append(line)
             elif line.kind not in ENDS:
                 raise self.say_forked(line.dataset)
-        return selected
+        forked = find_forked(state, chosen, since, prove)
+        marks = [Line(n, state.heads[n].epoch, 0, "", "forked") for n in forked]
+        return marks or chosen
 
     def say_forked(self, dataset: str) -> LedgerRolledBack:
         """Return the error for a dataset of which two copies are in use."""
@@ -222,18 +218,17 @@ def find_forked(
         prove: Reads hashes of the own journal.
     """
     own = {(line.dataset, line.number): line.hash for line in lines}
-    heads = {}
+    epochs, unproved = dict[str, int](), dict[tuple[str, int], list[str]]()
     for line in lines:
         head = state.heads.get(line.dataset)
         if head is not None and head.epoch == line.epoch:
-            heads[line.dataset] = head
-    proofs = [(name, head.number, head.hash) for name, head in heads.items()]
-    proofs += [
-        (line.dataset, line.number, line.hash)
-        for line in since
-        if line.dataset in heads and line.epoch == heads[line.dataset].epoch
-    ]
-    unknown = [p for p in proofs if p[1] > 0 and own.get(p[:2]) != p[2]]
-    found = prove([proof[:2] for proof in unknown]) if unknown else {}
-    lacking = (proof[0] for proof in unknown if found.get(proof[:2]) != proof[2])
+            epochs[line.dataset] = head.epoch
+            since = [*since, Line(line.dataset, head.epoch, head.number, head.hash, "")]
+    for line in since:
+        pair = line.dataset, line.number
+        in_epoch = epochs.get(line.dataset) == line.epoch and line.number > 0
+        if in_epoch and own.get(pair) != line.hash:
+            unproved.setdefault(pair, []).append(line.hash)
+    found = prove([*unproved]) if unproved else {}
+    lacking = [p[0] for p, hashes in unproved.items() if {*hashes} != {found.get(p)}]
     return list(dict.fromkeys(lacking))

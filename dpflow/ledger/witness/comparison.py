@@ -7,7 +7,7 @@ an older copy without a witness.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from operator import add
@@ -31,8 +31,9 @@ from dpflow.ledger.tables.errors import (
     is_postgres,
     readable,
 )
-from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset
+from dpflow.ledger.tables.loaded import Rows, Terms
+from dpflow.ledger.tables.loading import Scope
+from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset, read_row
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileWitness
@@ -111,14 +112,12 @@ class Watch:
 
     # Before a decision
 
-    def read(
-        self, guarded: tuple[Sequence[str], Callable[[], list[str]]] | None
-    ) -> Witnessed | None:
-        """Read the witness about datasets, before their lock.
+    def read(self, scope: Scope, terms: Terms) -> Witnessed | None:
+        """Read the witness about the rows of a command, before their lock.
 
         Args:
-            guarded: The datasets, and what names the accounts that the decision
-                reads; None for a command that is decided without the witness.
+            scope: What the command reads.
+            terms: Terms of this process.
 
         Raises:
             LedgerUnwitnessed: If there is no witness.
@@ -126,9 +125,9 @@ class Watch:
             LedgerUnavailable: If it cannot be read.
         """
         witnessed = None
-        if self.witness is not None and guarded is not None:
-            names, accounts = guarded
-            witnessed = self.witness.read(names, accounts)
+        if self.witness is not None and scope.is_witnessed and scope.accounts:
+            accounts = partial(scope.accounts, terms)
+            witnessed = self.witness.read(scope.datasets, accounts)
         self._heads = {} if witnessed is None else dict(witnessed.heads)
         return witnessed
 
@@ -166,8 +165,8 @@ class Watch:
         if dataset.epoch < head.epoch:
             what = f"lacks repair {head.epoch} of dataset {dataset.name!r}"
             raise self._say_older(what)
-        place = f" of its witness {self.witness.place}"
-        self._check_hash(transaction, dataset, head, place)
+        whose = f" of its witness {self.witness.place}"
+        self._check_hash(transaction, dataset, head, whose)
 
     def _check_hash(
         self, transaction: Transaction, dataset: Dataset, head: Head, whose: str
@@ -188,17 +187,17 @@ class Watch:
     ) -> None:
         """Refuse an account that is behind the witness, or differs from it."""
         for name in rows.read_ids & witnessed.uses.keys():
-            use, row = witnessed.uses[name], rows.account_rows.get(name)
+            epoch, version, used = witnessed.uses[name]
             dataset = transaction.datasets.get(name.partition("#")[0])
-            if dataset is None or dataset.epoch != use.epoch:
+            if dataset is None or dataset.epoch != epoch:
                 continue
-            version = 0 if row is None else row.version
-            if version < use.version:
-                what = f"has account {name!r} at version {version}, and the witness "
-                what += f"{self._place} says {use.version}"
+            row = rows.account_rows.get(name)
+            own = 0 if row is None else row.version
+            if own < version:
+                what = f"has account {name!r} at version {own}, and the witness "
+                what += f"{self._place} says {version}"
                 raise self._say_older(what)
-            is_same = row is not None and row.version == use.version
-            if row and is_same and (*map(add, row.settled, row.held),) != use.used:
+            if row and own == version and (*map(add, row.settled, row.held),) != used:
                 what = f"account {name!r} is not what its witness {self._place} says"
                 raise damaged(what, self.place)
 
@@ -297,8 +296,8 @@ class Watch:
         for name, use in self.witness.read_all().uses.items():
             dataset, number = split(name)[:2]
             row = rows.account_rows.get(name)
-            version = 0 if row is None else row.version
-            if dataset in names and number and version < use.version:
+            is_behind = (0 if row is None else row.version) < use.version
+            if dataset in names and number and is_behind:
                 lost.add(f"{dataset}#{number}")
         return sorted(lost)
 
@@ -313,36 +312,28 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
     Raises:
         LedgerCorrupt: If a row is damaged.
     """
-    with readable(database.place):
-        return _read_state(database, is_trusted=is_trusted)
-
-
-def _read_state(database: Database, *, is_trusted: bool) -> Witnessed:
     state = Witnessed()
-    with database.snapshot() as transaction:
+    with readable(database.place), database.snapshot() as transaction:
         transaction.begin(lock=False)
-        names = [name for (name,) in transaction.ask("read_dataset_names")]
-        datasets = transaction.run([("read_datasets", {"names": names})])[0]
-        accounts = transaction.ask("read_accounts_between", first="", last="~~")
-        people = transaction.ask("read_all_people_stores")
-        decided = transaction.ask("read_newest_decisions")
-        hashes = transaction.ask("read_newest_hashes")
-    newest = {name: (number, digest) for name, number, digest in decided}
-    for columns in datasets:
-        row = Dataset.from_columns(tuple(columns))
-        place = row.epoch, row.number, row.hash, False, row.term
-        trusted = (row.number, row.hash) if is_trusted else ()
-        decision = newest.get(row.name, (0, ""))
-        state.heads[row.name] = Head(*place, *decision, *trusted)
-    for columns in accounts:
-        account = Account.from_columns(tuple(columns))
-        used = (*map(add, account.settled, account.held),)
-        epoch = state.heads[split(account.id)[0]].epoch
-        state.uses[account.id] = WitnessedUse(epoch, account.version, used)
-    for name, _, step in people:
-        state.people[name] = state.heads[split(name)[0]].number, step
-    for name, number, digest in hashes:
-        state.hashes.setdefault(name, {})[number] = digest
+        decided = {
+            name: (number, digest)
+            for name, number, digest in transaction.ask("read_newest_decisions")
+        }
+        for columns in transaction.ask("read_every_dataset"):
+            row = read_row(Dataset, columns)
+            place = row.epoch, row.number, row.hash, False, row.term
+            trusted = (row.number, row.hash) if is_trusted else ()
+            decision = decided.get(row.name, (0, ""))
+            state.heads[row.name] = Head(*place, *decision, *trusted)
+        for columns in transaction.ask("read_accounts_between", first="", last="~~"):
+            account = read_row(Account, columns)
+            used = (*map(add, account.settled, account.held),)
+            epoch = state.heads[split(account.id)[0]].epoch
+            state.uses[account.id] = WitnessedUse(epoch, account.version, used)
+        for name, _, step in transaction.ask("read_people_of", first="", last="~~"):
+            state.people[name] = state.heads[split(name)[0]].number, step
+        for name, number, digest in transaction.ask("read_newest_hashes"):
+            state.hashes.setdefault(name, {})[number] = digest
     return state
 
 

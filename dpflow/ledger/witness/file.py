@@ -14,11 +14,7 @@ from pathlib import Path
 
 from dpflow.durable import make_private_folder, sync, sync_path, write
 from dpflow.interrupts import suppress
-from dpflow.ledger.witness.base import (
-    Accounts,
-    ProveAll,
-    Witness,
-)
+from dpflow.ledger.witness.base import Accounts, Prove, Witness
 from dpflow.ledger.witness.lines import Line, Witnessed, seal, unseal
 from dpflow.locks import LOCK_SECONDS as _LOCK_SECONDS
 from dpflow.locks import FileLock, open_private
@@ -86,31 +82,32 @@ class FileWitness(Witness):
         self._end += len(data)
 
     def _raise(
-        self, lines: Sequence[Line], prove_all: ProveAll, *, synced: bool
-    ) -> None:
-        def append(descriptor: int) -> None:
+        self, lines: Sequence[Line], prove: Prove, *, synced: bool
+    ) -> Sequence[Line]:
+        def append(descriptor: int) -> Sequence[Line]:
             if signature(os.fstat(descriptor)) != self._signature:
                 cut_torn(descriptor)
                 self._take(descriptor)
             # Of another dataset's lines a later writer of that dataset finds out.
-            proved = prove_all(self._state, lines, self._unproved)
-            texts = [f"{seal(self.ledger, line)}\n" for line in proved]
-            data = "".join(texts).encode()
+            chosen = self._choose(self._state, lines, self._unproved, prove)
+            data = "".join(f"{seal(self.ledger, line)}\n" for line in chosen).encode()
             write(descriptor, data)
             self._end += len(data)
-            for line in proved:
+            for line in chosen:
                 self._state.add(line)
             if synced:
                 sync(descriptor)
             self._signature = signature(os.fstat(descriptor))
-            names = {line.dataset for line in proved}
+            names = {line.dataset for line in chosen}
             self._unproved = [x for x in self._unproved if x.dataset not in names]
+            return chosen
 
-        self._lock().run(append, _LOCK_SECONDS)
+        written = self._lock().run(append, _LOCK_SECONDS)
         if self._end > max(_LONG_BYTES, 2 * self._begun_bytes):
             # After an error it is as before, and damage is for the next reader.
             with suppress(OSError, ValueError):
                 self._rewrite(None)
+        return written
 
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
         if self.path.exists() and not anew:

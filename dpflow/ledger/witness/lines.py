@@ -20,7 +20,7 @@ from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Account, Entry
+from dpflow.ledger.tables.rows import Account, Dataset, Entry
 
 #: What each checksum covers besides its line and the ledger's id.
 FORMAT = "dpflow-witness 8"
@@ -177,13 +177,12 @@ class Witnessed:
 
     def rows(self) -> Iterator[Row]:
         """Yield what the witness stores of this, but for release keys."""
-        for kind, values in (
-            ("head", self.heads),
-            ("use", self.uses),
-            ("people", self.people),
-        ):
-            for name, value in values.items():
-                yield kind, name, 0, canonical(value)
+        for name, head in self.heads.items():
+            yield "head", name, 0, canonical(head)
+        for name, use in self.uses.items():
+            yield "use", name, 0, canonical(use)
+        for name, newest in self.people.items():
+            yield "people", name, 0, canonical(newest)
         for dataset, hashes in self.hashes.items():
             for number, digest in hashes.items():
                 yield "hash", dataset, number, canonical(digest)
@@ -243,36 +242,39 @@ def lines_of(
     """
     lines: dict[str, Line] = {}
     for entry, dataset, _ in decision.entries:
-        if entry.kind not in kinds or is_opened_by_step(entry.kind, entry.body):
-            continue
-        accounts = uses_of(decision.accounts, entry.dataset)
-        place = entry.dataset, dataset.epoch, entry.number, entry.hash, entry.kind
-        about = people_of(entry), entry.charge, key or None
-        lines[entry.dataset] = Line(*place, dataset.term, accounts, *about)
+        if entry.kind in kinds and not is_opened_by_step(entry):
+            accounts = uses_of(decision.accounts, entry.dataset)
+            line = write_line(dataset, entry, accounts)
+            lines[entry.dataset] = line._replace(charge=entry.charge, key=key or None)
     sent = {(entry.dataset, entry.number): entry for entry in rows.sent}
     for name, number, digest in decision.earlier:
-        dataset, accounts = rows.book(name), uses_of(rows.account_rows, name)
-        entry_sent = sent.get((name, number))
-        kind = "reserve" if entry_sent is None else entry_sent.kind
-        people = {} if entry_sent is None else people_of(entry_sent)
-        place = name, dataset.epoch, number, digest, kind
-        lines[name] = Line(*place, dataset.term, accounts, people)
+        accounts = uses_of(rows.account_rows, name)
+        entry = sent.get((name, number)) or _CHARGE._replace(number=number, hash=digest)
+        lines[name] = write_line(rows.book(name), entry, accounts)
     return list(lines.values())
 
 
-def people_of(entry: Entry) -> dict[str, str]:
-    """Return the step of the store of people that an entry paid."""
-    if entry.kind != "pay":
-        return {}
-    return {json.loads(entry.body)["people"]: str(entry.charge)}
+#: The entry of an earlier sending, where no row of it was read.
+_CHARGE = Entry("", 0, "", "", "reserve", "", None, None, None, None, "", "")
 
 
-def is_opened_by_step(kind: str, body: str) -> bool:
+def write_line(dataset: Dataset, entry: Entry, accounts: Mapping[str, Use]) -> Line:
+    """Return the line of an entry of a dataset."""
+    people = {}
+    if entry.kind == "pay":
+        people[json.loads(entry.body)["people"]] = str(entry.charge)
+    place = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
+    return Line(*place, dataset.term, accounts, people)
+
+
+def is_opened_by_step(entry: Entry) -> bool:
     """Return True for the entry of a term that a step opened.
 
     The line of the first charge under the term covers it.
     """
-    return kind == "open" and json.loads(body)["term"]["reason"] in BY_ITSELF
+    return (
+        entry.kind == "open" and json.loads(entry.body)["term"]["reason"] in BY_ITSELF
+    )
 
 
 def uses_of(accounts: Mapping[str, Account], dataset: str) -> dict[str, Use]:

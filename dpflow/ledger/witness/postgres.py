@@ -22,7 +22,7 @@ from dpflow.ledger.tables.postgres_connection import (
     session_statements,
 )
 from dpflow.ledger.tables.statements import split_statements
-from dpflow.ledger.witness.base import Accounts, ProveAll, Witness
+from dpflow.ledger.witness.base import Accounts, Prove, Witness
 from dpflow.ledger.witness.lines import Line, Row, Witnessed
 
 
@@ -73,13 +73,13 @@ class PostgresWitness(Witness):
         return _state_of(rows.fetchall())
 
     def _raise(
-        self, lines: Sequence[Line], prove_all: ProveAll, *, synced: bool
-    ) -> None:
+        self, lines: Sequence[Line], prove: Prove, *, synced: bool
+    ) -> Sequence[Line]:
         every = [*self._ends, *lines]
         if not synced and len(every) < _MOST_ENDS:
             # Only so many: a process that ends charges only writes them, too.
             self._ends = every
-            return
+            return []
         datasets = sorted({line.dataset for line in every})
         names = [name for x in every for name in (*x.accounts, *x.people)]
         with self._turn() as connection:
@@ -87,13 +87,15 @@ class PostgresWitness(Witness):
                 self._ask(connection, "lock", name=name)
             state = self._read_rows(connection, [*datasets, *names])
             before = {*state.rows()}
-            for line in prove_all(state, every, ()):
+            written = self._choose(state, every, (), prove)
+            for line in written:
                 state.add(line)
             for row in {*state.rows()} - before:
                 self._put(connection, row)
             for name, hashes in state.hashes.items():
                 self._ask(connection, "thin", name=name, number=max(hashes))
         self._ends = []
+        return written
 
     def _put(self, connection: Connection, row: Row) -> None:
         self._ask(connection, "put", **dict(zip(_COLUMNS, row, strict=True)))

@@ -21,7 +21,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables import postgres_connection as sessions
-from dpflow.ledger.tables.loading import load_reserve_rows
+from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.processes import Child
@@ -96,9 +96,9 @@ def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) ->
         ledger.settle(granted(ledger, "0.01", release_key=key), value="1")
     asked = request(ledger, "0.01", release_key="0" * 64)
     with ledger.database.snapshot() as reading:
-        before = reading.run_text(_FETCHED, {})[0][0]
-        load_reserve_rows(reading, asked, {}, lock=False)
-        after = reading.run_text(_FETCHED, {})[0][0]
+        before = reading.ask(_FETCHED)[0][0]
+        load_rows(reading, find_scope(asked), {}, lock=False)
+        after = reading.ask(_FETCHED)[0][0]
     assert after - before < 20
 
 

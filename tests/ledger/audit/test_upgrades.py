@@ -125,7 +125,7 @@ def test_a_failed_migration_changes_nothing(at: str, tmp_path: Path) -> None:
     assert verify(ledger).bad == []
     with ledger.database.transaction() as transaction:
         transaction.begin(lock=False)
-        transaction.send_text("UPDATE account SET version = version + 1", {})
+        transaction.send([("UPDATE account SET version = version + 1", {})])
     with pytest.raises(LedgerCorrupt, match="No backup was made"):
         upgrade(at, saved=tmp_path / "2.db", witness=witness, **to_next())
 
@@ -159,9 +159,9 @@ def test_a_backup_of_an_older_version_is_of_that_version(at, tmp_path):
     ledger, _ = made(at, tmp_path)
     with ledger.database.transaction() as transaction:
         transaction.begin(lock=False)
-        transaction.send_text("ALTER TABLE run DROP COLUMN completed", {})
+        transaction.send([("ALTER TABLE run DROP COLUMN completed", {})])
         if at.startswith("sqlite"):
-            transaction.send_text("DROP TABLE evidence", {})
+            transaction.send([("DROP TABLE evidence", {})])
         transaction.send([("set_version", {"version": 3})])
         ((size,),) = transaction.ask("read_size")
         assert size > 50_000
@@ -259,7 +259,7 @@ def test_a_damaged_ledger_is_found_under_the_lock(at, tmp_path, monkeypatch):
     def edit(*_: object) -> None:
         with ledger.database.transaction() as transaction:
             transaction.begin(lock=False)
-            transaction.send_text("UPDATE account SET version = version + 1", {})
+            transaction.send([("UPDATE account SET version = version + 1", {})])
 
     monkeypatch.setattr(upgrades, "backup", edit)
     with pytest.raises(LedgerCorrupt, match="Nothing was changed"):

@@ -44,14 +44,14 @@ def ledger() -> Iterator[Ledger]:
 EDITS = [
     ("UPDATE journal SET body = replace(body, '}', ' }') WHERE number = 2", "hashed"),
     ("DELETE FROM journal WHERE number = 3", "entry 3 is missing"),
-    ("UPDATE account SET settled = '[0,0]' WHERE id = 'a#1'", "sum of its postings"),
+    ("UPDATE account SET settled = '[0,0]' WHERE id = 'a#1'", "come to: settled"),
     ("DELETE FROM account", "was removed"),
     (
         "UPDATE charge SET state = 'void' WHERE state = 'settled'",
         "and its end a settle",
     ),
     ("UPDATE charge_dataset SET end_number = NULL", "and its end a None"),
-    ("UPDATE dataset SET frozen = '{}'", "its row is not what"),
+    ("UPDATE dataset SET frozen = '{}'", "come to: frozen"),
     ("UPDATE release SET value = '2'", "not the settled one"),
     ("DELETE FROM release", "was removed"),
     ("DELETE FROM evidence", "evidence"),

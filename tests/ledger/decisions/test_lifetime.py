@@ -13,7 +13,7 @@ from dpflow.ledger import views
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.decisions.terms import FIRST, open_term, write_term
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.tables.loading import load_office_rows
+from dpflow.ledger.tables.loading import Scope, load_rows
 from dpflow.policy import Policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.support import (
@@ -214,7 +214,11 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
     author = ledger.author()
     decision = Decision(author, "x")
     with ledger.database.transaction() as transaction:
-        rows = load_office_rows(transaction, given, ledger.terms)
+        rows = load_rows(
+            transaction,
+            Scope(datasets=[given.dataset], policies=[given]),
+            ledger.terms,
+        )
         write_term(decision, open_term(rows, given, author, "x"))
         transaction.write(decision)
 

@@ -22,7 +22,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Replayed
-from dpflow.ledger.tables.loading import load_reserve_rows
+from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.views import accounts
 from dpflow.periods import _start, place_of
 from dpflow.policy import Policy, load_policies, parse_policy
@@ -231,7 +231,7 @@ def test_a_step_reads_its_own_parts_only(ledger: Ledger) -> None:
         charge(ledger, REGIONS, f"r{number}", cost="0.1")
     step = request(ledger, "0.1", policies=(REGIONS,), partitions=("r1", "r2"))
     with ledger.reading() as transaction:
-        rows = load_reserve_rows(transaction, step, ledger.terms, lock=False)
+        rows = load_rows(transaction, find_scope(step), ledger.terms, lock=False)
     parts = {f"a#1/partition/{name}" for name in ("r1", "r2")}
     assert rows.account_rows.keys() == {"a#1", *parts}
 

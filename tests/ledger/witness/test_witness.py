@@ -14,7 +14,7 @@ from dpflow.exceptions import (
     LedgerCorrupt,
 )
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.tables.rows import Account, name_columns
+from dpflow.ledger.tables.rows import Account, name_columns, read_row
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
@@ -42,7 +42,7 @@ def test_an_edited_account_is_noticed(tmp_path: Path, place: str) -> None:
     with ledger.database.transaction() as transaction:
         transaction.begin(["a"], lock=True)
         ((*columns,),) = transaction.ask("read_accounts", ids=["a#1"])
-        account = Account.from_columns(tuple(columns))
+        account = read_row(Account, columns)
         none = account._replace(held=(0, 0))
         transaction.send([("put_account", name_columns(none))])
     with pytest.raises(LedgerCorrupt, match="not what its witness"):

@@ -96,7 +96,7 @@ def test_an_early_stop_leaves_what_the_pages_say():
         left[steps] = f"{cells:.3f}", f"{whole:.3f}", filters["rdp"], filters["auto"]
     assert left[50] == ("1.889", "1.592", 1.647, 1.317)
     assert left[70] == ("1.695", "1.592", 1.556, 1.227)
-    page = (ROOT / "docs" / "flows.md").read_text("utf-8")
+    page = (ROOT / "docs" / "data" / "studies.json").read_text("utf-8")
     said = "{} of epsilon 3 with cells, {} without, {} under `rdp`, {} under `auto`"
     assert said.format(*left[70]) in page
 
