@@ -149,7 +149,7 @@ def other_requests(patch: pytest.MonkeyPatch) -> None:
 def cheap_outcomes(patch: pytest.MonkeyPatch) -> None:
     """Give everything back at the end of a charge that reports its outcome."""
     patch.setattr(
-        settlement, "price_on_gate", lambda gate, **_: gate.rule.zero().amounts
+        settlement, "price_outcome", lambda gate, *_: gate.rule.zero().amounts
     )
 
 
