@@ -34,6 +34,8 @@ Accounts = Callable[[], Sequence[str]]
 WitnessAt = Callable[[str], "Witness"]
 #: How long a thread waits for the others of its process.
 _THREAD_SECONDS = 60.0
+#: Lines of ends that wait for the next line.
+_MOST_ENDS = 100
 
 
 class Witness(ABC):
@@ -53,6 +55,8 @@ class Witness(ABC):
         self.place = place
         self.ledger = ledger
         self._alone = TurnQueue()
+        #: Lines of ends, which are written with the next line.
+        self._ends: list[Line] = []
 
     def read(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         """Return what the witness holds of datasets and accounts, at least.
@@ -93,10 +97,25 @@ class Witness(ABC):
             LedgerUnwitnessed: If it was never begun, or is lost.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        written = self._asked(partial(self._raise, lines, prove, synced=synced))
+        written = self._asked(partial(self._record, lines, prove, synced=synced))
         for line in written:
             if line.kind == "forked":
                 raise self.say_forked(line.dataset)
+
+    def _record(
+        self, lines: Sequence[Line], prove: Prove, *, synced: bool
+    ) -> Sequence[Line]:
+        """Write lines with the ends before them; ends alone wait for the next line.
+
+        Only so many wait: a process that ends charges only writes them, too.
+        """
+        every = [*self._ends, *lines]
+        if not synced and len(every) < _MOST_ENDS:
+            self._ends = every
+            return ()
+        written = self._raise(every, prove, synced=synced)
+        self._ends = []
+        return written
 
     def begin(self, state: Witnessed, *, anew: bool = False) -> None:
         """Begin the witness with what the ledger holds now.

@@ -54,8 +54,6 @@ class PostgresWitness(Witness):
         super().__init__(self._server.place, ledger)
         #: The ledger's server, until it was compared with the witness's.
         self._ledger = None if ledger_url is None else Server(ledger_url)
-        #: Lines of ends, which are written with the next line.
-        self._ends: list[Line] = []
 
     def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         with self._connected() as connection, connection.pipeline():
@@ -75,26 +73,21 @@ class PostgresWitness(Witness):
     def _raise(
         self, lines: Sequence[Line], prove: Prove, *, synced: bool
     ) -> Sequence[Line]:
-        every = [*self._ends, *lines]
-        if not synced and len(every) < _MOST_ENDS:
-            # Only so many: a process that ends charges only writes them, too.
-            self._ends = every
-            return []
-        datasets = sorted({line.dataset for line in every})
-        names = [name for x in every for name in (*x.accounts, *x.people)]
+        del synced
+        datasets = sorted({line.dataset for line in lines})
+        names = [name for x in lines for name in (*x.accounts, *x.people)]
         with self._turn() as connection:
             for name in datasets:
                 self._ask(connection, "lock", name=name)
             state = self._read_rows(connection, [*datasets, *names])
             before = {*state.rows()}
-            written = self._choose(state, every, (), prove)
+            written = self._choose(state, lines, (), prove)
             for line in written:
                 state.add(line)
             for row in {*state.rows()} - before:
                 self._put(connection, row)
             for name, hashes in state.hashes.items():
                 self._ask(connection, "thin", name=name, number=max(hashes))
-        self._ends = []
         return written
 
     def _put(self, connection: Connection, row: Row) -> None:
@@ -157,8 +150,6 @@ class PostgresWitness(Witness):
 
 _ABSENT = "there is no witness"
 _COLUMNS = ("kind", "name", "number", "value")
-#: Lines of ends that wait for the next line.
-_MOST_ENDS = 100
 
 
 def _state_of(rows: Sequence[Row]) -> Witnessed:
