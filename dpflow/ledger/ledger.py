@@ -243,15 +243,12 @@ class Ledger(Shell):
         return answer
 
     def refuse_run(self, request: Request, gate: Gate, amount: Tally) -> BudgetRefused:
-        """Refuse the first step of a flow run of which no whole run fits.
+        """Return the refusal of a flow run that cannot end, once the journal has it.
 
         Args:
             request: The step.
             gate: The gate that does not admit the rest of a whole run.
             amount: Amount of the rest of a whole run.
-
-        Returns:
-            The refusal, which the journal holds.
         """
         self._check_writable()
         author = self.author()
@@ -498,7 +495,6 @@ class Ledger(Shell):
     def _checked(self, answer: Answer) -> Answer:
         """Return an answer, whose value is the one that was settled."""
         if isinstance(answer, Replayed):
-            self.digests.check_value(
-                answer.value, answer.reservation, answer.digest, answer.reservation
-            )
+            name = answer.reservation
+            self.digests.check_value(answer.value, name, answer.digest, name)
         return answer
