@@ -35,8 +35,8 @@ def check_spent(declared: Cost, spent: Any, *, d_in: Any = None) -> None:
     """Check in a body, before its `return`, that a library spent what was declared.
 
     The two are compared part by part: `Composed` of one cost is that cost, `Repeated`
-    is so many of it, and the order does not matter. Else the filter of the policy
-    compares their prices.
+    is a sum of equal costs, and the order of costs does not matter. Else the filter of
+    the policy compares their prices.
 
     Args:
         declared: The cost of the step, or of a part of it.

@@ -1,4 +1,4 @@
-"""The durable ledger: rows that each transaction updates, and a journal beside them.
+"""The durable ledger: rows that each transaction updates, and a journal of changes.
 
 A command loads the rows that its decision reads, decides without input or output, and
 writes rows and journal entries in one transaction. What people see comes from the same

@@ -23,11 +23,11 @@ class WholeRun:
     """A flow run of this process that has to end whole.
 
     Attributes:
-        asked: True after the question before its first charge.
+        was_begun: True after the question before its first charge.
         replayed: Number of replays, by name of the step.
     """
 
-    asked: bool = False
+    was_begun: bool = False
     replayed: Counter[str] = field(default_factory=Counter)
 
 
@@ -53,7 +53,7 @@ def ask_whole_run(project: Project, request: Request) -> None:
         BudgetExhausted: If no example of a whole run fits.
     """
     run = _runs.get(str(request.flow_run))
-    if run is None or run.asked:
+    if run is None or run.was_begun:
         return
     if any(policy.on_exhausted.flow == "skip" for policy in request.policies):
         return
@@ -64,7 +64,7 @@ def ask_whole_run(project: Project, request: Request) -> None:
     lack = find_lack(ledger, request, declared_costs(), run.replayed)
     if lack is not None:
         raise ledger.refuse_run(request, lack.gate, lack.amount)
-    run.asked = True
+    run.was_begun = True
 
 
 def count_replay(notice: Notice) -> None:

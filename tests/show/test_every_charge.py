@@ -154,5 +154,5 @@ def test_no_view_ends_in_an_exception(
     texts: list[object] = []
     monkeypatch.setattr(artifacts, "ask_briefly", texts.append)
     for known in record.datasets:
-        artifacts._publish(current_project(), known, None)
+        artifacts._publish(current_project(), known, None, ())
     assert len(texts) >= len(datasets)

@@ -162,7 +162,7 @@ def read_replaced(place: Path, ledger: str) -> Witnessed | None:
 
 
 def find_left(place: Path) -> Path | None:
-    """Return where the replaced ledger is; None if there is none.
+    """Return the path of the replaced ledger; None without one.
 
     A restore that ended between its renames left it under another name.
     """
