@@ -62,7 +62,7 @@ from types import SimpleNamespace as Facts
 from prefect.context import FlowRunContext
 from dpflow.guard.request import current_place
 assert "dpflow.prefect" not in sys.modules
-run = Facts(id="1", parent_task_run_id=None, deployment_id=None)
+run = Facts(id="1", parent_task_run_id=None, deployment_id=None, auto_scheduled=False)
 with FlowRunContext.model_construct(flow=Facts(name="report"), flow_run=run):
     print(json.dumps([flow.name for flow in current_place().flows]))
 """
