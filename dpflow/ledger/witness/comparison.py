@@ -247,7 +247,7 @@ class Watch:
                 self.witness.record(lines, self.prove, synced=True)
 
     def record_end(self, decision: Decision, rows: Rows) -> None:
-        """Write the end of a charge to the witness, without a sync.
+        """Write the end of a charge to the witness, with its next line.
 
         Its loss harms nothing: a witness that is out of reach stops the next step.
         """

@@ -15,6 +15,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
+from dpflow.ledger.witness import base
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
@@ -100,3 +101,23 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> Non
     threads[0].join(10)
     assert one.read_all().heads["a"].number == 3
     server().drop(place)
+
+
+def test_ends_wait_for_the_next_line(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end is written with the line of the next step, or after some others."""
+    ledger = make(tmp_path / "ledger.db", place)
+    charged(ledger, "0.01")
+    assert witnessed_number(ledger) == 2
+    granted(ledger, "0.01")
+    assert witnessed_number(ledger) == 4
+    monkeypatch.setattr(base, "_MOST_ENDS", 1)
+    charged(ledger, "0.01")
+    assert witnessed_number(ledger) == 6
+
+
+def witnessed_number(ledger: Ledger) -> int:
+    """Return the newest number that the witness of a ledger shows."""
+    assert ledger.watch.witness is not None
+    return ledger.watch.witness.read_all().heads["a"].number
