@@ -476,6 +476,7 @@ class Ledger(Shell):
 
     def close(self) -> None:
         """Close the ledger's files; open reservations of this process are forfeited."""
+        self.watch.close()
         self.owners.close()
         self.database.close()
 

@@ -110,7 +110,7 @@ class Witness(ABC):
         Only so many wait: a process that ends charges only writes them, too.
         """
         every = [*self._ends, *lines]
-        if not synced and len(every) < _MOST_ENDS:
+        if not every or (not synced and len(every) < _MOST_ENDS):
             self._ends = every
             return ()
         written = self._raise(every, prove, synced=synced)

@@ -256,6 +256,12 @@ class Watch:
             with suppress(LedgerError):
                 self.witness.record(lines, self.prove, synced=False)
 
+    def close(self) -> None:
+        """Write the ends that wait for a next line, if the witness answers."""
+        if self.witness is not None:
+            with suppress(LedgerError):
+                self.witness.record((), self.prove, synced=True)
+
     def prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
         """Read hashes of the own journal, unless this process saw the entries."""
         if self._known.keys() >= {*pairs}:

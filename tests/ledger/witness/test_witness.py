@@ -106,10 +106,12 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> Non
 def test_ends_wait_for_the_next_line(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An end is written with the line of the next step, or after some others."""
+    """An end is written with the line of the next step, after some others, or last."""
     ledger = make(tmp_path / "ledger.db", place)
     charged(ledger, "0.01")
     assert witnessed_number(ledger) == 2
+    ledger.close()
+    assert witnessed_number(ledger) == 3
     granted(ledger, "0.01")
     assert witnessed_number(ledger) == 4
     monkeypatch.setattr(base, "_MOST_ENDS", 1)
