@@ -474,12 +474,6 @@ class Ledger(Shell):
             scope, lambda rows: decide_payment(rows, account, before, author, command)
         )
 
-    def close(self) -> None:
-        """Close the ledger's files; open reservations of this process are forfeited."""
-        self.watch.close()
-        self.owners.close()
-        self.database.close()
-
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
         """Answer with a stored release where nothing can be charged, or an error."""
         scope = find_scope(request)

@@ -73,6 +73,12 @@ class Shell:
         #: Open charges of this process.
         self._charges: dict[str, Charge] = {}
 
+    def close(self) -> None:
+        """Close the ledger's files; open reservations of this process are forfeited."""
+        self.watch.close()
+        self.owners.close()
+        self.database.close()
+
     def author(self) -> Author:
         """Return who sends a command, and when."""
         login = self.database.writer
