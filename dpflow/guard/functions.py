@@ -41,7 +41,7 @@ def charging(guard: F, signature: inspect.Signature) -> F:
         signature: Its parameters, which are the load's if it has one.
     """
     setattr(guard, _CHARGES, True)
-    if signature != inspect.signature(guard):
+    if _parts(signature) != _parts(inspect.signature(guard)):
         annotated: Any = guard
         annotated.__signature__ = signature
         types = {p.name: p.annotation for p in signature.parameters.values()}
@@ -49,6 +49,12 @@ def charging(guard: F, signature: inspect.Signature) -> F:
         empty = inspect.Parameter.empty
         annotated.__annotations__ = {n: t for n, t in types.items() if t is not empty}
     return guard
+
+
+def _parts(signature: inspect.Signature) -> list[tuple[object, ...]]:
+    """Return what distinguishes a signature; arrays as defaults cannot be compared."""
+    parameters = signature.parameters.values()
+    return [(p.name, p.kind, p.annotation, id(p.default)) for p in parameters]
 
 
 def check_body(function: Callable[..., Any]) -> None:

@@ -34,8 +34,6 @@ Accounts = Callable[[], Sequence[str]]
 WitnessAt = Callable[[str], "Witness"]
 #: How long a thread waits for the others of its process.
 _THREAD_SECONDS = 60.0
-#: Lines of ends that wait for the next line.
-_MOST_ENDS = 100
 
 
 class Witness(ABC):
@@ -50,6 +48,9 @@ class Witness(ABC):
         place: Where it is, for messages; without any secret.
         ledger: Id of the ledger.
     """
+
+    #: So many lines of ends are written together: in a file, each one alone.
+    most_ends = 1
 
     def __init__(self, place: str, ledger: str) -> None:
         self.place = place
@@ -105,12 +106,9 @@ class Witness(ABC):
     def _record(
         self, lines: Sequence[Line], prove: Prove, *, synced: bool
     ) -> Sequence[Line]:
-        """Write lines with the ends before them; ends alone wait for the next line.
-
-        Only so many wait: a process that ends charges only writes them, too.
-        """
+        """Write lines with the ends before them; on a server ends wait for them."""
         every = [*self._ends, *lines]
-        if not every or (not synced and len(every) < _MOST_ENDS):
+        if not every or (not synced and len(every) < self.most_ends):
             self._ends = every
             return ()
         written = self._raise(every, prove, synced=synced)

@@ -14,8 +14,8 @@ from dpflow.exceptions import (
     LedgerCorrupt,
 )
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
-from dpflow.ledger.witness import base
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
@@ -103,18 +103,18 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> Non
     server().drop(place)
 
 
-def test_ends_wait_for_the_next_line(
+def test_ends_wait_for_the_next_line_on_a_server(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An end is written with the line of the next step, after some others, or last."""
-    ledger = make(tmp_path / "ledger.db", place)
+    """There with the next step, after some others, or last; in a file alone."""
+    ledger, waits = make(tmp_path / "ledger.db", place), is_postgres(place)
     charged(ledger, "0.01")
-    assert witnessed_number(ledger) == 2
+    assert witnessed_number(ledger) == (2 if waits else 3)
     ledger.close()
     assert witnessed_number(ledger) == 3
     granted(ledger, "0.01")
     assert witnessed_number(ledger) == 4
-    monkeypatch.setattr(base, "_MOST_ENDS", 1)
+    monkeypatch.setattr(type(ledger.watch.witness), "most_ends", 1)
     charged(ledger, "0.01")
     assert witnessed_number(ledger) == 6
 
