@@ -127,7 +127,8 @@ find_python = found=$$(python$(1) -c 'import sys; print(sys.executable)' 2> /dev
 # Names, annotations, messages and stored values, which a Python may change.
 tests-pythons: $(addprefix tests-python-,$(PYTHONS))
 
-tests-python-%: $(VENV)/dev.installed
+# After the types, so that the tests of steps begin first.
+tests-python-%: types
 	@$(call find_python,$*); \
 	test -n "$$found" || { echo "== Python $* is missing; nothing ran under it"; exit 0; }; \
 	echo "== The quick tests of policies, steps and releases under Python $*"; \
