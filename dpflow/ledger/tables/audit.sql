@@ -52,12 +52,14 @@ ORDER BY journal.number
 LIMIT 100;
 
 -- Releases of a dataset, each with the end of the charge that made it.
+-- An empty text keeps SQLite from an index of datasets: it would read or sort all.
 -- name: read_release_page
 SELECT release.key, release.key_text, release.charge, release.state, release.digest,
     charge.state, ended.body, (
         SELECT max(withdrawn.number) FROM journal AS withdrawn
-        WHERE withdrawn.dataset = release.dataset AND withdrawn.kind = 'withdraw'
-            AND withdrawn.charge = release.charge
+        WHERE withdrawn.kind NOT IN ('reserve', 'settle', 'void', 'pay')
+            AND withdrawn.kind = 'withdraw' AND withdrawn.charge = release.charge
+            AND withdrawn.dataset || '' = release.dataset
     )
 FROM release
 LEFT JOIN charge ON charge.id = release.charge
@@ -65,13 +67,13 @@ LEFT JOIN charge_dataset AS part
     ON part.charge = release.charge AND part.dataset = release.dataset
 LEFT JOIN journal AS ended
     ON ended.dataset = part.dataset AND ended.number = part.end_number
-WHERE release.dataset = :dataset AND release.key > :after
+WHERE release.dataset || '' = :dataset AND release.key > :after
 ORDER BY release.key
 LIMIT :limit;
 
 -- name: read_values
 SELECT key, charge, digest, value FROM release
-WHERE dataset = :dataset AND key > :after AND value IS NOT NULL
+WHERE dataset || '' = :dataset AND key > :after AND value IS NOT NULL
 ORDER BY key
 LIMIT :limit;
 
