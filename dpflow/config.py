@@ -73,7 +73,7 @@ class Settings:
     def label(self, ledger: str) -> str:
         """Return the environment, or the start of a ledger's id.
 
-        It tells two projects apart on one server of Prefect or one monitoring system.
+        It distinguishes two projects on one server of Prefect or one monitoring system.
 
         Args:
             ledger: Id of the project's ledger.

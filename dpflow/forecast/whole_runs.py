@@ -122,10 +122,9 @@ def find_lack_of(reading: Reading, charges: Sequence[Charge]) -> Lack | None:
     for charge in charges:
         with suppress(InvalidCost, UnsupportedCost):
             cost = cost_from_description(charge.request["cost"])
-            units = charge.request.get("units", {})
-            for gate in find_gates(reading, charge):
+            for gate, size in find_gates(reading, charge):
                 gates[gate.id] = gate
-                sized = gate._replace(size=int(units.get(gate.id, gate.size)))
+                sized = gate._replace(size=size)
                 zero = gate.rule.zero()
                 before = spent.get(gate.id, zero)
                 used = gate.used + before
@@ -138,14 +137,18 @@ def find_lack_of(reading: Reading, charges: Sequence[Charge]) -> Lack | None:
     return Lack(gates[lacking[0]], peaks[lacking[0]]) if lacking else None
 
 
-def find_gates(reading: Reading, charge: Charge) -> list[Gate]:
-    """Return the gates of the newest terms that a charge like this one would meet."""
-    ids = list[str]()
+def find_gates(reading: Reading, charge: Charge) -> list[tuple[Gate, int]]:
+    """Return the gates of the newest terms that a charge like this one would meet.
+
+    Each comes with the number of units that the charge touches there.
+    """
+    units, sizes = charge.request.get("units", {}), dict[str, int]()
     for account in charge.amounts:
         dataset, _, kind, name, _ = split_account(account)
         term = reading.newest(dataset)
         if term is None or kind not in _WHOLE or "/partition/" in account:
             continue
         tail = "" if kind in ("dataset", "population") else f"/{kind}"
-        ids.append(f"{term.whole}{tail}{f'/{name}' if name else ''}")
-    return [*reading.gates(ids).values()]
+        current = f"{term.whole}{tail}{f'/{name}' if name else ''}"
+        sizes[current] = int(units.get(account, 1))
+    return [(gate, sizes[name]) for name, gate in reading.gates(sizes).items()]

@@ -303,7 +303,7 @@ def _whole(field: str, value: Any) -> Any:
 
 
 def _tells_itself(kind: type) -> bool:
-    """Return True if a type's text is its base's own, which tells each value."""
+    """Return True if a type's text is its base's own, which distinguishes values."""
     if kind in _PLAIN:
         return True
     bases = _ENUMS + _PLAIN if issubclass(kind, Enum) else _PLAIN

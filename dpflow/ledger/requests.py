@@ -14,7 +14,7 @@ from dpflow.ledger.canonical import by_identity, canonical
 from dpflow.noise.shape import Shape
 from dpflow.policy import Policy
 
-#: Charges of a store of people that nothing tells; the name fits no file.
+#: Charges of a store of people without a record; the name fits no file.
 UNKNOWN = "unknown"
 
 _ID = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")

@@ -300,7 +300,7 @@ def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
 
 
 def _trivial(value: Any) -> bool:
-    """Return True if a value is so common that an equal one tells nothing."""
+    """Return True if a value is too common to distinguish anything."""
     if isinstance(value, int | float):
         return abs(value) <= _SMALL
     return isinstance(value, _PLAIN + _CONTAINERS) and not value

@@ -119,6 +119,33 @@ def test_an_ordinary_week_is_not_held_to_the_months(make_project):
     assert make_report(week)(5, return_state=True).name == "BudgetExhausted"
 
 
+def test_parts_of_a_divided_dataset_are_not_asked_in_a_new_term(make_project):
+    """Their common account has no budget; its units of before hold in a new term."""
+    policy = (
+        "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
+        'budget: {epsilon: "0.5"}\npartition: {by: store}\ndata_version: "1"\n'
+        'lifetime: {epsilon: "1"}\n'
+    )
+    make_project(policy)
+
+    def count(store: str) -> int:
+        return len(store)
+
+    step = dp_task(
+        dataset="shop", cost=PureDP(epsilon="0.4"), partitions=["{store}"], noise="own"
+    )(count)
+
+    @dp_flow(name="report")
+    def report(term: int) -> None:
+        for store in ("north", "south"):
+            step(f"{store}-{term}")
+
+    report(1)
+    ledger, policies = current_project().ledger, current_project().policies
+    ledger.apply(policies["shop"], new_term=True, reason="a new year")
+    report(2)
+
+
 def test_the_first_run_and_a_run_that_did_not_end_are_no_examples(project):
     """Nothing was granted before, or nobody knows what a whole run is."""
     dear = make_report(make_step("a", "0.5"), make_step("b", "0.9"))

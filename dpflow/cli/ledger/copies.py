@@ -32,7 +32,7 @@ class Format(StrEnum):
 
 _LATER = (
     "What is charged from now on is not in it: `dpflow ledger restore` charges that "
-    "again, as far as the witness tells of it."
+    "again, as far as the witness has it."
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-#: A parameter; a cast such as `::regclass` is none.
+#: A parameter, and no cast such as `::regclass`.
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 #: A list in SQLite's words.
 _LIST = re.compile(r"IN \(\s*SELECT value FROM json_each\((:[a-z_]+)\)\s*\)")
