@@ -257,6 +257,27 @@ def test_modules_are_loaded_by_name_in_known_places_only():
     assert modules == LOADERS
 
 
+#: Parts of Prefect that its documentation does not promise.
+INTERNALS = ("prefect._", "prefect.context", "prefect.events.worker")
+INTERNALS += ("prefect.transactions", "prefect.utilities.asyncutils")
+
+
+def modules_with_internals(sources: dict[str, str]) -> set[str]:
+    """Return the modules that import internals of Prefect."""
+    return {
+        module
+        for module, source in sources.items()
+        if any(name.startswith(INTERNALS) for name in imports(source))
+    }
+
+
+def test_one_module_knows_the_internals_of_prefect():
+    """A class that Prefect renames is mended in one file."""
+    assert modules_with_internals(sources()) == {"dpflow.prefect.api"}
+    source = "def f():\n    from prefect.context import FlowRunContext"
+    assert modules_with_internals({"dpflow.a": source}) == {"dpflow.a"}
+
+
 def test_accounting_is_pure():
     """Nothing outside a tally can move a bound; an impurity would be named."""
     faults = {

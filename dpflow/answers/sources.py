@@ -18,7 +18,7 @@ from dpflow.ledger.views.releases import KeptRelease, release_values, releases
 from dpflow.ledger.views.spending import OWN_NOISE
 from dpflow.noise.accuracy import ROUNDING, noise_of
 from dpflow.notebook import shown_key
-from dpflow.periods import part_at, period_of, place_of
+from dpflow.periods import name_at, period_of, position_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +53,8 @@ def periods(first: str, last: str) -> tuple[str, ...]:
         f"{first!r} to {last!r} is no range of periods. Write two hours, days, weeks "
         "or months in their order, such as 1997-W10.",
     )
-    places = range(place_of(first), place_of(last) + 1)
-    return tuple(filter(None, (part_at(first, place) for place in places)))
+    positions = range(position_of(first), position_of(last) + 1)
+    return tuple(filter(None, (name_at(first, number) for number in positions)))
 
 
 def check_shared(sources: Sequence[Source], *omitted: str) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 from dateutil.relativedelta import relativedelta
 
 from dpflow.exceptions import ConfigurationError
-from dpflow.interrupts import suppress
+from dpflow.periods import DAY, MONTH, WEEK
 
 Source = Literal["release keys", "schedule", "given"]
 
@@ -29,9 +29,6 @@ _UNITS = {
     "quarter": (3, 0),
     "year": (12, 0),
 }
-_WEEK = re.compile(r"(?<!\d)(\d{4})-W(\d{2})(?!\d)")
-_DATE = re.compile(r"(?<!\d)(\d{4})-(\d{2})-(\d{2})(?!\d)")
-_MONTH = re.compile(r"(?<!\d)(\d{4})-(\d{2})(?![\d-])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +148,16 @@ def _gap(one: date, other: date, *, monthly: bool) -> int:
 
 def _all_months(runs: Sequence[tuple[datetime, Sequence[str]]]) -> bool:
     keys = [key for _, keys in runs for key in keys if _dates([key])]
-    return all(not _WEEK.search(key) and not _DATE.search(key) for key in keys)
+    return not any(kind.is_written_in(key) for kind in (WEEK, DAY) for key in keys)
 
 
 def _dates(keys: Iterable[str]) -> list[date]:
     """Return the days that keys name, the latest first."""
-    result = []
+    days = []
     for key in keys:
-        for pattern, read in (
-            (_WEEK, lambda y, w: date.fromisocalendar(y, w, 1)),
-            (_DATE, date),
-            (_MONTH, lambda y, m: date(y, m, 1)),
-        ):
-            with suppress(ValueError):
-                if match := pattern.search(key):
-                    result.append(read(*map(int, match.groups())))
-                    break
-    return sorted(result, reverse=True)
+        starts = filter(None, (kind.start_in(key) for kind in (WEEK, DAY, MONTH)))
+        days += [start.date() for start in [*starts][:1]]
+    return sorted(days, reverse=True)
 
 
 def _counted(number: float, unit: str) -> str:

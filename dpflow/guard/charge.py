@@ -345,7 +345,7 @@ class Execution:
             The value as a replay gives it.
         """
         if (error := self.error) is not None:
-            self._post("failed", None, {"error_type": self.error_type})
+            self._post("failed", None, self._failure(error))
             if not issubclass(type(error), Exception):
                 name = self.request.step
                 logger.warning("DP step %r was stopped and stays charged in full", name)
@@ -379,6 +379,14 @@ class Execution:
         for warning in warned:
             warn(self.request.step, warning)
         return kept
+
+    def _failure(self, error: BaseException) -> dict[str, Any]:
+        """Return what the journal keeps of an error; of dpflow's own, its words."""
+        failure = {"error_type": self.error_type}
+        if (public := made_anew(error)) is not None:
+            sentence = str(public).partition(". ")[0]
+            failure["error"] = sentence.removeprefix(f"step {self.request.step!r} ")
+        return failure
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
         self._check_process("the settlement")

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from dpflow.exceptions import require
-from dpflow.periods import PERIODS, example_of, period_of
+from dpflow.periods import PERIODS, period_of
 from dpflow.policy.fields import Record
 from dpflow.policy.types import NAME_PATTERN, Name, problem, shown
 
@@ -60,8 +60,8 @@ class Partition(Record):
         # A slash would let one account's id be read as another's.
         is_name = "/" not in name and re.fullmatch(NAME_PATTERN, name) is not None
         if self.by_time:
-            example = f", as in {example_of(self.by)}"
-            is_name = period_of(name) == self.by
+            example = f", as in {PERIODS[self.by].example}"
+            is_name = period_of(name) is PERIODS[self.by]
         require(
             is_name,
             f"dataset {dataset!r} is divided by {self.by}, and {name!r:.80} names "

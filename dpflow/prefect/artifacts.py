@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact
-from prefect.context import FlowRunContext
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.guard.project import Project
@@ -19,6 +18,7 @@ from dpflow.ledger.views import accounts, alerts
 from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import alert_text
 from dpflow.notebook import Sheet, plain
+from dpflow.prefect.api import current_flow
 from dpflow.prefect.client_calls import ask_briefly, tell_progress
 from dpflow.show.sheets import details
 from dpflow.show.status import DatasetStatus, status_of
@@ -54,8 +54,7 @@ def _of_this_flow(
     views: list[AccountView], refusal: BudgetRefused | None
 ) -> Iterable[str]:
     """Return the datasets on which this flow has an account, or was refused."""
-    context = FlowRunContext.get()
-    name = context.flow.name if context and context.flow else None
+    name = getattr(current_flow(), "name", None)
     datasets = {view.dataset for view in views if view.name == name}
     if refusal is not None and refusal.dataset:
         datasets.add(refusal.dataset)

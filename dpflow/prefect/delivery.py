@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from prefect.events.worker import EventsWorker, should_emit_events
-
 from dpflow.guard.request import Notice
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
+from dpflow.prefect.api import events_worker, has_test_client
 from dpflow.prefect.events import announce
 
 logger = logging.getLogger("dpflow")
@@ -172,7 +171,7 @@ class _Exit:
     def forget(self) -> None:
         """Begin anew, in a forked child."""
         self._registered = False
-        self._worker: EventsWorker | None = None
+        self._worker: object = None
 
     def register(self) -> None:
         """Flush at exit; Prefect's worker runs already, for each task sends events."""
@@ -188,10 +187,8 @@ class _Exit:
 
     def follow(self) -> None:
         """Flush at exit before a worker that was started since ends."""
-        if not should_emit_events():
-            return
-        worker = EventsWorker.instance()
-        if worker is not self._worker:
+        worker = events_worker()
+        if worker is not None and worker is not self._worker:
             self._registered, self._worker = False, worker
             self.register()
 
@@ -211,7 +208,7 @@ def send(notice: Notice) -> None:
     A process of a task runner's pool hands its events to its parent after each task,
     and may end after any: there it is sent without delay.
     """
-    if getattr(EventsWorker, "_client_override", None) is not None:
+    if has_test_client():
         announce(notice, datetime.now(UTC))
         return
     _exit.register()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from prefect.context import AssetContext
 from prefect.events import emit_event
 
 from dpflow.guard.request import Notice
 from dpflow.ledger.requests import Request
+from dpflow.prefect.api import current_assets
 
 
 def announce(notice: Notice, occurred: datetime) -> None:
@@ -69,8 +69,8 @@ def describe_assets(notice: Notice) -> None:
 
     A settled release is one materialisation; a replay of it is not.
     """
-    context = AssetContext.get()
-    if context is None or not context.downstream_assets:
+    context = current_assets()
+    if context is None:
         return
     if notice.kind == "replayed":
         context.downstream_assets.clear()

@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from prefect import Flow
-from prefect.context import FlowRunContext
-from prefect.utilities.asyncutils import run_coro_as_sync
 
 from dpflow.config import flow_settings, keep_settings
 from dpflow.exceptions import (
@@ -27,6 +25,7 @@ from dpflow.guard.project import current_project
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.views import count_refusals, refusal_of_run
 from dpflow.policy.population import PREFIX
+from dpflow.prefect.api import current_run, is_run_as_flow, run_coro_as_sync
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.client_calls import ask_briefly, pause_deployment
 from dpflow.prefect.delivery import flush, flushed
@@ -35,7 +34,6 @@ from dpflow.prefect.futures import noted_steps, wait_for_steps
 from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
 from dpflow.prefect.replays import take_surprises
-from dpflow.prefect.run_context import current_run
 from dpflow.prefect.states import refused_state
 from dpflow.prefect.whole_runs import keep_whole, note_completion
 
@@ -112,7 +110,7 @@ def dp_flow(
 
         @functools.wraps(function)
         def halting(*args: P.args, **kwargs: P.kwargs) -> Any:
-            if not _is_run(halting):
+            if not is_run_as_flow(halting):
                 return function(*args, **kwargs)
             value = None
             with _project_kept():
@@ -129,7 +127,7 @@ def dp_flow(
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            if not _is_run(halting_async):
+            if not is_run_as_flow(halting_async):
                 return await cast("Any", function(*args, **kwargs))
             value = None
             with _project_kept():
@@ -197,15 +195,6 @@ class _Execution:
         # edit them (PrefectHQ/prefect#18303).
         result = refusal_of_run(current_project().ledger, self.id, after=self.earlier)
         return result or self.raised
-
-
-def _is_run(function: Callable[..., Any]) -> bool:
-    """Return True if Prefect runs this very function as a flow now.
-
-    A plain call of `flow.fn`, as `flow.visualize()` makes it too, has no run to end.
-    """
-    flow = getattr(FlowRunContext.get(), "flow", None)
-    return flow is not None and flow.fn is function
 
 
 def _project_kept() -> AbstractContextManager[None]:

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from prefect.context import FlowRunContext
-
 from dpflow.interrupts import contextmanager, without_interrupts
+from dpflow.prefect.api import current_run
 
 F = TypeVar("F")
 
@@ -38,10 +37,9 @@ def noted_steps(flow_run: str) -> Iterator[None]:
 
 def note_future(future: F) -> F:
     """Remember a submitted step, if the current flow run waits for its steps."""
-    context = FlowRunContext.get()
-    if context is not None and context.flow_run is not None:
+    if (run := current_run()) is not None:
         with _lock:
-            noted = _futures.get(str(context.flow_run.id))
+            noted = _futures.get(str(run.id))
             if noted is not None:
                 noted.append(future)
     return future

@@ -10,11 +10,11 @@ import logging
 from functools import cache
 from typing import Any
 
-from prefect.context import FlowRunContext
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
 from dpflow.guard.request import Notice
+from dpflow.prefect.api import current_flow, current_run
 
 WHAT_TO_DO = (
     'Name what is released once, as release_key="count/{week}"; or say fresh=True, '
@@ -47,10 +47,9 @@ def _warn(deployment: str, step: str) -> None:  # noqa: ARG001 (once for each)
 
 def announce_retries() -> None:
     """Say of a flow that retries, once for each run, that each body is a charge."""
-    context: Any = FlowRunContext.get()
-    if context is not None and context.flow is not None and context.flow.retries:
-        run = getattr(context.flow_run, "id", None)
-        _announce(context.flow.name, context.flow.retries, run)
+    flow = current_flow()
+    if flow is not None and flow.retries:
+        _announce(flow.name, flow.retries, getattr(current_run(), "id", None))
 
 
 @cache

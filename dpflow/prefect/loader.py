@@ -14,8 +14,8 @@ from typing_extensions import Unpack
 
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.redaction import shown_by_loader
+from dpflow.prefect.api import is_run_as_task
 from dpflow.prefect.privacy import check_function, checked_call, checked_map
-from dpflow.prefect.run_context import called_by_engine
 from dpflow.prefect.states import private_state, value_later, value_of
 
 P = ParamSpec("P")
@@ -162,7 +162,7 @@ def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R
 
 def _handed_on(loader: Callable[..., Any], value: Any) -> Any:
     """Return a private value as it is, and to Prefect's engine in a closed state."""
-    return private_state(value) if called_by_engine(loader) else value
+    return private_state(value) if is_run_as_task(loader) else value
 
 
 def _check_storing(options: Any) -> None:

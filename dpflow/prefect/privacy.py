@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import is_dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -20,7 +20,6 @@ from uuid import UUID
 
 from prefect import Flow, Task
 from prefect.cache_policies import NO_CACHE
-from prefect.context import FlowRunContext, TaskRunContext
 from prefect.exceptions import (
     MappingLengthMismatch,
     MappingMissingIterable,
@@ -42,6 +41,7 @@ from dpflow.guard.release_keys import template_fields
 from dpflow.guard.signatures import HIDDEN, values_of
 from dpflow.guard.step import Step, check_template
 from dpflow.interrupts import contextmanager, without_interrupts
+from dpflow.prefect.api import flow_parameters, without_storing
 
 R = TypeVar("R")
 
@@ -245,8 +245,7 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: If there is one. It is in Prefect's database by then.
     """
-    context = FlowRunContext.get()
-    if context is None or not context.parameters:
+    if not (parameters := flow_parameters()):
         return
     for name in step.private & set(arguments):
         values = [
@@ -254,7 +253,7 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
                 _unwrapped, values_of(step.signature.parameters[name], arguments[name])
             )
         ]
-        for parameter, whole in context.parameters.items():
+        for parameter, whole in parameters.items():
             if any(
                 _same(value, part, name == parameter)
                 for part in _parts(whole)
@@ -332,15 +331,7 @@ def nothing_stored() -> Iterator[None]:
     `persist_result`, the flow's `log_prints`, or a setting's; what it says itself
     counts.
     """
-    task, flow = TaskRunContext.get(), FlowRunContext.get()
     # The settings come before what a task inherits.
     off: dict[Any, Any] = {each: False for each in _STORING if each.value()}
-    with ExitStack() as stack:
-        if off:
-            stack.enter_context(temporary_settings(off))
-        if task is not None and task.persist_result:
-            stack.enter_context(task.model_copy(update={"persist_result": False}))
-        if flow is not None and (flow.persist_result or flow.log_prints):
-            update = {"persist_result": False, "log_prints": False}
-            stack.enter_context(flow.model_copy(update=update))
+    with temporary_settings(off) if off else nullcontext(), without_storing():
         yield

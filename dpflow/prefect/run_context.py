@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.context import FlowRunContext, TaskRunContext
 
 from dpflow.guard.request import EnclosingFlow, Notice, Place, place_finders
+from dpflow.prefect.api import current_flow, current_run, current_task_run
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.delivery import send
 from dpflow.prefect.events import describe_assets
@@ -22,20 +21,6 @@ from dpflow.prefect.telemetry import describe_span, show_gauges
 from dpflow.prefect.whole_runs import ask_whole_run, count_replay
 
 logger = logging.getLogger("dpflow")
-
-
-def called_by_engine(function: Callable[..., Any]) -> bool:
-    """Return True if Prefect's engine runs this very function as a task now.
-
-    A plain call of `task.fn` inside another task would otherwise look like that task.
-    """
-    context = TaskRunContext.get()
-    return context is not None and context.task.fn is function
-
-
-def current_run() -> FlowRun | None:
-    """Return the flow run around this call."""
-    return getattr(FlowRunContext.get(), "flow_run", None)
 
 
 def _listen(notice: Notice) -> None:
@@ -71,17 +56,15 @@ def current_place(
         named: The flow that the step names itself, if it does.
     """
     facts = {}
-    task = TaskRunContext.get()
-    if task is not None:
+    if (task_run := current_task_run()) is not None:
         # For people. They do not tell executions apart: Dask runs a task again under
         # the same id and count (PrefectHQ/prefect#15442, #12970).
-        facts["task_run"] = str(task.task_run.id)
-        facts["attempt"] = str(task.task_run.run_count)
-    flow = FlowRunContext.get()
-    if flow is None or flow.flow_run is None:
+        facts["task_run"] = str(task_run.id)
+        facts["attempt"] = str(task_run.run_count)
+    if (run := current_run()) is None:
         return Place(named=named, facts=facts, listener=listener)
-    run = flow.flow_run
-    name = flow.flow.name if flow.flow is not None else _flow_name(run.flow_id)
+    flow = current_flow()
+    name = _flow_name(run.flow_id) if flow is None else flow.name
     nearest = _enclosing(name, run)
     flows = (nearest, *_parents(run.parent_task_run_id))
     deployments = [each.deployment for each in flows if each.deployment is not None]

@@ -14,20 +14,17 @@ from typing import Any, Self
 
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Cancelled
-from prefect.transactions import get_transaction
 from pydantic import SerializerFunctionWrapHandler, field_serializer
 
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.guard.request import Notice
+from dpflow.prefect.api import keep_out_of_cache
 
 
 def refused_state(error: BudgetRefused) -> State[Any]:
     """Return the state of a refused step or flow, with the error as its data."""
-    transaction = get_transaction()
-    if transaction is not None:
-        # Without this, a persisted task would serve the refusal from its cache for
-        # ever, budget or not.
-        transaction.write_on_commit = False
+    # A persisted task would serve the refusal from its cache permanently.
+    keep_out_of_cache()
     name = type(error).__name__
     state: State[Any] = Cancelled(name=name, message=error.message, data=error)
     return state

@@ -26,7 +26,6 @@ from typing import (
 
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
-from prefect.context import TaskRunContext
 from prefect.tasks import MaterializingTask, TaskOptions
 from typing_extensions import Unpack
 
@@ -49,6 +48,7 @@ from dpflow.guard.step import (
     checked_text,
     define_step,
 )
+from dpflow.prefect.api import is_run_as_task
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.privacy import (
     check_flow_parameters,
@@ -59,7 +59,7 @@ from dpflow.prefect.privacy import (
     nothing_stored,
     refuse_background,
 )
-from dpflow.prefect.run_context import called_by_engine, current_place, listen_for_task
+from dpflow.prefect.run_context import current_place, listen_for_task
 from dpflow.prefect.states import StepEvents, refusal_in, value_of
 
 
@@ -177,9 +177,8 @@ def _refuse_cover(task: DPTask[..., Any]) -> None:
     Raises:
         ConfigurationError: If a copy of this task runs it.
     """
-    outer = TaskRunContext.get()
     require(
-        outer is None or outer.task.fn is not task,
+        not is_run_as_task(task),
         f"@task stands over the DP step {task.step.name!r}: take it away, for @dp_task "
         "makes a task and takes the options of @task. The step did not run.",
     )
@@ -353,7 +352,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
-        events = StepEvents(listen_for_task, in_engine=called_by_engine(guard))
+        events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
         with events:
             place = current_place(events.hear)
             events.value = run(step, args, kwargs, place, nothing_stored)
@@ -362,7 +361,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
-        events = StepEvents(listen_for_task, in_engine=called_by_engine(guard_async))
+        events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard_async))
         with events:
             place = current_place(events.hear)
             charge = arun(step, args, kwargs, place, nothing_stored)

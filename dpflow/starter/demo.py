@@ -102,7 +102,7 @@ def _has_examples(folder: Path) -> bool:
 def _refuse_a_typo() -> BudgetRefused:
     """Return the refusal of a step whose sigma lacks two digits."""
     cost = Gaussian(sensitivity=1, sigma="0.21")
-    step = "active_customers with sigma 0.21 for 21"
+    step = "active_customers, sigma mistyped"
     try:
         with spend(dataset="cdnow", cost=cost, step=step, flow="weekly-report"):
             raise AssertionError

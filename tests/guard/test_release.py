@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+import dpflow
 from dpflow import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -25,7 +26,7 @@ from dpflow import (
     release,
     spend,
 )
-from dpflow.exceptions import ReleaseError
+from dpflow.exceptions import DpflowError, ReleaseError
 from dpflow.guard.project import current_project
 from dpflow.ledger.views.releases import releases
 from tests.projects import (
@@ -253,3 +254,22 @@ def test_no_output_fails_where_it_is_compared_with_the_draw(shop: Path, make) ->
     assert [(body["outcome"], body["as_drawn"]) for body in ended] == [
         ("completed", False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (lambda: 3, "ended without release(value), so the noise of its Laplace was"),
+        (lambda: [release(3), release(4)], "drew noise twice (now by release())"),
+        (lambda: {}["absent"], "KeyError"),
+    ],
+    ids=["no release", "two draws", "an error of the body"],
+)
+def test_the_journal_says_which_check_a_body_failed(shop: Path, body, words) -> None:
+    """The words of dpflow's own checks hold declared names; of others, the type."""
+    cost = Laplace(sensitivity=1, epsilon="0.01")
+    with pytest.raises(DpflowError):
+        guarded(dataset="shop", cost=cost, name="count")(body)()
+    assert f"failed: {words}" in dpflow.why("shop").unusual[0].what
+    settled = dpflow.history("shop").entries[0]
+    assert f"failed: {words}" in settled.outcome

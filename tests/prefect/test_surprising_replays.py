@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from dpflow import PureDP, dp_flow, dp_task
-from dpflow.prefect import run_context
+from dpflow.prefect import api
 
 AT = datetime(2026, 1, 5, 6, tzinfo=UTC)
 LATER = datetime(2026, 1, 12, 6, tzinfo=UTC)
@@ -28,7 +28,7 @@ def report() -> int:
 
 def run_at(time: datetime | None) -> None:
     """Run the flow as if a schedule had begun it at a time; None: by hand."""
-    current = run_context.FlowRunContext.get
+    current = api.FlowRunContext.get
 
     def scheduled():
         context = current()
@@ -37,7 +37,7 @@ def run_at(time: datetime | None) -> None:
             context.flow_run.expected_start_time = time
         return context
 
-    with mock.patch.object(run_context.FlowRunContext, "get", scheduled):
+    with mock.patch.object(api.FlowRunContext, "get", scheduled):
         assert report() == 1
 
 

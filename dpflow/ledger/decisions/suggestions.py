@@ -16,7 +16,7 @@ from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.decisions.windows import charged_near
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.periods import part_at, place_of
+from dpflow.periods import name_at, position_of
 
 
 def with_parts_near(rows: Rows, gate: Gate, parts: Sequence[str] = ()) -> Gate:
@@ -29,7 +29,7 @@ def with_parts_near(rows: Rows, gate: Gate, parts: Sequence[str] = ()) -> Gate:
     """
     if gate.window is None:
         return gate
-    places, (length, place, *_) = [*map(place_of, parts)], gate.window
+    places, (length, place, *_) = [*map(position_of, parts)], gate.window
     # A refusal names a later part that fits.
     near = charged_near(rows, gate.id, gate.window, ahead=length if parts else 0)
     size = most_in_window(places, place, length) if parts else gate.size
@@ -100,7 +100,7 @@ def first_fitting_part(pairs: Sequence[tuple[Gate, Tally]]) -> str | None:
             used = dict(window.used).get(there.place, gate.rule.zero())
             moved.append((gate._replace(used=used, window=there), amount))
         if first and all(gate.admits(amount) for gate, amount in in_windows(moved)):
-            return part_at(first[0].partition, first[1].place + later)
+            return name_at(first[0].partition, first[1].place + later)
     return None
 
 

@@ -21,7 +21,7 @@ from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.pinned_rules import rule_of
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
-from dpflow.periods import part_at, place_of
+from dpflow.periods import name_at, position_of
 from dpflow.policy.windows import window_length
 
 #: Fields in which all terms with windows agree.
@@ -66,7 +66,7 @@ class Window(NamedTuple):
 def window_of(pinned: Mapping[str, Any], part: str) -> Window | None:
     """Return the windows of a part; None if the copy of the policy has none."""
     length = window_length(pinned) if part else 0
-    return Window(length, place_of(part)) if length else None
+    return Window(length, position_of(part)) if length else None
 
 
 def used_of(row: Account) -> Tally:
@@ -164,10 +164,10 @@ def name_near(account: str, length: int, ahead: int = 0) -> tuple[tuple[int, str
     number, _, rest = rest.partition("/")
     tail = rest[len(f"partition/{part}") :]
     try:
-        place = place_of(part)
+        place = position_of(part)
     except without_interrupts(ValueError, TypeError):
         return ()
     places = range(place - length + 1, place + length + ahead)
-    parts = ((each, part_at(part, each)) for each in places)
+    parts = ((place, name_at(part, place)) for place in places)
     begin = f"{book}#{number}/partition/"
-    return tuple((each, f"{begin}{name}{tail}") for each, name in parts if name)
+    return tuple((place, f"{begin}{name}{tail}") for place, name in parts if name)

@@ -138,7 +138,8 @@ class JournalEntry:
             return str(body.get("refusal")).removeprefix("Budget").lower()
         if kind == "settle":
             failed = body.get("outcome") == "failed"
-            error, noise = body.get("error_type", "error"), body.get("noise", "unknown")
+            error = body.get("error") or body.get("error_type", "error")
+            noise = body.get("noise", "unknown")
             return f"failed: {error}" if failed else f"noise {noise}"
         reason, who = str(body.get("reason") or ""), body.get("who")
         if kind == "open":

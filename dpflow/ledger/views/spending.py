@@ -28,6 +28,7 @@ from dpflow.ledger.views.reading import (
     read_postings,
 )
 from dpflow.ledger.views.runs import Detail, read_details
+from dpflow.periods import WEEK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +220,7 @@ def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
 @lru_cache(maxsize=1024)
 def name_week(day: str) -> str:
     """Return the week of a day."""
-    year, week, _ = datetime.fromisoformat(day).isocalendar()
-    return f"{year}-W{week:02}"
+    return WEEK.name_around(datetime.fromisoformat(day))
 
 
 def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
@@ -252,7 +252,7 @@ def find_way(kind: str, text: str) -> str:
         return ""
     body = json.loads(text)
     if body.get("outcome") == "failed":
-        return f"failed: {body.get('error_type') or 'error'}"
+        return f"failed: {body.get('error') or body.get('error_type') or 'error'}"
     return "own noise" if body.get("noise") in OWN_NOISE else ""
 
 

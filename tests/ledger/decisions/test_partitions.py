@@ -24,7 +24,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.views import accounts
-from dpflow.periods import _start, place_of
+from dpflow.periods import period_of, position_of
 from dpflow.policy import Policy, load_policies, parse_policy
 from dpflow.rounding import number_from_text
 from tests.ledger.support import granted, make_policy, request
@@ -166,14 +166,14 @@ def test_a_parser_that_reads_more_names_opens_no_second_budget(
             return super().fromisoformat(day) + later
 
     monkeypatch.setattr("dpflow.periods.datetime", Lenient)
-    monkeypatch.setattr("dpflow.periods._start", _start.__wrapped__)
+    period_of.cache_clear()
     window = {"window": "{length: 2}", "budget": "{epsilon: 1, delta: 1e-6}"}
     windows = make_policy("w", **BY_HOUR, **window)
     for policy in (HOURS, windows):
         with pytest.raises(ConfigurationError, match=r"as in 2026-01-31T09\."):
             charge(ledger, policy, "2026-02-01T24")
     with pytest.raises(ValueError, match="2026-02-01T24"):
-        place_of("2026-02-01T24")
+        position_of("2026-02-01T24")
     assert accounts(ledger) == []
     charge(ledger, HOURS, "2026-02-02T00")
 

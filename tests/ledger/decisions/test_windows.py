@@ -22,7 +22,7 @@ from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import accounts, standing_gates
-from dpflow.periods import part_at, place_of
+from dpflow.periods import name_at, position_of
 from dpflow.policy import Policy
 from tests.accounting.oracle import MP, gaussian_delta, real
 from tests.ledger.support import granted, make_policy
@@ -64,7 +64,7 @@ def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None
     parts = [gates[f"a#/partition/{week}"].used.amounts[0] for week in WEEKS]
     unit = gates[f"a#/partition/{WEEKS[0]}"].rule.price(cost).amounts[0]
     assert parts == [unit] * len(WEEKS)
-    assert [place_of(b) - place_of(a) for a, b in pairwise(WEEKS)] == [1] * 156
+    assert [position_of(b) - position_of(a) for a, b in pairwise(WEEKS)] == [1] * 156
     promised = real("1e-6")
     for first in range(len(WEEKS) - 51):
         together = (parts[first + n] // unit for n in range(52))
@@ -222,9 +222,9 @@ def test_parts_are_consecutive_in_the_calendar() -> None:
         ("2028-02-29", "2028-03-01"),
         ("2026-12-31T23", "2027-01-01T00"),
     ):
-        assert part_at(part, place_of(part) + 1) == later
-        assert part_at(later, place_of(later)) == later
-        assert part_at(part, -10) is part_at(part, 10**9) is None
+        assert name_at(part, position_of(part) + 1) == later
+        assert name_at(later, position_of(later)) == later
+        assert name_at(part, -10) is name_at(part, 10**9) is None
 
 
 def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger: Ledger):
