@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,9 +77,8 @@ GIVEN: list[tuple[object, object]] = [
 def test_a_private_argument_is_found_in_the_flows_parameters(monkeypatch):
     """By identity, and if it is plain data by its value, wherever it is inside."""
     for given, argument in GIVEN:
-        context = SimpleNamespace(parameters={"data": given})
-        variable = SimpleNamespace(get=lambda context=context: context)
-        monkeypatch.setattr(privacy, "FlowRunContext", variable)
+        parameters = {"data": given}
+        monkeypatch.setattr(privacy, "flow_parameters", lambda given=parameters: given)
         for frame in (argument, allow_failure(argument)):
             with pytest.raises(ConfigurationError, match=KEPT) as caught:
                 privacy.check_flow_parameters(count.step, {"frame": frame})
