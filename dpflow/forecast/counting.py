@@ -16,7 +16,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.ledger import Window
+from dpflow.ledger import PartWindows
 from dpflow.ledger.decisions.gates import Gate, announced_gate, check_holds, covers_flow
 from dpflow.ledger.views.runs import JournalCharge, RunCharge
 from dpflow.periods import PERIODS
@@ -135,7 +135,7 @@ class Load:
         runs = repeat(self.again, self.account.used)[1]
         return runs if runs < NO_END else None
 
-    def _count_in_windows(self, window: Window) -> int | None:
+    def _count_in_windows(self, window: PartWindows) -> int | None:
         """Count runs of one later part each; two lengths of them show all windows."""
         used, zero = dict(window.used), self.account.rule.zero()
         for run in range(2 * window.length):
@@ -326,7 +326,7 @@ def in_next_part(gate: Gate, length: int, used: Mapping[int, Tally]) -> Gate:
         length: Number of parts of a window.
         used: Amounts of charged parts, by place.
     """
-    window = Window(length, max(used, default=0) + 1, tuple(used.items()))
+    window = PartWindows(length, max(used, default=0) + 1, tuple(used.items()))
     return gate._replace(window=window, rest=window.rest(gate.used, {}))
 
 
@@ -345,7 +345,7 @@ def window_loads(charges: Iterable[RunCharge]) -> list[Load]:
     Args:
         charges: What a run did to each account.
     """
-    families: dict[tuple[str, str], list[tuple[Window, RunCharge]]] = {}
+    families: dict[tuple[str, str], list[tuple[PartWindows, RunCharge]]] = {}
     for charge in charges:
         if charge.gate.window is not None:
             own = families.setdefault(charge.gate.family, [])

@@ -12,7 +12,7 @@ from dpflow.ledger.decisions.lifetimes import TermView
 from dpflow.ledger.decisions.policy_changes import Proposal
 from dpflow.ledger.decisions.repairs import Loss
 from dpflow.ledger.decisions.terms import opened_as
-from dpflow.ledger.decisions.windows import Window
+from dpflow.ledger.decisions.windows import PartWindows
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.tables.errors import UNREADABLE, is_postgres
@@ -27,12 +27,12 @@ __all__ = [
     "Charge",
     "Ledger",
     "Loss",
+    "PartWindows",
     "PeopleStore",
     "Posted",
     "Proposal",
     "Term",
     "TermView",
-    "Window",
     "create_ledger",
     "digest",
     "is_postgres",

@@ -18,7 +18,7 @@ from dpflow.interrupts import contextmanager
 from dpflow.ledger.audit.journals import Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.tables.columns import SECRETS, TABLES, Table, tables
+from dpflow.ledger.tables.columns import SECRETS, TABLES, TableColumns, tables
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from dpflow.ledger.tables.sqlite_files import real_path
@@ -30,7 +30,9 @@ from dpflow.ledger.witness.comparison import Watch
 PAGE = 500
 
 
-def read_rows(transaction: Transaction, table: Table) -> Iterator[dict[str, Any]]:
+def read_rows(
+    transaction: Transaction, table: TableColumns
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the order of its key, page by page."""
     keys, columns = ", ".join(table.key), ", ".join(table.columns)
     values: dict[str, Any] = {"limit": PAGE}
@@ -93,7 +95,7 @@ def filled_copy(
     target.close()
 
 
-def list_tables(transaction: Transaction) -> list[Table]:
+def list_tables(transaction: Transaction) -> list[TableColumns]:
     """Return the tables of a ledger, which may be of an older version."""
     columns = {tuple(row) for row in transaction.ask("read_columns")}
     found = [
@@ -105,7 +107,7 @@ def list_tables(transaction: Transaction) -> list[Table]:
     return [table for table in found if table.columns]
 
 
-def drop_newer(target: SqliteDatabase, older: list[Table]) -> None:
+def drop_newer(target: SqliteDatabase, older: list[TableColumns]) -> None:
     """Remove from empty tables what the version of a copy lacks."""
     columns = {table.name: table.columns for table in older}
     with target.transaction() as transaction:
@@ -119,7 +121,9 @@ def drop_newer(target: SqliteDatabase, older: list[Table]) -> None:
         transaction.send([("set_version", {"version": target.version})])
 
 
-def write_rows(target: Any, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_rows(
+    target: Any, table: TableColumns, rows: Sequence[Mapping[str, Any]]
+) -> None:
     """Write rows in one transaction of the target."""
     names, values = ", ".join(table.columns), ", :".join(table.columns)
     text = f"INSERT INTO {table.name} ({names}) VALUES (:{values})"  # noqa: S608

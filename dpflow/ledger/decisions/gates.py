@@ -34,7 +34,7 @@ from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.account_ids import Amounts, Term, split
 from dpflow.ledger.canonical import by_identity, canonical
 from dpflow.ledger.decisions.pinned_rules import OF_FLOW, asked_for, gate_in, rule_of
-from dpflow.ledger.decisions.windows import Window, window_of
+from dpflow.ledger.decisions.windows import PartWindows, window_of
 from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
@@ -77,7 +77,7 @@ class Gate(NamedTuple):
     state: str = "open"
     size: int = 1
     closed: bool = False
-    window: Window | None = None
+    window: PartWindows | None = None
     rest: Tally | None = None
 
     @property

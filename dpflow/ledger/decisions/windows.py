@@ -28,7 +28,7 @@ from dpflow.policy.windows import window_length
 _EQUAL = ("window", "partition", "unit", "relation", "lifetime")
 
 
-class Window(NamedTuple):
+class PartWindows(NamedTuple):
     """The windows that contain a part.
 
     Attributes:
@@ -43,7 +43,7 @@ class Window(NamedTuple):
     used: tuple[tuple[int, Tally], ...] = ()
     overdrawn: tuple[int, ...] = ()
 
-    def among(self, used: Mapping[int, Tally]) -> Window:
+    def among(self, used: Mapping[int, Tally]) -> PartWindows:
         """Return the same with the amounts of charged parts, by place."""
         places = range(self.place - self.length + 1, self.place + self.length)
         near = tuple((place, used[place]) for place in places if place in used)
@@ -63,10 +63,10 @@ class Window(NamedTuple):
         return fullest_window(amounts, self.place, self.length) - own
 
 
-def window_of(pinned: Mapping[str, Any], part: str) -> Window | None:
+def window_of(pinned: Mapping[str, Any], part: str) -> PartWindows | None:
     """Return the windows of a part; None if the copy of the policy has none."""
     length = window_length(pinned) if part else 0
-    return Window(length, position_of(part)) if length else None
+    return PartWindows(length, position_of(part)) if length else None
 
 
 def used_of(row: Account) -> Tally:
@@ -74,7 +74,9 @@ def used_of(row: Account) -> Tally:
     return Tally((*map(add, row.settled, row.held),))
 
 
-def charged_near(rows: Rows, account: str, window: Window, ahead: int = 0) -> Window:
+def charged_near(
+    rows: Rows, account: str, window: PartWindows, ahead: int = 0
+) -> PartWindows:
     """Return the windows of a part with what was charged around it.
 
     Args:

@@ -26,7 +26,7 @@ TABLES = (
 SECRETS = {"release": {"value", "arguments"}}
 
 
-class Table(NamedTuple):
+class TableColumns(NamedTuple):
     """A table: its columns, and those of its key."""
 
     name: str
@@ -35,7 +35,7 @@ class Table(NamedTuple):
 
 
 @cache
-def tables() -> dict[str, Table]:
+def tables() -> dict[str, TableColumns]:
     """Return the tables by name."""
     script = read_statements("schema")["tables"]
     found = {}
@@ -45,5 +45,5 @@ def tables() -> dict[str, Table]:
         columns = re.findall(r"^    ([a-z_]+) [A-Z]", body, flags=re.MULTILINE)
         several = re.search(r"PRIMARY KEY \((.*?)\)", body)
         key = several[1].split(", ") if several else columns[:1]
-        found[name] = Table(name, tuple(columns), tuple(key))
+        found[name] = TableColumns(name, tuple(columns), tuple(key))
     return found
