@@ -9,18 +9,16 @@ not decided again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from hashlib import sha256
 from math import inf
 from operator import add
-from typing import Any
 
-from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
-from dpflow.interrupts import suppress, without_interrupts
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.account_ids import split
-from dpflow.ledger.audit.journals import Journal, Verification, pages, read_journal
+from dpflow.ledger.audit.journals import Journal, Verification, read_journal
 from dpflow.ledger.audit.terms import check_terms, find_terms
 from dpflow.ledger.canonical import digest
 from dpflow.ledger.decisions.gates import is_admitted
@@ -37,6 +35,7 @@ from dpflow.ledger.tables.rows import (
     read_row,
 )
 from dpflow.ledger.tables.transaction import Transaction
+from dpflow.ledger.views.reading import pages
 
 Progress = Callable[[int, int], None]
 #: State of a charge that a kind of entry ends.
@@ -60,7 +59,6 @@ def verify(
     """
     result = Verification()
     with open_snapshot(ledger, within) as transaction:
-        transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_named_datasets")]
         rows = transaction.ask("read_datasets", names=names)
         total = sum(row[6] for row in rows)
@@ -87,28 +85,37 @@ def verify(
     return result
 
 
-def check_whole(ledger: Ledger, advice: str, within: Transaction | None = None) -> None:
+def check_whole(
+    ledger: Ledger, advice: str, within: Transaction | None = None, *, label: str = ""
+) -> Verification:
     """Refuse a ledger that is damaged; the comparison with the witness is apart.
 
     Args:
         ledger: The ledger.
         advice: What was not done, and what to do.
         within: As for `verify`.
+        label: The ledger that a copy is of.
 
     Raises:
         LedgerCorrupt: If something is not what its journals come to.
     """
-    for bad in verify(ledger, within).bad:
+    result, label = verify(ledger, within), label or ledger.place
+    for bad in result.bad:
         if bad.dataset:
-            msg = f"the ledger {ledger.place} is damaged: {bad}. {advice}"
-            raise LedgerCorrupt(msg, ledger=ledger.place)
+            msg = f"the ledger {label} is damaged: {bad}. {advice}"
+            raise LedgerCorrupt(msg, ledger=label)
+    return result
 
 
+@contextmanager
 def open_snapshot(
-    ledger: Ledger, within: Transaction | None
-) -> AbstractContextManager[Transaction]:
-    """Return a snapshot of a ledger, or the transaction that reads it already."""
-    return ledger.reading() if within is None else nullcontext(within)
+    ledger: Ledger, within: Transaction | None = None, *, is_of_copy: bool = False
+) -> Iterator[Transaction]:
+    """Give a snapshot of a ledger to a block, or the transaction that reads it."""
+    with ledger.reading() if within is None else nullcontext(within) as transaction:
+        transaction.is_of_copy |= is_of_copy
+        transaction.begin(lock=False)
+        yield transaction
 
 
 def verify_dataset(
@@ -138,7 +145,7 @@ def check_charges(
 ) -> dict[str, list[int]]:
     """Compare charges with their entries; return what open ones hold, by account."""
     held, name = dict[str, list[int]](), journal.row.name
-    for row in pages(transaction, "read_charge_page", name, 0, 0):
+    for row in pages(transaction, "read_charge_page", name, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
         end, end_kind, charge_ended, *columns = row[8:]
         result.reservations += 1
@@ -177,7 +184,7 @@ def hash_requests(transaction: Transaction, dataset: str, before: float = inf) -
         before: Only charges that an earlier entry of the journal made.
     """
     hashed = sha256()
-    for row in pages(transaction, "read_charge_page", dataset, 0, 0):
+    for row in pages(transaction, "read_charge_page", dataset, 0):
         if row[0] < before:
             hashed.update(f"{row[11]} {digest(row[19])}\n".encode())
     return hashed.hexdigest()
@@ -256,7 +263,7 @@ def check_tables(
 
 def check_releases(transaction: Transaction, name: str, result: Verification) -> None:
     """Compare releases with the ends of their charges."""
-    for row in pages(transaction, "read_release_page", name, "", 0):
+    for row in pages(transaction, "read_release_page", name, ""):
         _, key_text, charge, state, kept, charge_state, body, withdrawn = row
         result.releases += 1
         ended = {} if body is None else json.loads(body)
@@ -278,7 +285,7 @@ def check_values(
     transaction: Transaction, ledger: Ledger, name: str, result: Verification
 ) -> None:
     """Compare stored values with their digests."""
-    for key, charge, kept, value in pages(transaction, "read_values", name, "", 0):
+    for key, charge, kept, value in pages(transaction, "read_values", name, ""):
         if ledger.digests.of_value(charge, value) != kept:
             result.add(f"the value of release {key} is not the settled one", name)
 
@@ -297,26 +304,23 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
 
     The account of a share may be at the largest gate that a change of access gave it.
     """
-    name, state = journal.row.name, rows
-    windows: Callable[[Any, str], Tally | None] = window_total
     for account in rows.account_rows.values():
         # A charge by hand may halt an odometer, which is no overdraft.
         halted = split(account.id)[2] == "odometer" and account.id in journal.by_hand
         if account.overdrawn or halted:
             continue
         terms = find_terms(rows, account.id) + find_later_shares(journal, account.id)
-        place = split(account.id)[2:4]
-        is_gated = any(gate_in(term.facts["gates"], *place) for term in terms)
-        if not is_gated and account.id in journal.by_hand:
+        gates = [gate_in(t.facts["gates"], *split(account.id)[2:4]) for t in terms]
+        if not any(gates) and account.id in journal.by_hand:
             # A repair writes the accounts of a lost term or share without a gate.
             continue
-        total = windows(state, account.id)
+        total = window_total(rows, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts
         if not any(is_admitted(term, account.id, amounts) for term in terms) and (
             total is None or not has_overdrawn_part(rows, account)
         ):
-            result.add(f"account {account.id!r} is above its gate", name)
+            result.add(f"account {account.id!r} is above its gate", journal.row.name)
 
 
 def has_overdrawn_part(rows: Rows, account: Account) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import merge
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
@@ -17,17 +18,18 @@ from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.tables.loaded import sum_amounts
-from dpflow.ledger.tables.rows import Charge, Entry, Posting
+from dpflow.ledger.tables.rows import Entry, Posting
 from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.reading import (
+    ENDLESS,
     Body,
     Reading,
     Source,
-    describe_charge,
     describe_entry,
     merge_newest,
     open_reading,
     order_of_time,
+    pages,
     read_postings,
 )
 from dpflow.policy.population import PREFIX
@@ -62,10 +64,9 @@ def alert_text(account: str, threshold: str) -> str:
         return f"{percent} of the share of {where} is used"
     if not number:
         return f"{percent} of the budget of {dataset} is used in windows around {part}"
-    budget = kind_title(kind, dataset, name or part) + (
-        f" of {dataset}" if part else ""
-    )
-    return f"{percent} of the budget of {budget} is used in term {number}"
+    budget = kind_title(kind, dataset, name or part)
+    of = f" of {dataset}" if part else ""
+    return f"{percent} of the budget of {budget}{of} is used in term {number}"
 
 
 def percent_text(fraction: float | None) -> str:
@@ -215,14 +216,10 @@ def list_lines(
 ) -> list[Line]:
     """Return the newest lines of one dataset or of all, newest first."""
     size = max(limit, _PAGE)
-    where = reading.find_range(dataset)
-    newest = reading.ask("read_newest_entries", **where, limit=size)
-    pages = [
-        read_back(reading, [Entry(*columns) for columns in page], size)
-        for _, page in groupby(newest, key=lambda columns: columns[0])
-    ]
-    entries = merge(*pages, key=order_of_time, reverse=True)
-    terms = {name: row.term for name, row in reading.rows.datasets.items()}
+    terms = {name: reading.rows.book(name).term for name in reading.names(dataset)}
+    newest = partial(pages, reading, "read_newest_entries", first=ENDLESS, key=1)
+    own = (map(Entry._make, newest(dataset=name, size=size)) for name in terms)
+    entries = merge(*own, key=order_of_time, reverse=True)
     lines = list[Line]()
     for entry in entries:
         names = list_accounts(entry, terms[entry.dataset])
@@ -233,18 +230,6 @@ def list_lines(
             break
         terms[entry.dataset] -= entry.kind == "open"
     return lines[:limit]
-
-
-def read_back(reading: Reading, page: list[Entry], size: int) -> Iterator[Entry]:
-    """Yield the entries of a dataset, newest first, from its newest page on."""
-    while page:
-        yield from page
-        last = page[-1]
-        if last.number == 1:
-            return
-        where = {"dataset": last.dataset, "before": last.number, "limit": size}
-        found = reading.ask("read_entries_before", **where)
-        page = [Entry(*columns) for columns in found]
 
 
 def list_decisions(reading: Reading, dataset: str | None, limit: int) -> list[Line]:
@@ -318,24 +303,17 @@ def stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
 
 def describe_lines(reading: Reading, lines: list[Line]) -> list[JournalEntry]:
     """Return lines of the journal with the facts of their charges."""
-    names = [*dict.fromkeys(entry.charge for entry, _ in lines if entry.charge)]
-    found = reading.ask("read_charges", ids=names) if names else []
-    charges = {columns[0]: Charge.from_columns(tuple(columns)) for columns in found}
+    requests = reading.requests(entry.charge for entry, _ in lines)
+    fates = {charge.reservation: charge.fate for charge in reading.open_charges}
     gates = reading.gates(account for _, account in lines)
     sums, shown = find_sums(reading, lines), list[JournalEntry]()
     for entry, account in lines:
         # The account of a lost term has no gate.
-        if (gate := gates.get(account)) is None:
-            continue
-        charge, fate, request = charges.get(entry.charge or ""), "", None
-        if charge is not None:
-            request = describe_charge(charge)
-            if charge.state == "open":
-                is_alive = reading.ledger.owners.alive(charge.owner)
-                fate = "running" if is_alive else "forfeited"
-        body = describe_entry(find_words(reading, entry), request)
-        after = sums.get((entry.number, account))
-        shown.append(describe_line(entry, gate, after, body, fate))
+        if (gate := gates.get(account)) is not None:
+            charge = entry.charge or ""
+            body = describe_entry(find_words(reading, entry), requests.get(charge))
+            after, fate = sums.get((entry.number, account)), fates.get(charge, "")
+            shown.append(describe_line(entry, gate, after, body, fate))
     return shown
 
 

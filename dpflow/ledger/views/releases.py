@@ -21,10 +21,12 @@ from dpflow.exceptions import (
     InvalidCost,
     ReleaseError,
     UnsupportedCost,
+    require,
 )
 from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
+from dpflow.ledger.decisions.refusals import read_refusal
 from dpflow.ledger.decisions.suggestions import in_windows
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.rows import Entry, Release, Run, read_row
@@ -35,6 +37,7 @@ from dpflow.ledger.views.reading import (
     describe_entry,
     merge_newest,
     open_reading,
+    pages,
 )
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
@@ -122,7 +125,6 @@ class KeptRelease:
 
 #: Confidence of an interval that is shown without it.
 _CONFIDENCE = 0.95
-_NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
 
 
 #: Number of releases that are read together.
@@ -136,61 +138,50 @@ def releases(
 ) -> list[KeptRelease]:
     """Return the releases of one dataset or of all, newest first, or the newest."""
     with open_reading(source) as reading:
-        found = list(islice(read_releases(reading, dataset, most or _PAGE), most))
+        rows = islice(read_releases(reading, dataset, min(most or _PAGE, _PAGE)), most)
+        found = [*describe_releases(reading, rows)]
     return sorted(found, key=lambda release: (release.at, release.id), reverse=True)
 
 
 def read_releases(
-    reading: Reading, dataset: str | None, size: int = _PAGE
-) -> Iterator[KeptRelease]:
-    """Yield the releases of one dataset or of all, newest first, each once."""
-    names = [n for n in reading.datasets if not n.startswith(PREFIX)]
-    pages = [
-        _read_of_dataset(reading, name, min(size, _PAGE))
-        for name in (names if dataset is None else [dataset])
-    ]
+    reading: Reading, dataset: str | None, size: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of releases of one dataset or of all, newest first, each once."""
+    names = (n for n in reading.names(dataset) if dataset or not n.startswith(PREFIX))
+    own = (pages(reading, "read_releases", n, ENDLESS, size=size) for n in names)
     seen = set[str]()
-    for kept in merge(*pages, key=lambda release: release.at, reverse=True):
-        if kept.row.key not in seen:
-            seen.add(kept.row.key)
-            yield kept
-
-
-def _read_of_dataset(reading: Reading, name: str, size: int) -> Iterator[KeptRelease]:
-    before = ENDLESS
-    while True:
-        where = {"dataset": name, "before": before, "limit": size}
-        page = reading.ask("read_releases", **where)
-        yield from describe_releases(reading, page)
-        if len(page) < size:
-            return
-        before = page[-1][0]
+    for columns in merge(*own, key=lambda columns: columns[1], reverse=True):
+        if columns[2] not in seen:
+            seen.add(columns[2])
+            yield columns
 
 
 def describe_releases(
-    reading: Reading, page: Sequence[tuple[Any, ...]]
+    reading: Reading, found: Iterable[tuple[Any, ...]]
 ) -> Iterator[KeptRelease]:
     """Yield releases with what the entries of their charges say."""
-    keys = [columns[2] for columns in page if columns[7] == "settled"]
-    sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
-    for columns in page:
-        at, ended, flow, request = columns[1], *columns[9:]
-        body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
-        row = Release(*columns[2:9])
-        is_lost = row.state == "settled" and row.digest is None
-        yield KeptRelease(
-            id=row.key[:12],
-            key=row.key_text,
-            dataset=",".join(body["datasets"]),
-            step=row.step,
-            state="unreplayable" if is_lost else row.state,
-            digest=row.digest,
-            size=sizes.get(row.key),
-            at=at,
-            facts={name: body.get(name) for name in _FACTS},
-            known=body.get("known") and tuple(body["known"]),
-            row=row,
-        )
+    rows = iter(found)
+    while page := [*islice(rows, _PAGE)]:
+        keys = [columns[2] for columns in page if columns[7] == "settled"]
+        sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
+        for columns in page:
+            ended, flow, request = columns[9:]
+            body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
+            row = Release(*columns[2:9])
+            is_lost = row.state == "settled" and row.digest is None
+            yield KeptRelease(
+                id=row.key[:12],
+                key=row.key_text,
+                dataset=",".join(body["datasets"]),
+                step=row.step,
+                state="unreplayable" if is_lost else row.state,
+                digest=row.digest,
+                size=sizes.get(row.key),
+                at=columns[1],
+                facts={name: body.get(name) for name in _FACTS},
+                known=body.get("known") and tuple(body["known"]),
+                row=row,
+            )
 
 
 def has_release(source: Source, key: str) -> bool:
@@ -260,16 +251,20 @@ def named_release(source: Source, name: str) -> KeptRelease:
     # A key is a digest in hexadecimal; g follows its last digit.
     first, last = (name, f"{name}g") if _ID.fullmatch(name) else ("", "")
     with open_reading(source) as reading:
-        page = reading.ask("find_releases", name=name, first=first, last=last)
-        kept = [*describe_releases(reading, page)]
+        places = reading.ask("find_releases", name=name, first=first, last=last)
+        rows = list[tuple[Any, ...]]()
+        for dataset, number in places:
+            where = {"dataset": dataset, "after": number + 1, "limit": 1}
+            rows += reading.ask("read_releases", **where)
+        kept = [*describe_releases(reading, rows)]
+    kept.sort(key=lambda release: release.at, reverse=True)
     found = [release for release in kept if release.key == name] or kept
-    if len(found) == 1:
-        return found[0]
     msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
     if found:
         ids = ", ".join(release.id for release in found[:5])
         msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
-    raise ReleaseError(msg)
+    require(len(found) == 1, msg, ReleaseError)
+    return found[0]
 
 
 # Withdrawals
@@ -296,15 +291,14 @@ def withdraw_release(
     with open_reading(ledger) as reading:
         release = named_release(reading, name)
         fits = admits_again(reading, release.row.charge)
-    row = release.row
-    if release.state == "settled" and not (fits or anyway):
-        msg = (
-            f"release {name!r} was not withdrawn: the budget of {release.dataset} "
-            f"admits no new draw of step {release.step!r} at its cost, so that there "
-            "would be no number at all. Write --anyway to delete the value even so."
-        )
-        raise ReleaseError(msg)
-    if not ledger.withdraw(row.key, digest=row.digest, reason=reason):
+    require(
+        release.state != "settled" or fits or anyway,
+        f"release {name!r} was not withdrawn: the budget of {release.dataset} "
+        f"admits no new draw of step {release.step!r} at its cost, so that there "
+        "would be no number at all. Write --anyway to delete the value even so.",
+        ReleaseError,
+    )
+    if not ledger.withdraw(release.row.key, digest=release.digest, reason=reason):
         msg = (
             f"release {name!r} is {release.state}, so there is no value to delete. "
             "`dpflow releases list` shows the state of each release."
@@ -358,17 +352,18 @@ def refusal_of_run(
     with open_reading(source) as reading:
         if count_refusals(reading, flow_run) <= after:
             return None
-        # A mark in a name is any mark in the pattern.
-        name = re.sub(r"[^A-Za-z0-9-]", "_", canonical(flow_run)[1:-1])
-        entries = reading.ask("read_refusals_of_run", run=flow_run, pattern=f"%{name}%")
-    met = describe_refusals(Entry(*columns) for columns in entries)
-    refused = [each for each in met if flow_run in each.body.get("runs", ())][after:]
-    if not refused:
+        datasets = {name for _, name, *_ in reading.ask("read_run", id=flow_run)}
+        refused = [e for name in datasets for e in reading.refusals(name)]
+    # The runs of most refusals are others.
+    entries = [entry for entry in refused if canonical(flow_run) in entry.body]
+    entries.sort(key=lambda entry: (entry.at, entry.dataset, entry.number))
+    met = describe_refusals(entries)
+    views = [view for view in met if flow_run in view.body.get("runs", ())][after:]
+    if not views:
         return None
-    found = min(refused, key=lambda refusal: not refusal.is_exhausted)
-    kind = BudgetExhausted if found.is_exhausted else BudgetRefused
-    details = {"dataset": found.dataset, **{n: found.body.get(n) for n in _NAMED}}
-    return kind(found.body["message"], flow_run=flow_run, **details)
+    found = min(views, key=lambda refusal: not refusal.is_exhausted)
+    step = {name: found.body.get(name) for name in ("step", "flow", "cost")}
+    return read_refusal(found.body, flow_run=flow_run, **step)
 
 
 def refusals(
@@ -384,9 +379,7 @@ def refusals(
     with open_reading(source) as reading:
         key = "refusals", dataset, limit
         if key not in reading.remembered:
-            where = reading.find_range(dataset)
-            found = reading.ask("read_refusals", **where, limit=limit)
-            entries = merge_newest(Entry(*columns) for columns in found)
+            entries = merge_newest(reading.refusals(dataset, limit))
             views = list(islice(describe_refusals(entries), limit))
             reading.remembered[key] = views
         refused: list[RefusalView] = reading.remembered[key]
@@ -425,8 +418,8 @@ def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
                 newest.setdefault(refusal.body.get("flow"), refusal)
         if not newest:
             return {}
-        rows = reading.ask("read_newest_grants", **reading.find_range(dataset))
-        grants = {flow: (number, at) for _, flow, number, at in rows}
+        rows = reading.ask("read_newest_grants", dataset=dataset)
+        grants = {flow: (number, at) for flow, number, at in rows}
         halts = dict[str | None, RefusalView]()
         for flow, refusal in newest.items():
             name, (number, at) = refusal.dataset, grants.get(flow, (0, ""))
