@@ -37,7 +37,7 @@ _BEYOND = 2**61
 
 
 @dataclass(frozen=True, slots=True)
-class TrimmedRange:
+class Span:
     """The places, among sorted values, of those whose mean is released; public.
 
     Attributes:
@@ -49,12 +49,12 @@ class TrimmedRange:
     last: int
 
     @classmethod
-    def middle(cls, people: int) -> TrimmedRange:
+    def middle(cls, people: int) -> Span:
         """Return the place of the median, the lower one of two."""
         return cls((people - 1) // 2, (people - 1) // 2)
 
     @classmethod
-    def without(cls, share: Number, people: int) -> TrimmedRange:
+    def without(cls, share: Number, people: int) -> Span:
         """Return the window without a share of the people at each end.
 
         Raises:
@@ -77,7 +77,7 @@ class TrimmedRange:
         return int(ordered[self.first : self.last + 1].sum(dtype=object))
 
 
-def distance(ordered: Whole, window: TrimmedRange, width: int) -> int:
+def distance(ordered: Whole, window: Span, width: int) -> int:
     """Return how many people must be replaced until the sum may jump beyond a width.
 
     The last of them is the one that makes it jump, so it is at least 1; and where one
@@ -187,11 +187,7 @@ def _middle(
     proposed = exact_scale(bound, name="bound")
     ordered = np.sort(_steps(values, float(proposed)))
     people = len(ordered)
-    window = (
-        TrimmedRange.middle(people)
-        if trim is None
-        else TrimmedRange.without(trim, people)
-    )
+    window = Span.middle(people) if trim is None else Span.without(trim, people)
     width = GRID * window.size
     # The answer's noise is drawn in any case: how long this takes says less.
     (noise,) = integer_laplace(width / cost.epsilon, 1)

@@ -16,13 +16,13 @@ from dpflow.mechanisms import interquartile_range
 from dpflow.mechanisms import trimming as mechanism
 from dpflow.mechanisms.propose_test_release import Bins, passing, spread_of
 from dpflow.mechanisms.propose_test_release import distance as bin_distance
-from dpflow.mechanisms.trimming import TrimmedRange, distance
+from dpflow.mechanisms.trimming import Span, distance
 from tests.accounting.oracle import MP, real
 from tests.mechanisms.projects import make_shop
 from tests.projects import account
 from tests.sizes import scaled
 
-WINDOWS = [TrimmedRange(2, 2), TrimmedRange(1, 3)]
+WINDOWS = [Span(2, 2), Span(1, 3)]
 
 
 def ordered(values):
@@ -70,10 +70,7 @@ def test_one_person_moves_a_jump_by_at_most_one(values, place, new, width):
     other = list(values)
     other[place] = new
     pair = [ordered(tuple(each)) for each in (values, other)]
-    for window in (
-        TrimmedRange.middle(len(values)),
-        TrimmedRange.without("0.21", len(values)),
-    ):
+    for window in (Span.middle(len(values)), Span.without("0.21", len(values))):
         one, two = (distance(each, window, width) for each in pair)
         assert abs(one - two) <= 1
         if abs(window.total(pair[0]) - window.total(pair[1])) > width:

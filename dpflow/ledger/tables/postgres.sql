@@ -153,3 +153,25 @@ WHERE table_schema = 'dpflow';
 -- name: read_size
 SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
 WHERE relnamespace = 'dpflow'::regnamespace AND relkind = 'r';
+
+-- Ended charges of a dataset that posted the same, with their number and newest time.
+-- name: read_ends
+SELECT part.step, part.flow, ended.kind, ended.postings, substr(ended.at, 1, 10),
+    ended.body::json ->> 'outcome',
+    coalesce(ended.body::json ->> 'error', ended.body::json ->> 'error_type'),
+    ended.body::json ->> 'noise',
+    CASE WHEN :release = 1 THEN charge.request::json ->> 'key_text' END,
+    CASE WHEN :who = 1 THEN coalesce(
+        ended.body::json ->> 'who', charge.request::json ->> 'who', made.writer
+    ) END,
+    CASE WHEN :cost = 1 THEN charge.request::json ->> 'cost' END,
+    count(*), max(ended.at)
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE part.dataset = :dataset AND part.reserve_number > :after
+    AND part.reserve_number < :before
+GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11;

@@ -113,16 +113,6 @@ LEFT JOIN journal AS above
 WHERE part.dataset = :dataset
     AND part.reserve_number IN (SELECT value FROM json_each(:numbers));
 
--- Ended charges of a dataset, without what their requests said.
--- name: read_ends
-SELECT part.reserve_number, part.step, part.flow, ended.kind, ended.at, ended.postings,
-    ended.body
-FROM charge_dataset AS part
-JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
-WHERE part.dataset = :dataset AND part.reserve_number > :after
-    AND part.reserve_number < :before;
-
 -- name: read_postings
 SELECT number, postings
 FROM journal

@@ -27,7 +27,6 @@ from dpflow.ledger.views.reading import (
     open_reading,
     read_postings,
 )
-from dpflow.ledger.views.runs import Detail, read_details
 from dpflow.periods import WEEK
 
 
@@ -95,18 +94,17 @@ class Unusual:
 
 #: Number of entries that are read for the accounts that were charged lately.
 LATELY = 1000
-#: Groups that need what the request of a charge said.
-_OF_REQUESTS = {"release", "who", "cost", "noise"}
-#: Texts of the body of an end without which nothing is unusual.
-_SUSPICIOUS = ('"outcome":"failed"', *(f'"noise":"{noise}"' for noise in OWN_NOISE))
 
 
 class Spent(NamedTuple):
-    """A charge of a term, or an amount that a person charged.
+    """Equal charges of a term, or an amount that a person charged.
 
     Attributes:
-        amounts: By account, what is posted or still held.
-        way: The unusual way in which it ended; "" if it was usual.
+        facts: Facts by the names of `GROUPS`.
+        at: When the newest was posted or, while it is held, reserved; a label.
+        amounts: By account, what each posted or still holds.
+        way: The unusual way in which they ended; "" if it was usual.
+        charges: How many there are.
     """
 
     facts: Mapping[str, str]
@@ -115,6 +113,15 @@ class Spent(NamedTuple):
     way: str
     step: str
     flow: str | None
+    charges: int = 1
+
+
+class Sum(NamedTuple):
+    """Number, sum and newest time of charges."""
+
+    charges: int
+    total: Tally
+    last: str
 
 
 def spending(
@@ -132,8 +139,8 @@ def spending(
         The groups, the largest first; and the steps that drew their own noise, failed
         or were forfeited, the newest first.
     """
-    charges = defaultdict[tuple[str, tuple[str, ...]], list[tuple[Tally, str]]](list)
-    ways = defaultdict[tuple[str, str, str | None], list[str]](list)
+    sums = dict[tuple[str, tuple[str, ...]], Sum]()
+    unusual = dict[tuple[str, str, str | None], Unusual]()
     with open_reading(source) as reading:
         gates = reading.term_gates(f"{dataset}#{term}") if term else {}
         rules = {
@@ -143,28 +150,31 @@ def spending(
         }
         for spent in read_spent(reading, dataset, by, term) if term else ():
             if spent.way:
-                ways[spent.way, spent.step, spent.flow].append(spent.at)
+                way = spent.way, spent.step, spent.flow
+                before = unusual.get(way, Unusual(*way, 0, ""))
+                times, last = before.times + spent.charges, max(before.last, spent.at)
+                unusual[way] = Unusual(*way, times, last)
             group = tuple(spent.facts[name] for name in by)
-            for account, amounts in spent.amounts.items():
-                if account in rules:
-                    charges[account, group].append((Tally(amounts), spent.at))
-    groups = list[Spending]()
-    for (account, group), own in charges.items():
-        rule = rules[account]
-        total = sum((tally for tally, _ in own), rule.zero())
-        row = Spending(
+            for account in spent.amounts.keys() & rules.keys():
+                nothing = Sum(0, rules[account].zero(), "")
+                charges, total, last = sums.get((account, group), nothing)
+                total += Tally(spent.amounts[account]).times(spent.charges)
+                last = max(last, spent.at)
+                sums[account, group] = Sum(charges + spent.charges, total, last)
+    groups = [
+        Spending(
             account=account,
             group=group,
-            charges=len(own),
-            amount=rule.named(total),
-            used_fraction=rule.used_fraction(total),
-            last=max(at for _, at in own),
+            charges=charges,
+            amount=rules[account].named(total),
+            used_fraction=rules[account].used_fraction(total),
+            last=last,
         )
-        groups.append(row)
-    steps = [Unusual(*way, len(ats), max(ats)) for way, ats in ways.items()]
+        for (account, group), (charges, total, last) in sums.items()
+    ]
     return (
-        sorted(groups, key=lambda each: (-each.used_fraction, each.group)),
-        sorted(steps, key=lambda step: step.last, reverse=True),
+        sorted(groups, key=lambda row: (-row.used_fraction, row.group)),
+        sorted(unusual.values(), key=lambda step: step.last, reverse=True),
     )
 
 
@@ -174,17 +184,23 @@ def read_spent(
     """Yield the charges of a term: ended ones, open ones, and those by hand."""
     openings = [*reading.find_openings(dataset), ENDLESS]
     after, before = openings[term - 1], openings[term]
+    wanted = {name: int(name in by) for name in ("release", "who", "cost")}
     where = {"dataset": dataset, "after": after, "before": before}
-    ends = reading.ask("read_ends", **where)
-    details = dict[int, Detail]()
-    if _OF_REQUESTS & {*by}:
-        details = read_details(reading, dataset, (columns[0] for columns in ends))
-    for number, step, flow, kind, at, text, body in ends:
-        facts = {"flow": flow or "-", "step": step, "week": name_week(at[:10])}
-        if number in details:
-            facts = name_facts(details[number].body, at, details[number].writer)
-        posted = find_posted(kind, text)
-        yield Spent(facts, at, posted, find_way(kind, body), step, flow)
+    for columns in reading.ask("read_ends", **where, **wanted):
+        step, flow, kind, postings, day, outcome, error, noise = columns[:8]
+        release, who, cost, charges, at = columns[8:]
+        facts = {
+            "flow": flow,
+            "step": step,
+            "week": name_week(day),
+            "release": release,
+            "who": who,
+            "cost": cost and write_cost(cost),
+            "noise": noise,
+        }
+        facts = {name: fact or "-" for name, fact in facts.items()}
+        way = find_way(kind, outcome, error, noise)
+        yield Spent(facts, at, find_posted(kind, postings), way, step, flow, charges)
     for waiting in reading.open_charges:
         row, way = waiting.charge, "" if waiting.alive else _FORFEITED
         amounts = {name: held.amount for name, held in row.amounts.items()}
@@ -240,16 +256,13 @@ def write_cost(text: str) -> str | None:
     return description and python_form(description)
 
 
-def find_way(kind: str, text: str) -> str:
+def find_way(kind: str, outcome: str, error: str | None, noise: str | None) -> str:
     """Return the unusual way in which a charge ended; "" if it was usual."""
     if kind == "forfeit":
         return _FORFEITED
-    if kind != "settle" or not any(part in text for part in _SUSPICIOUS):
-        return ""
-    body = json.loads(text)
-    if body.get("outcome") == "failed":
-        return f"failed: {body.get('error') or body.get('error_type') or 'error'}"
-    return "own noise" if body.get("noise") in OWN_NOISE else ""
+    if kind == "settle" and outcome == "failed":
+        return f"failed: {error or 'error'}"
+    return "own noise" if kind == "settle" and noise in OWN_NOISE else ""
 
 
 # Use after each entry
