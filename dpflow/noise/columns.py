@@ -7,7 +7,7 @@ Kinds are those of labels (`label_kind`), with numbers as "int", "float", "bool"
 from __future__ import annotations
 
 import re
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from dpflow.noise.numbers import is_missing, name_of
@@ -17,12 +17,6 @@ NUMBERS = ("int", "float", "bool", "decimal")
 
 _FRAMES = re.compile(r"(pandas|polars) DataFrame|pyarrow Table")
 _VECTORS = re.compile(r"numpy ndarray|(pandas|polars) Series|pyarrow \w*Array")
-_LISTS: dict[str, Any] = {
-    "numpy": lambda array: array.ravel().tolist(),
-    "pandas": methodcaller("tolist"),
-    "polars": methodcaller("to_list"),
-    "pyarrow": methodcaller("to_pylist"),
-}
 #: Kinds by the names of dtypes, in small letters.
 _KINDS = {
     "int": r"u?int(8|16|32|64)",
@@ -80,21 +74,21 @@ def is_vector(kind: type) -> bool:
     return _VECTORS.fullmatch(name_of(kind)) is not None
 
 
-def columns_of(frame: Any) -> tuple[list[Any], list[Any]]:
-    """Return the names and the columns of a frame or table."""
+def columns_of(frame: Any) -> list[tuple[Any, Any]]:
+    """Return the columns of a frame or table with their names."""
     if hasattr(frame, "iloc"):
-        places = range(len(frame.columns))
-        return [*frame.columns], [frame.iloc[:, place] for place in places]
+        return [*frame.items()]
     if hasattr(frame, "column_names"):
-        return frame.column_names, frame.columns
-    return frame.columns, frame.get_columns()
+        return [*zip(frame.column_names, frame.columns, strict=True)]
+    return [*zip(frame.columns, frame.get_columns(), strict=True)]
 
 
 def column_of(values: Any) -> Column:
     """Return the values of an array in C order, of a Series or of an Index."""
-    library = name_of(type(values)).partition(" ")[0]
-    dtype = values.type if library == "pyarrow" else values.dtype
-    return Column(_kind(dtype), _bare_type(dtype), _LISTS[library](values))
+    dtype = values.dtype if hasattr(values, "dtype") else values.type
+    read = getattr(values, "to_pylist", None) or getattr(values, "to_list", None)
+    entries = values.ravel().tolist() if read is None else read()
+    return Column(_kind(dtype), _bare_type(dtype), entries)
 
 
 def _bare_type(dtype: Any) -> str:

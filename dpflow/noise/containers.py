@@ -7,83 +7,69 @@ those that the step declared, its dtypes float64 or int64.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import PublicError, ReleaseError, public_kind
+from dpflow.exceptions import PublicError, ReleaseError
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.columns import NUMBERS
 from dpflow.noise.numbers import (
     check_dtype,
     is_missing,
-    name_of,
     numbers_for,
     refused,
+    type_name,
 )
-from dpflow.noise.readers import Table, Vector, line_to_write, read_content
+from dpflow.noise.readers import Table, line_to_write, read_content
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
+from dpflow.noise.sources import replaced_stream
 
 #: Puts noisy numbers into a new container.
 Rebuild = Callable[[list[Any]], Any]
 Parts = tuple[list[Any], Rebuild]
 
 
-def take_apart(
-    cost: Cost, value: Any, shape: Shape, *, as_int: bool = False, checks: bool = False
-) -> Parts:
+def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
     """Return the numbers in a value, and how to make a value of noisy ones.
 
     Args:
         cost: The declared cost, which says what a number is.
         value: A number, or a container of numbers.
         shape: What the step declared.
-        as_int: Whether the noisy numbers are ints.
-        checks: Whether the data is synthetic, so that labels without a group are an
-            error.
 
     Raises:
         ReleaseError: If the value is not of the declared shape, or holds no numbers.
     """
     content = read_content(value, shape)
+    if isinstance(content, Table):
+        return _take_table(cost, value, shape, content)
     if content is None:
         numbers = numbers_for(cost, value, [value])
         if shape != Shape():
             todo = "Declare groups=, columns= and length= for several numbers only"
             raise refused(value, "the step declares several numbers", todo)
-        return numbers, lambda noisy: noisy[0]
-    if isinstance(content, Vector):
-        return _take_vector(cost, value, shape, content, as_int=as_int)
-    return _take_table(cost, value, shape, content, as_int=as_int, checks=checks)
-
-
-def _take_vector(
-    cost: Cost, value: Any, shape: Shape, vector: Vector, *, as_int: bool
-) -> Parts:
-    """Take numbers without labels, which have the declared length."""
+        return numbers, itemgetter(0)
+    what, column = "", content.column
     if shape.groups is not None:
         what = "its numbers have no labels, and the step declares groups="
-        raise refused(value, what, line_to_write("length=12"))
-    if shape.length is None:
+    elif shape.length is None:
         what = "how many numbers it holds may depend on private data"
+    if what:
         raise refused(value, what, line_to_write("length=12"))
-    column = vector.column
     check_dtype(cost, value, column.kind, column.dtype, labelled=False)
-    if vector.sizes != shape.length:
+    if content.sizes != shape.length:
         raise PublicError(OTHER_LENGTH)
     numbers = numbers_for(cost, value, column.entries)
-    return numbers, lambda noisy: vector.make(_array(noisy, as_int=as_int))
+    return numbers, lambda noisy: content.make(_array(noisy))
 
 
-def _take_table(
-    cost: Cost, value: Any, shape: Shape, table: Table, *, as_int: bool, checks: bool
-) -> Parts:
+def _take_table(cost: Cost, value: Any, shape: Shape, table: Table) -> Parts:
     """Take the numbers of the declared groups and columns, in their order."""
     assert shape.groups is not None
-    groups = shape.groups
-    places = _places(value, groups, table, checks=checks)
+    places = _places(value, shape.groups, table)
     entries = list[Any]()
-    names = shape.columns or (None,)
-    for name in names:
+    for name in shape.columns or (None,):
         column = table.numbers.get(name)
         if column is None:
             entries += [0] * len(places)
@@ -93,13 +79,10 @@ def _take_table(
         found = [None if at is None else column.entries[at] for at in places]
         entries += [0 if is_missing(entry) else entry for entry in found]
     numbers = numbers_for(cost, value, entries, labelled=True)
-    labels = [list(column) for column in zip(*groups.rows, strict=True)]
+    labels = [list(column) for column in zip(*shape.groups.rows, strict=True)]
 
     def rebuild(noisy: list[Any]) -> Any:
-        step = len(places)
-        columns = [noisy[at : at + step] for at in range(0, len(noisy), step)]
-        arrays = [_array(column, as_int=as_int) for column in columns]
-        return table.make(labels, arrays)
+        return table.make(labels, [*_array(noisy).reshape(-1, len(places))])
 
     try:
         # The declaration alone, so that no number can fail here.
@@ -110,10 +93,12 @@ def _take_table(
     return numbers, rebuild
 
 
-def _places(
-    value: Any, groups: Groups, table: Table, *, checks: bool
-) -> list[int | None]:
-    """Return the row of each declared group; None for an absent one."""
+def _places(value: Any, groups: Groups, table: Table) -> list[int | None]:
+    """Return the row of each declared group; None for an absent one.
+
+    Where a test has replaced the noise, its data is synthetic, and labels without a
+    group are an error.
+    """
     for column, declared in zip(table.labels, groups.labels, strict=True):
         kinds = {label_kind(label) for label in declared}
         kind = "number" if column.kind in NUMBERS else column.kind
@@ -134,8 +119,9 @@ def _places(
             raise PublicError(DUPLICATE)
         if is_declared:
             places[key] = place
-    if checks and table.rows and not any(p is not None for p in places.values()):
-        first = table.labels[0]
+    first = table.labels[0]
+    is_strange = first.entries and all(place is None for place in places.values())
+    if is_strange and replaced_stream() is not None:
         dtype = first.dtype if first.kind != "object" else _types(first.entries)
         raise _other_labels(value, dtype, groups.labels[0])
     return list(places.values())
@@ -154,11 +140,10 @@ def _other_labels(value: Any, dtype: str, declared: Sequence[Any]) -> ReleaseErr
 
 
 def _types(labels: Sequence[Any]) -> str:
-    names = (name_of(public_kind(type(label))) for label in labels)
-    return " or ".join(dict.fromkeys(names))
+    return " or ".join(dict.fromkeys(map(type_name, labels)))
 
 
-def _array(noisy: Sequence[Any], *, as_int: bool) -> Any:
+def _array(noisy: Sequence[Any]) -> Any:
     import numpy as np  # noqa: PLC0415
 
-    return np.array(noisy, dtype=np.int64 if as_int else np.float64)
+    return np.array(noisy, np.int64 if type(noisy[0]) is int else np.float64)

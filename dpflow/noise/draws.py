@@ -88,22 +88,16 @@ def draw(
     """
     # The cost first: its own errors must not depend on private data.
     sampler = sampler_for(cost)
-    whole = is_whole(cost)
-    checks = replaced_stream() is not None
-    numbers, rebuild = take_apart(
-        cost, value, shape, as_int=as_int or whole, checks=checks
-    )
+    numbers, rebuild = take_apart(cost, value, shape)
     noisy = sampler(numbers)
-    if as_int and not whole:
+    if as_int and not is_whole(cost):
         # An int of Python's own has no ends.
         noisy = list(map(round if shape == NO_SHAPE else rounded, noisy))
-    if shape != NO_SHAPE:
-        return rebuild(noisy)
-    noise = noise_of(cost, as_int=as_int)
-    if noise is None:
-        return rebuild(noisy)
-    kind = IntEstimate if as_int or whole else Estimate
-    return kind.drawn(rebuild(noisy), noise, confidence)
+    released, noise = rebuild(noisy), noise_of(cost, as_int=as_int)
+    if noise is None or shape != NO_SHAPE:
+        return released
+    kind = IntEstimate if isinstance(released, int) else Estimate
+    return kind.drawn(released, noise, confidence)
 
 
 def rounded(number: float) -> int:

@@ -21,7 +21,7 @@ MakeTable = Callable[[list[list[Any]], list[Any]], Any]
 
 
 class Vector(NamedTuple):
-    """Numbers without labels.
+    """Numbers without labels, of the declared length.
 
     Attributes:
         sizes: How many there are, of an array by axis.
@@ -41,13 +41,11 @@ class Table(NamedTuple):
         labels: A column for each declared label column.
         numbers: The columns of numbers by their names; None names the only one.
         make: Makes a container of new label columns and arrays of numbers.
-        rows: How many rows there are.
     """
 
     labels: list[Column]
     numbers: Mapping[Any, Column]
     make: MakeTable
-    rows: int
 
 
 def read_content(value: Any, shape: Shape) -> Vector | Table | None:
@@ -60,9 +58,17 @@ def read_content(value: Any, shape: Shape) -> Vector | Table | None:
         return _read_dict(value, shape)
     if isinstance(value, list | tuple):
         return _read_list(value, shape)
-    if is_frame(type(value)):
+    kind = type(value)
+    if is_frame(kind):
         return _read_frame(value, shape)
-    return _read_vector(value, shape) if is_vector(type(value)) else None
+    if not is_vector(kind):
+        return None
+    # A Series of pandas has labels, unless its index counts rows.
+    is_series = hasattr(value, "iloc")
+    has_labels = is_series and not _counts_rows(value.index)
+    if has_labels or (is_series and shape.groups is not None):
+        return _read_frame(value, shape)
+    return _read_array(value)
 
 
 def line_to_write(declaration: str) -> str:
@@ -118,7 +124,7 @@ def _table_of(
     places = range(width + len(numbers))
     columns = [objects([row[place] for row in rows]) for place in places]
     by_name = dict(zip(numbers, columns[width:], strict=True))
-    return Table(columns[:width], by_name, make, len(rows))
+    return Table(columns[:width], by_name, make)
 
 
 def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
@@ -153,12 +159,9 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Vector | Table:
     return _table_of(rows, width, numbers, make)
 
 
-def _read_vector(value: Any, shape: Shape) -> Vector | Table:
-    """Read an array or a Series; of pandas by its index, unless that counts rows."""
+def _read_array(value: Any) -> Vector:
+    """Read an array or a Series."""
     kind, name = type(value), name_of(type(value))
-    is_unlabelled = name != "pandas Series" or _has_numbers_of_rows(value.index)
-    if not is_unlabelled or (name == "pandas Series" and shape.groups is not None):
-        return _read_series(value, shape)
     sizes = getattr(value, "shape", (len(value),))
 
     def make(flat: Any) -> Any:
@@ -173,24 +176,7 @@ def _read_vector(value: Any, shape: Shape) -> Vector | Table:
     return Vector(sizes, column_of(value), make)
 
 
-def _read_series(series: Any, shape: Shape) -> Table:
-    groups, levels = _grouped(series, shape, columns=False), _levels(series.index)
-    names = list(groups.names or levels)
-    if len(series) == 0 and _has_numbers_of_rows(series.index):
-        levels = dict.fromkeys(names, objects([]))
-    if len(names) != len(groups.labels) or not {*names} <= levels.keys():
-        what = "its index has other levels than groups= names"
-        raise refused(series, what, line_to_write(_FRAME))
-
-    def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
-        # Without its name, which is a label where it was a row of a frame.
-        return type(series)(arrays[0], _index(dict(zip(names, labels, strict=True))))
-
-    numbers = {None: column_of(series)}
-    return Table([levels[name] for name in names], numbers, make, len(series))
-
-
-def _has_numbers_of_rows(index: Any) -> bool:
+def _counts_rows(index: Any) -> bool:
     """Return whether an index may be the one that pandas gives to rows.
 
     Not by its entries: those of a filter or of an order depend on the data.
@@ -200,68 +186,73 @@ def _has_numbers_of_rows(index: Any) -> bool:
 
 def _levels(index: Any) -> dict[Any, Column]:
     """Return the levels of an index; one that counts no rows has no dtype."""
-    if len(index) == 0 and _has_numbers_of_rows(index):
-        return {index.name: objects([])}
+    if len(index) == 0 and _counts_rows(index):
+        return {None: objects([])}
     levels = map(index.get_level_values, range(index.nlevels))
     return {level.name: column_of(level) for level in levels}
 
 
-def _index(levels: dict[Any, list[Any]]) -> Any:
-    """Return a new index of labels."""
-    import pandas as pd  # noqa: PLC0415
-
-    if len(levels) == 1:
-        ((name, labels),) = levels.items()
-        return pd.Index(labels, name=name, tupleize_cols=False)
-    return pd.MultiIndex.from_arrays([*levels.values()], names=[*levels])
-
-
-def _read_frame(frame: Any, shape: Shape) -> Table:
-    """Read a frame or table: its labels are columns, or levels of an index."""
-    groups, wanted = _grouped(frame, shape, columns=True), shape.columns or ()
-    names, columns = columns_of(frame)
+def _read_frame(value: Any, shape: Shape) -> Table:
+    """Read a frame, table or Series: its labels are columns, or levels of an index."""
+    has_columns = is_frame(type(value))
+    groups = _grouped(value, shape, columns=has_columns)
+    wanted = shape.columns or ()
+    columns = columns_of(value) if has_columns else []
+    names = {name for name, _ in columns}
     levels = dict[Any, Column]()
-    if hasattr(frame, "iloc"):
-        is_bare = groups.names is None and {*names} <= {*wanted}
-        is_labelled = is_bare or not _has_numbers_of_rows(frame.index)
-        levels = _levels(frame.index) if is_labelled else {}
-    unnamed = [*levels] or [name for name in names if name not in wanted][:1]
+    if hasattr(value, "iloc"):
+        is_bare = groups.names is None and names <= {*wanted}
+        is_labelled = is_bare or not _counts_rows(value.index)
+        levels = _levels(value.index) if is_labelled else {}
+    unnamed = [*levels] or [name for name, _ in columns if name not in wanted][:1]
     labels = unnamed if groups.names is None else [*groups.names]
-    declared = {*labels, *wanted}
-    by_name = [pair for pair in zip(names, columns, strict=True) if pair[0] in declared]
-    read = {**levels, **{name: column_of(column) for name, column in by_name}}
-    if len(by_name) > len(declared & {*names}):
+    declared = [pair for pair in columns if pair[0] in {*labels, *wanted}]
+    numbers = {name: column_of(column) for name, column in declared}
+    if len(numbers) < len(declared):
         what = "two of its columns have one declared name"
-        raise refused(frame, what, "Name each column once")
-    # A frame made of no rows may have no columns.
-    absent = {*labels} - {*read} if names or len(frame) else set()
-    if absent or len(labels) != len(groups.labels):
-        what = "it has no column or index level with the labels of groups="
-        raise refused(frame, what, line_to_write(_FRAME))
-    in_index = {*levels} - {*names}
+        raise refused(value, what, "Name each column once")
+    read = {**levels, **numbers}
+    # A frame made of no rows may have no columns, and a Series no index.
+    is_made = len(value) or (names if has_columns else levels)
+    is_absent = is_made and not read.keys() >= {*labels}
+    if is_absent or len(labels) != len(groups.labels):
+        what = "its index has other levels than groups= names"
+        if has_columns:
+            what = "it has no column or index level with the labels of groups="
+        raise refused(value, what, line_to_write(_FRAME))
+    in_index = levels.keys() - names if has_columns else {*labels}
 
     def make(new: list[list[Any]], arrays: list[Any]) -> Any:
-        made = dict(zip((*labels, *wanted), (*new, *arrays), strict=True))
-        return _new_frame(type(frame), made, in_index)
+        pairs = [*zip(labels, new, strict=True)]
+        index = {name: column for name, column in pairs if name in in_index}
+        made = {name: column for name, column in pairs if name not in in_index}
+        made.update(zip(wanted or [None], arrays, strict=True))
+        return _new_frame(type(value), made, index)
 
     return Table(
         [read.get(name, objects([])) for name in labels],
-        {name: read[name] for name in wanted if name in names},
+        numbers if has_columns else {None: column_of(value)},
         make,
-        len(frame),
     )
 
 
-def _new_frame(kind: Any, columns: dict[Any, Any], in_index: set[Any]) -> Any:
-    """Return a frame or table of new columns, for pandas with some in its index."""
+def _new_frame(kind: Any, columns: dict[Any, Any], levels: dict[Any, Any]) -> Any:
+    """Return a frame, table or Series of new columns, in pandas with an index."""
     if hasattr(kind, "from_pydict"):
         return kind.from_pydict(columns)
     if not hasattr(kind, "iloc"):
         return kind(columns)
     import pandas as pd  # noqa: PLC0415
 
-    levels = {name: columns.pop(name) for name in [*columns] if name in in_index}
-    made = kind(dict(enumerate(columns.values())), _index(levels) if levels else None)
-    are_tuples = all(isinstance(name, tuple) for name in columns)
-    made.columns = pd.Index([*columns], tupleize_cols=are_tuples)
+    index: Any = None
+    if len(levels) == 1:
+        ((name, labels),) = levels.items()
+        index = pd.Index(labels, name=name, tupleize_cols=False)
+    elif levels:
+        index = pd.MultiIndex.from_arrays([*levels.values()], names=[*levels])
+    if not is_frame(kind):
+        # Without its name, which is a label where it was a row of a frame.
+        return kind(columns[None], index)
+    made = kind(columns, index)
+    made.columns = pd.Index([*columns])
     return made

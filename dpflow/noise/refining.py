@@ -166,7 +166,7 @@ def answers(cost: Cost, values: Any, shape: Shape) -> Iterator[Answer]:
         raise PublicError(msg)
     # Its ints are those of integer noise, by type.
     whole = DiscreteLaplace(sensitivity=1, scale=1)
-    numbers, _ = take_apart(whole, values, shape, as_int=True)
+    numbers, _ = take_apart(whole, values, shape)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, list(map(float, numbers)), _by_opendp)
         return (tuple(map(rounded, each)) for each in drawn)

@@ -230,6 +230,10 @@ PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         ONE,
     ),
     "rows of lists": ([[["north", 1.0]], []], LABELS),
+    "a Series without a row": (
+        [ROWS.amount.rename_axis("region"), pd.Series([], dtype=float)],
+        NAMED,
+    ),
     "a dict of numbers": (
         [pd.Series(each, dtype=float) for each in ({0: 1, 1: 2}, {0: 1, 2: 5}, {})],
         NUMBERED,
@@ -295,17 +299,6 @@ def test_the_kind_of_a_number_does_not_show(cost):
         found = [outcome(mechanism, make(v), {"length": 2}, **options) for v in values]
         assert len({repr(form) for form in found}) == 1, found
         assert "cannot" not in str(found[0])
-
-
-@pytest.mark.parametrize("empty", [False, True])
-def test_integer_noise_takes_the_floats_of_absent_groups(empty):
-    """A join makes a column of counts a float column; a count is whole all the same."""
-    cost = DiscreteLaplace(sensitivity=1, scale=3)
-    counts = pd.DataFrame({"region": ["north", "south"], "n": [3.0, None]})
-    counts = counts[:0].astype(object) if empty else counts
-    noisy = draw(cost, counts, read_shape(groups={"region": GROUPS}, columns=["n"]))
-    assert [str(dtype) for dtype in noisy.dtypes][1] == "int64"
-    assert noisy["region"].tolist() == GROUPS
 
 
 #: What a fixed text refuses, and the only refusals that depend on rows.
