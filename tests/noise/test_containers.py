@@ -199,48 +199,99 @@ def test_ints_that_leave_int64():
         assert draw(cost, groups, read_shape(groups=["a"]), as_int=True)
 
 
-#: Declarations that do not fit the value, and what the error says of some.
-WRONG: list[tuple[Any, ...]] = [
+SECRET = 731_954_286
+FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
+NULL = r"COALESCE\(SUM\(x\), 0\)"
+
+
+def dated(groups: list[Any], text: str, labels: Any = None) -> list[Any]:
+    """Return counts of days, with and without rows, whose labels equal no group."""
+    labels = pd.date_range("2026-01-01", periods=1) if labels is None else labels
+    counts = pd.Series([SECRET], index=labels.rename("day"))
+    return [(rows, {"groups": groups}, text) for rows in (counts, counts[:0])]
+
+
+#: Values that are refused, their declaration, and words of the error.
+WRONG: list[tuple[Any, dict[str, Any], str]] = [
+    # Undeclared: the line to write.
     *((v, {}, "length=") for v in ([1], (1,), np.ones(2), pl.Series([1]))),
-    *((v, {}, "length=") for v in (pa.array([1]), pd.Series([1]))),
+    *((v, {}, "length=") for v in (pa.array([1]), pd.Series([1]), [])),
     *((v, {}, "groups=") for v in ({"a": 1}, [("a", 1)], SALES, FRAME)),
     *((v, {}, "columns=") for v in (FRAME, pl.from_pandas(FRAME), [{"a": 1}])),
     (pa.table({"a": [1]}), {}, "columns="),
-    (5, {"length": 1}),
-    (5, {"groups": ["a"]}),
-    ([1, 2], {"groups": ["a", "b"]}),
-    (np.ones(2), {"groups": ["a", "b"]}),
-    (pd.Series([1, 2]), {"groups": ["a", "b"]}),
-    (pd.Series([1, 2], ["a", "b"]), {"length": 2}),
-    ({"a": 1}, {"length": 1}),
-    ({"a": 1}, {"groups": ["a"], "columns": ["n"]}),
-    (SALES, {"groups": ["a"], "columns": ["n"]}),
-    (FRAME, {"groups": {"month": ["a"]}, "columns": ["m"]}),
-    (FRAME[["m"]], {"groups": ["a"], "columns": ["m"]}),
-    (FRAME, {"groups": ["a"]}),
-    ([{"week": "a", "n": 1}], {"groups": ["a"], "columns": ["n"]}),
-    ([("a", 1, 2)], {"groups": ["a"]}),
-    (pd.concat([FRAME, FRAME], axis=1), {**NAMED, "columns": ["m"]}),
-    (pl.DataFrame({"week": ["a"], "m": ["x"]}), {**NAMED, "columns": ["m"]}),
-    (pd.DataFrame({"week": ["a"], "m": [True]}), {**NAMED, "columns": ["m"]}),
-    (pl.Series([1], dtype=pl.Int128), {"length": 1}),
-    (pl.Series([1], dtype=pl.UInt128), {"length": 1}),
-    (np.array([True]), {"length": 1}),
-    (np.ma.array([1], mask=[True]), {"length": 1}),
-    ([[1, 2]], {"length": 1}),
-    ([None], {"length": 1}),
-    ([float("nan")], {"length": 1}),
+    # Declared as something else.
+    (5, {"length": 1}, "several numbers"),
+    (5, {"groups": ["a"]}, "several numbers"),
+    ([1, 2], {"groups": ["a", "b"]}, "no labels"),
+    (np.ones(2), {"groups": ["a", "b"]}, "no labels"),
+    (pd.Series([1, 2]), {"groups": ["a", "b"]}, "equal no label"),
+    (pd.Series([1, 2], ["a", "b"]), {"length": 2}, "groups="),
+    ({"a": 1}, {"length": 1}, "groups="),
+    ({"a": 1}, {"groups": ["a"], "columns": ["n"]}, "Leave columns= away"),
+    (SALES, {"groups": ["a"], "columns": ["n"]}, "Leave columns= away"),
+    (SALES, {"groups": {"month": ["a"]}}, "other levels"),
+    (FRAME, {"groups": {"month": ["a"]}, "columns": ["m"]}, "no column or index"),
+    (FRAME[["m"]], {"groups": ["a"], "columns": ["m"]}, "equal no label"),
+    (FRAME, {"groups": ["a"]}, "columns="),
+    ([{"week": "a", "n": 1}], {"groups": ["a"], "columns": ["n"]}, "has none"),
+    ([("a", 1, 2)], {"groups": ["a"]}, "1 labels and 1 numbers"),
+    (pd.concat([FRAME, FRAME], axis=1), {**NAMED, "columns": ["m"]}, "two of its"),
+    (pa.table({"k": ["a"], "n": [1]}), {"groups": {"k": [1]}, "columns": ["n"]}, "str"),
+    # Labels of a dtype that equals no group, whose types stand in the text.
+    *dated(["2026-01-01"], "datetime64 equal no label of groups=, of type str"),
+    *dated([dt.date(2026, 1, 1)], "datetime64 equal no .* of type datetime date"),
+    *dated(["1"], "int64 equal no label of groups=, of type str", pd.Index([1])),
+    # Dtypes that are no numbers.
+    (pl.DataFrame({"week": ["a"], "m": ["x"]}), {**NAMED, "columns": ["m"]}, "dtype"),
+    (pd.DataFrame({"week": ["a"], "m": [True]}), {**NAMED, "columns": ["m"]}, "0 and"),
+    (pl.Series([1], dtype=pl.Int128), {"length": 1}, "dtype"),
+    (pl.Series([1], dtype=pl.UInt128), {"length": 1}, "dtype"),
+    (np.array([True]), {"length": 1}, "ints 0 and 1"),
+    (pd.Series([f"{SECRET}"]), {"length": 1}, "dtype"),
+    (pa.array([1.0, SECRET], pa.date64()), {"length": 2}, "dtype"),
+    # Categories and fields may be made of data.
+    (pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])), {"length": 1}, "dtype"),
+    (pa.nulls(1, FIELD), {"length": 1}, "dtype struct"),
+    (pd.Series([None], dtype=pd.ArrowDtype(FIELD)), {"length": 1}, "dtype struct"),
+    # Entries that are no numbers.
+    *((value, {}, "ints 0 and 1") for value in (True, np.True_)),
+    *((value, {}, "NaN") for value in (float("nan"), Decimal("sNaN"))),
+    *((value, {}, "not a number") for value in (f"{SECRET}", np.longdouble(SECRET))),
+    *((value, {}, "not a number") for value in ({SECRET}, np.complex64(SECRET))),
+    (np.ma.array([SECRET], mask=[True]), {"length": 1}, "not a number"),
+    *((value, {"length": 1}, NULL) for value in ([None], (None,))),
+    (None, {}, NULL),
+    ([[SECRET, 2]], {"length": 1}, "one flat list"),
+    ({"a": [SECRET]}, {"groups": ["a"]}, "one flat list"),
+    (np.array([SECRET, {SECRET}], object), {"length": 2}, "one flat list"),
+    ([float("nan")], {"length": 1}, "NaN"),
+    (np.array([SECRET, np.nan]), {"length": 2}, "NaN"),
+    *((each([SECRET, None]), {"length": 2}, NULL) for each in (pl.Series, pa.array)),
+    (pd.Series([SECRET, None], dtype="Int64"), {"length": 2}, "NAType"),
+    # Too large.
+    *((value, {}, "too large") for value in (float("inf"), -np.float64("inf"))),
+    *((SECRET * factor, {}, "too large") for factor in (2**53, 10**400)),
+    (Decimal(SECRET * 2**53), {}, "too large"),
+    (Decimal(f"1.5E{SECRET}"), {}, "too large"),
+    (Decimal(f"{SECRET}0.00") * 2**33, {}, "too large"),
+    (np.array([SECRET * 2**33], "u8"), {"length": 1}, "too large"),
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong[0]).__name__)
-def test_a_declaration_that_does_not_fit_is_refused_before_the_draw(wrong, monkeypatch):
-    """The text names no label and no number; without one, the line to write."""
-    value, declared, *text = wrong
+@pytest.mark.parametrize(
+    ("value", "declared", "text"), WRONG, ids=lambda value: type(value).__name__
+)
+def test_what_does_not_fit_is_refused_before_the_draw(
+    value, declared, text, monkeypatch
+):
+    """By its type and what to do, and without a number or a label of the value."""
     monkeypatch.setattr(noise, "_noisy", lambda *_: pytest.fail("it was drawn"))
-    with pytest.raises(ReleaseError, match="".join(text) or None) as caught:
+    with pytest.raises(ReleaseError, match=text) as caught:
         draw(CONTINUOUS, value, read_shape(**declared))
-    assert caught.value.__context__ is None
+    error = caught.value
+    assert text == "too large" or type(value).__name__ in str(error)
+    assert str(SECRET)[:5] not in f"{error} {error.details}"
+    assert (error.__cause__, error.__context__) == (None, None)
 
 
 #: What is no declaration.

@@ -353,29 +353,6 @@ def test_bounded_rows_are_released_alike(rows, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("labels", "groups", "types"),
-    [
-        (pd.date_range("2026-01-01", periods=2), ["2026-01-01"], "datetime64 str"),
-        (pd.Index([1, 2]), ["1"], "int64 str"),
-        (
-            pd.date_range("2026-01-01", periods=2),
-            [dt.date(2026, 1, 1)],
-            "datetime64 datetime date",
-        ),
-    ],
-)
-@pytest.mark.parametrize("size", [0, 2])
-def test_labels_of_a_dtype_that_equals_no_group_are_refused(
-    labels, groups, types, size
-):
-    """The dtype is public, and both types stand in the text."""
-    counts = pd.Series([1, 2], index=labels[:2].rename("day"))[:size]
-    message = outcome(COSTS["continuous"][0], counts, {"groups": groups})
-    assert "no label of groups=" in message
-    assert all(word in message for word in types.split())
-
-
-@pytest.mark.parametrize(
     "label",
     [
         *("text", 3, 2.5, True, None, Decimal("1.5"), dt.date(2026, 1, 1)),
