@@ -10,7 +10,15 @@ import re
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from dpflow.noise.numbers import is_missing, name_of
+from dpflow.accounting.costs.base import Cost
+from dpflow.noise.numbers import (
+    NO_BOOL,
+    WHOLE_ONLY,
+    is_missing,
+    is_whole,
+    name_of,
+    refused,
+)
 
 #: Kinds of columns whose labels are numbers.
 NUMBERS = ("int", "float", "bool", "decimal")
@@ -106,3 +114,23 @@ def _kind(dtype: Any) -> str:
     )
     is_aware = getattr(dtype, "tz", None) or getattr(dtype, "time_zone", None)
     return "aware time" if kind == "time" and is_aware else kind
+
+
+def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) -> None:
+    """Refuse a column of numbers by its dtype, which is public.
+
+    Args:
+        cost: The declared cost.
+        value: The whole value, for messages.
+        column: The numbers; those of dtype object are read by their entries.
+        labelled: Whether the numbers have labels.
+    """
+    accepted, todo = ["int", "object"], "Cast it to int64 or float64"
+    if is_whole(cost):
+        accepted += ["bool", "float"] if labelled else ["bool"]
+        todo = WHOLE_ONLY
+    else:
+        accepted += ["float", "decimal"]
+        todo = NO_BOOL if column.kind == "bool" else todo
+    if column.kind not in accepted:
+        raise refused(value, f"it holds numbers of dtype {column.dtype}", todo)

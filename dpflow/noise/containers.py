@@ -12,15 +12,9 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import PublicError, ReleaseError
-from dpflow.interrupts import without_interrupts
-from dpflow.noise.columns import NUMBERS
-from dpflow.noise.numbers import (
-    check_dtype,
-    is_missing,
-    numbers_for,
-    refused,
-    type_name,
-)
+from dpflow.interrupts import suppress, without_interrupts
+from dpflow.noise.columns import NUMBERS, check_dtype
+from dpflow.noise.numbers import is_missing, numbers_for, refused, type_name
 from dpflow.noise.readers import Table, line_to_write, read_content
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
 from dpflow.noise.sources import replaced_stream
@@ -57,7 +51,7 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
         what = "how many numbers it holds may depend on private data"
     if what:
         raise refused(value, what, line_to_write("length=12"))
-    check_dtype(cost, value, column.kind, column.dtype, labelled=False)
+    check_dtype(cost, value, column, labelled=False)
     if content.sizes != shape.length:
         raise PublicError(OTHER_LENGTH)
     numbers = numbers_for(cost, value, column.entries)
@@ -75,7 +69,7 @@ def _take_table(cost: Cost, value: Any, shape: Shape, table: Table) -> Parts:
             entries += [0] * len(places)
             continue
         if not column.is_absent:
-            check_dtype(cost, value, column.kind, column.dtype, labelled=True)
+            check_dtype(cost, value, column, labelled=True)
         found = [None if at is None else column.entries[at] for at in places]
         entries += [0 if is_missing(entry) else entry for entry in found]
     numbers = numbers_for(cost, value, entries, labelled=True)
@@ -110,15 +104,12 @@ def _places(value: Any, groups: Groups, table: Table) -> list[int | None]:
     rows = zip(*(column.entries for column in table.labels), strict=True)
     for place, row in enumerate(rows):
         key = tuple(None if is_missing(label) else label for label in row)
-        try:
-            is_declared = key in places
-        except without_interrupts(TypeError):
-            # What has no hash equals no label.
-            continue
-        if is_declared and places[key] is not None:
-            raise PublicError(DUPLICATE)
-        if is_declared:
-            places[key] = place
+        # What has no hash equals no label.
+        with suppress(TypeError):
+            if places.get(key) is not None:
+                raise PublicError(DUPLICATE)
+            if key in places:
+                places[key] = place
     first = table.labels[0]
     is_strange = first.entries and all(place is None for place in places.values())
     if is_strange and replaced_stream() is not None:

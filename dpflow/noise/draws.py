@@ -32,9 +32,9 @@ from dpflow.accounting.costs.noise import (
 from dpflow.exceptions import PublicError, how_to_install, public_name
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of, widened
-from dpflow.noise.columns import column_of
+from dpflow.noise.columns import check_dtype, column_of
 from dpflow.noise.containers import take_apart
-from dpflow.noise.numbers import check_dtype, is_whole, name_of, numbers_for, refused
+from dpflow.noise.numbers import is_whole, name_of, numbers_for, refused
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import replaced_stream
 from dpflow.rounding import float_up
@@ -125,7 +125,7 @@ def add_noise(cost: Cost, numbers: Any) -> Any:
     entries = [numbers]
     if kind == "numpy ndarray":
         column, sizes = column_of(numbers), numbers.shape
-        check_dtype(cost, numbers, column.kind, column.dtype, labelled=False)
+        check_dtype(cost, numbers, column, labelled=False)
         entries = column.entries
     elif kind == "list":
         entries, sizes = numbers, (len(numbers),)

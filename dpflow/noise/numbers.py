@@ -32,11 +32,11 @@ FRACTION = (
     "release() refuses a number with a fraction under integer noise. Count in whole "
     "steps (cents, not dollars), or declare Laplace or Gaussian."
 )
-_WHOLE_ONLY = (
+WHOLE_ONLY = (
     'Integer noise takes ints: convert with int(...), .astype("int64") or '
     "reindex(..., fill_value=0), or declare Laplace or Gaussian"
 )
-_NO_BOOL = "Count with ints 0 and 1, or use randomised response"
+NO_BOOL = "Count with ints 0 and 1, or use randomised response"
 
 
 def is_whole(cost: Cost) -> bool:
@@ -103,7 +103,7 @@ def _whole_numbers(
         is_float = labelled and type(number) is float
         if not (is_float or isinstance(number, int)):
             what = f"it holds an entry of type {type_name(entry)}"
-            raise refused(value, what, _WHOLE_ONLY)
+            raise refused(value, what, WHOLE_ONLY)
         # NaN is no size, either.
         if not abs(number) <= LARGEST_INT:
             raise PublicError(TOO_LARGE)
@@ -111,31 +111,6 @@ def _whole_numbers(
             raise PublicError(FRACTION)
         result.append(int(number))
     return result
-
-
-def check_dtype(
-    cost: Cost, value: object, kind: str, dtype: str, *, labelled: bool
-) -> None:
-    """Refuse a column of numbers by its dtype, which is public.
-
-    Args:
-        cost: The declared cost.
-        value: The whole value, for messages.
-        kind: What the dtype holds; "object" is read by its entries.
-        dtype: Name of the dtype, for messages.
-        labelled: Whether the numbers have labels.
-    """
-    floats = ("float",) if labelled else ()
-    whole = ("int", "bool", "object", *floats)
-    taken = whole if is_whole(cost) else ("int", "float", "decimal", "object")
-    if kind in taken:
-        return
-    todo = "Cast it to int64 or float64"
-    if is_whole(cost):
-        todo = _WHOLE_ONLY
-    elif kind == "bool":
-        todo = _NO_BOOL
-    raise refused(value, f"it holds numbers of dtype {dtype}", todo)
 
 
 def plain_number(value: object) -> int | float | None:
@@ -201,7 +176,7 @@ def _problem(value: object, entry: object) -> tuple[str, str]:
         what = "it is not a number, and not a container of numbers"
     todo = "Convert it to an int of a fixed unit (cents) or to a float"
     if isinstance(_plain(entry), bool):
-        todo = _NO_BOOL
+        todo = NO_BOOL
     elif entry is None:
         todo = (
             "In SQL a sum of no rows is NULL: write COALESCE(SUM(x), 0); elsewhere put "
