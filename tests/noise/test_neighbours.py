@@ -226,7 +226,11 @@ PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         ONE,
     ),
     "rows without columns": (
-        [pd.DataFrame(rows) for rows in ([{"region": "north", "amount": 1.0}], [])],
+        [
+            pd.DataFrame(rows).rename_axis(name)
+            for rows in ([{"region": "north", "amount": 1.0}], [])
+            for name in (None, "id")
+        ],
         ONE,
     ),
     "rows of lists": ([[["north", 1.0]], []], LABELS),
@@ -243,7 +247,7 @@ PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         {**NUMBERED, "columns": ["amount"]},
     ),
     "an order": (
-        [pd.Series(each).sort_values() for each in ([1.0, 2.0], [2.0, 1.0])],
+        [pd.Series([1.0, last]).sort_values() for last in (0.0, 2.0)],
         {"length": 2},
     ),
     "an index without a name": ([ROWS, ROWS[:0]], BARE),
