@@ -7,6 +7,9 @@ Kinds are those of labels (`label_kind`), with numbers as "int", "float", "bool"
 from __future__ import annotations
 
 import re
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -25,19 +28,22 @@ NUMBERS = ("int", "float", "bool", "decimal")
 
 _FRAMES = re.compile(r"(pandas|polars) DataFrame|pyarrow Table")
 _VECTORS = re.compile(r"numpy ndarray|(pandas|polars) Series|pyarrow \w*Array")
-#: Kinds by the names of dtypes, in small letters.
-_KINDS = {
-    "int": r"u?int(8|16|32|64)",
-    "float": r"float(16|32|64)?|double|halffloat",
-    "bool": r"bool(ean)?",
-    "decimal": r"decimal\d*",
-    "text": r"str(ing)?|large_string|string_view|categorical|enum",
-    "bytes": r"bytes|(large_)?binary",
-    "time": r"datetime(64)?|timestamp",
-    "date": r"date(32|64)?",
-    "clock": r"time(32|64)?",
-    "duration": r"duration|timedelta64",
-    "object": r"object|null",
+#: Kinds with the types of their labels, of which the first that fits counts, and the
+#: names of their dtypes in small letters. Labels of two kinds never equal.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "missing": (type(None), ""),
+    "text": (str, r"str(ing)?|large_string|string_view|categorical|enum"),
+    "bytes": (bytes, r"bytes|(large_)?binary"),
+    "number": ((bool, int, float, Decimal, Fraction), ""),
+    "int": ((), r"u?int(8|16|32|64)"),
+    "float": ((), r"float(16|32|64)?|double|halffloat"),
+    "bool": ((), r"bool(ean)?"),
+    "decimal": ((), r"decimal\d*"),
+    "time": (datetime, r"datetime(64)?|timestamp"),
+    "date": (date, r"date(32|64)?"),
+    "clock": (time, r"time(32|64)?"),
+    "duration": (timedelta, r"duration|timedelta64"),
+    "object": ((), r"object|null"),
 }
 #: Dtypes around another one.
 _INSIDE: dict[str, Any] = {
@@ -105,15 +111,20 @@ def _bare_type(dtype: Any) -> str:
     return re.split(r"\W|(?<=^str)\d|(?<=^bytes)\d|(?<=^void)\d", text, maxsplit=1)[0]
 
 
+def label_kind(label: Any) -> str:
+    """Return what kind of label it is, as those of columns are named; else "other"."""
+    kind = next((k for k, (types, _) in _KINDS.items() if isinstance(label, types)), "")
+    is_aware = kind == "time" and label.tzinfo is not None
+    return "aware time" if is_aware else kind or "other"
+
+
 def _kind(dtype: Any) -> str:
     if inside := _INSIDE.get(type(dtype).__name__):
         return _kind(inside(dtype))
     name = _bare_type(dtype).lower()
-    kind = next(
-        (k for k, names in _KINDS.items() if re.fullmatch(names, name)), "other"
-    )
+    kind = next((k for k, (_, form) in _KINDS.items() if re.fullmatch(form, name)), "")
     is_aware = getattr(dtype, "tz", None) or getattr(dtype, "time_zone", None)
-    return "aware time" if kind == "time" and is_aware else kind
+    return "aware time" if kind == "time" and is_aware else kind or "other"
 
 
 def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) -> None:

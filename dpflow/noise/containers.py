@@ -21,10 +21,11 @@ from dpflow.noise.columns import (
     columns_of,
     is_frame,
     is_vector,
+    label_kind,
     objects,
 )
 from dpflow.noise.numbers import is_missing, name_of, numbers_for, refused, type_name
-from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
+from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape
 from dpflow.noise.sources import replaced_stream
 
 #: Numbers of a value, and a function that puts as many noisy ones into a new value.

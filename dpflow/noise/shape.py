@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from typing import Any
 from uuid import UUID
 
 from dpflow.exceptions import ConfigurationError, DpflowError
+from dpflow.noise.columns import label_kind
 from dpflow.noise.numbers import is_missing, type_name, without_numpy
 
 #: Labels of rows: of one column, or of several by their names.
@@ -189,22 +187,3 @@ def _plain(label: Any) -> Any:
 def _sizes(length: Any) -> Any:
     """Return the size of each axis."""
     return length if isinstance(length, tuple) else (length,)
-
-
-#: Kinds of labels by their types, the first that fits; labels of two kinds never equal.
-_KINDS: tuple[tuple[Any, str], ...] = (
-    (type(None), "missing"),
-    (str, "text"),
-    (bytes, "bytes"),
-    ((bool, int, float, Decimal, Fraction), "number"),
-    (datetime, "time"),
-    (date, "date"),
-    (time, "clock"),
-    (timedelta, "duration"),
-)
-
-
-def label_kind(label: Any) -> str:
-    """Return what kind of label it is, as those of columns are named; else "other"."""
-    kind = next((name for types, name in _KINDS if isinstance(label, types)), "other")
-    return "aware time" if kind == "time" and label.tzinfo is not None else kind
