@@ -29,7 +29,7 @@ from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
 from dpflow.guard.loading import Around, Load
 from dpflow.guard.project import Project
-from dpflow.guard.redaction import StoredError, shown
+from dpflow.guard.redaction import StoredError, describe_failure, shown
 from dpflow.guard.request import Place, ask, warn
 from dpflow.guard.reserving import areserve, owed, reserve
 from dpflow.guard.step import CellLike, Step
@@ -345,7 +345,8 @@ class Execution:
             The value as a replay gives it.
         """
         if (error := self.error) is not None:
-            self._post("failed", None, self._failure(error))
+            failure = describe_failure(error, self.error_type, self.request.step)
+            self._post("failed", None, failure)
             if not issubclass(type(error), Exception):
                 name = self.request.step
                 logger.warning("DP step %r was stopped and stays charged in full", name)
@@ -379,14 +380,6 @@ class Execution:
         for warning in warned:
             warn(self.request.step, warning)
         return kept
-
-    def _failure(self, error: BaseException) -> dict[str, Any]:
-        """Return what the journal keeps of an error; of dpflow's own, its words."""
-        failure = {"error_type": self.error_type}
-        if (public := made_anew(error)) is not None:
-            sentence = str(public).partition(". ")[0]
-            failure["error"] = sentence.removeprefix(f"step {self.request.step!r} ")
-        return failure
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
         self._check_process("the settlement")

@@ -34,7 +34,7 @@ from dpflow.guard.step import (
     define_step,
 )
 from dpflow.interrupts import contextmanager
-from dpflow.ledger.requests import Granted, Request
+from dpflow.ledger.requests import Request
 
 
 def guarded(
@@ -187,12 +187,9 @@ def spend(
     project, request = ask(defined, (), {}, place)
     _check_windows(request)
     load = Load(defined, request, (), {}, nullcontext)
-    answer = reserve(project, request, place, noise=noise, load=load)
     # A block has no release key, so that nothing is replayed.
-    granting = cast("Granted", answer)
-    execution = granted(
-        project, request, granting, place, noise=noise, is_function=False
-    )
+    grant: Any = reserve(project, request, place, noise=noise, load=load)
+    execution = granted(project, request, grant, place, noise=noise, is_function=False)
     with execution.charged(entering_frame()):
         yield execution
     execution.end()

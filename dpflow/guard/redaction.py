@@ -220,3 +220,20 @@ def _of_a_scope(error: BaseException) -> bool:
 def _own(error: BaseException, name: str, kind: type = BaseException) -> Any:
     """Return an attribute as Python keeps it, whatever the error's class says."""
     return vars(kind)[name].__get__(error)
+
+
+def describe_failure(
+    error: BaseException, error_type: str, step: str
+) -> dict[str, str]:
+    """Return what the journal keeps of an error: its type; of dpflow's own, its words.
+
+    Args:
+        error: The public form of the error.
+        error_type: Name of the type of the error.
+        step: Name of the step that failed.
+    """
+    failure = {"error_type": error_type}
+    if (public := made_anew(error)) is not None:
+        sentence = str(public).partition(". ")[0]
+        failure["error"] = sentence.removeprefix(f"step {step!r} ")
+    return failure

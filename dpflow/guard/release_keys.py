@@ -29,6 +29,7 @@ from dpflow.ledger.codec import TYPE_KEY, encode
 from dpflow.ledger.codec.text import as_plain_date
 from dpflow.ledger.requests import TEXT
 from dpflow.libraries import comes_from
+from dpflow.noise.numbers import without_numpy
 
 #: Types whose text tells each value from every other of the type.
 _PLAIN: tuple[type, ...] = (str, bool, int, float, type(None), bytes, Decimal, Fraction)
@@ -38,7 +39,6 @@ _ENUMS = (Enum, IntEnum, StrEnum, Flag, IntFlag)
 _SCALARS = {"numpy.generic", "pandas.Timestamp", "pandas.NaTType", "pandas.NAType"}
 #: What a list that is read as it stands may be made of.
 _LEAVES = {str, bool, int, float, type(None), bytes}
-_FLOATS = ("float16", "float32", "float64")
 #: A list that is longer is digested.
 _MOST_SIGNS = 120
 #: How much of a digest stands for what is not written out, or is withheld.
@@ -257,8 +257,8 @@ def _folded(value: Any) -> Any:
         return normalize("NFC", value)
     if type(value) in (list, tuple):
         return type(value)(map(_folded, value))
-    is_float = type(value) is float or type(value).__name__ in _FLOATS
-    return int(value) if is_float and value.is_integer() else value
+    plain = without_numpy(value)
+    return int(plain) if type(plain) is float and plain.is_integer() else value
 
 
 def has_address(text: str) -> bool:

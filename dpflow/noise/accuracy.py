@@ -363,12 +363,15 @@ class StoppingRule:
     target: Target
     half_widths: tuple[float, ...]
 
-    def refine(self, numbers: Iterable[float]) -> tuple[int, Estimate]:
+    def refine(
+        self, numbers: Iterable[float], *, as_int: bool = False
+    ) -> tuple[int, Estimate | IntEstimate]:
         """Take noisy numbers, each finer than the last, until the target is met.
 
         Args:
             numbers: One for each half width; the rule takes no number that it does not
                 need.
+            as_int: Whether the last number is rounded.
 
         Returns:
             The number of draws, and the last number with its interval.
@@ -381,8 +384,11 @@ class StoppingRule:
         half = self.half_widths[draw]
         low = math.nextafter(number - half, -math.inf)
         high = math.nextafter(number + half, math.inf)
-        confidence = float(self.target.confidence)
-        return draw + 1, Estimate(number, interval=(low, high), confidence=confidence)
+        kind: type[Estimate | IntEstimate] = Estimate
+        if as_int:
+            kind, number, low, high = IntEstimate, round(number), low - 0.5, high + 0.5
+        share = float(self.target.confidence)
+        return draw + 1, kind(number, interval=(low, high), confidence=share)
 
 
 @lru_cache(maxsize=64)

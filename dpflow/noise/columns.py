@@ -7,35 +7,43 @@ Kinds are those of labels (`label_kind`), with numbers as "int", "float", "bool"
 from __future__ import annotations
 
 import re
-from operator import attrgetter, methodcaller
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from dpflow.noise.numbers import is_missing, name_of
+from dpflow.accounting.costs.base import Cost
+from dpflow.noise.numbers import (
+    NO_BOOL,
+    WHOLE_ONLY,
+    is_missing,
+    is_whole,
+    name_of,
+    refused,
+)
 
 #: Kinds of columns whose labels are numbers.
 NUMBERS = ("int", "float", "bool", "decimal")
 
 _FRAMES = re.compile(r"(pandas|polars) DataFrame|pyarrow Table")
 _VECTORS = re.compile(r"numpy ndarray|(pandas|polars) Series|pyarrow \w*Array")
-_LISTS: dict[str, Any] = {
-    "numpy": lambda array: array.ravel().tolist(),
-    "pandas": methodcaller("tolist"),
-    "polars": methodcaller("to_list"),
-    "pyarrow": methodcaller("to_pylist"),
-}
-#: Kinds by the names of dtypes, in small letters.
-_KINDS = {
-    "int": r"u?int(8|16|32|64)",
-    "float": r"float(16|32|64)?|double|halffloat",
-    "bool": r"bool(ean)?",
-    "decimal": r"decimal\d*",
-    "text": r"str(ing)?|large_string|string_view|categorical|enum",
-    "bytes": r"bytes|(large_)?binary",
-    "time": r"datetime(64)?|timestamp",
-    "date": r"date(32|64)?",
-    "clock": r"time(32|64)?",
-    "duration": r"duration|timedelta64",
-    "object": r"object|null",
+#: Kinds with the types of their labels, of which the first that fits counts, and the
+#: names of their dtypes in small letters. Labels of two kinds never equal.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "missing": (type(None), ""),
+    "text": (str, r"str(ing)?|large_string|string_view|categorical|enum"),
+    "bytes": (bytes, r"bytes|(large_)?binary"),
+    "number": ((bool, int, float, Decimal, Fraction), ""),
+    "int": ((), r"u?int(8|16|32|64)"),
+    "float": ((), r"float(16|32|64)?|double|halffloat"),
+    "bool": ((), r"bool(ean)?"),
+    "decimal": ((), r"decimal\d*"),
+    "time": (datetime, r"datetime(64)?|timestamp"),
+    "date": (date, r"date(32|64)?"),
+    "clock": (time, r"time(32|64)?"),
+    "duration": (timedelta, r"duration|timedelta64"),
+    "object": ((), r"object|null"),
 }
 #: Dtypes around another one.
 _INSIDE: dict[str, Any] = {
@@ -80,21 +88,21 @@ def is_vector(kind: type) -> bool:
     return _VECTORS.fullmatch(name_of(kind)) is not None
 
 
-def columns_of(frame: Any) -> tuple[list[Any], list[Any]]:
-    """Return the names and the columns of a frame or table."""
+def columns_of(frame: Any) -> list[tuple[Any, Any]]:
+    """Return the columns of a frame or table with their names."""
     if hasattr(frame, "iloc"):
-        places = range(len(frame.columns))
-        return [*frame.columns], [frame.iloc[:, place] for place in places]
+        return [*frame.items()]
     if hasattr(frame, "column_names"):
-        return frame.column_names, frame.columns
-    return frame.columns, frame.get_columns()
+        return [*zip(frame.column_names, frame.columns, strict=True)]
+    return [*zip(frame.columns, frame.get_columns(), strict=True)]
 
 
 def column_of(values: Any) -> Column:
     """Return the values of an array in C order, of a Series or of an Index."""
-    library = name_of(type(values)).partition(" ")[0]
-    dtype = values.type if library == "pyarrow" else values.dtype
-    return Column(_kind(dtype), _bare_type(dtype), _LISTS[library](values))
+    dtype = values.dtype if hasattr(values, "dtype") else values.type
+    read = getattr(values, "to_pylist", None) or getattr(values, "to_list", None)
+    entries = values.ravel().tolist() if read is None else read()
+    return Column(_kind(dtype), _bare_type(dtype), entries)
 
 
 def _bare_type(dtype: Any) -> str:
@@ -103,12 +111,37 @@ def _bare_type(dtype: Any) -> str:
     return re.split(r"\W|(?<=^str)\d|(?<=^bytes)\d|(?<=^void)\d", text, maxsplit=1)[0]
 
 
+def label_kind(label: Any) -> str:
+    """Return what kind of label it is, as those of columns are named; else "other"."""
+    kind = next((k for k, (types, _) in _KINDS.items() if isinstance(label, types)), "")
+    is_aware = kind == "time" and label.tzinfo is not None
+    return "aware time" if is_aware else kind or "other"
+
+
 def _kind(dtype: Any) -> str:
     if inside := _INSIDE.get(type(dtype).__name__):
         return _kind(inside(dtype))
     name = _bare_type(dtype).lower()
-    kind = next(
-        (k for k, names in _KINDS.items() if re.fullmatch(names, name)), "other"
-    )
+    kind = next((k for k, (_, form) in _KINDS.items() if re.fullmatch(form, name)), "")
     is_aware = getattr(dtype, "tz", None) or getattr(dtype, "time_zone", None)
-    return "aware time" if kind == "time" and is_aware else kind
+    return "aware time" if kind == "time" and is_aware else kind or "other"
+
+
+def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) -> None:
+    """Refuse a column of numbers by its dtype, which is public.
+
+    Args:
+        cost: The declared cost.
+        value: The whole value, for messages.
+        column: The numbers; those of dtype object are read by their entries.
+        labelled: Whether the numbers have labels.
+    """
+    accepted, todo = ["int", "object"], "Cast it to int64 or float64"
+    if is_whole(cost):
+        accepted += ["bool", "float"] if labelled else ["bool"]
+        todo = WHOLE_ONLY
+    else:
+        accepted += ["float", "decimal"]
+        todo = NO_BOOL if column.kind == "bool" else todo
+    if column.kind not in accepted:
+        raise refused(value, f"it holds numbers of dtype {column.dtype}", todo)

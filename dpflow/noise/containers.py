@@ -6,100 +6,105 @@ those that the step declared, its dtypes float64 or int64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import PublicError, ReleaseError, public_kind
-from dpflow.interrupts import without_interrupts
-from dpflow.noise.columns import NUMBERS
-from dpflow.noise.numbers import (
+from dpflow.exceptions import PublicError, ReleaseError
+from dpflow.interrupts import suppress, without_interrupts
+from dpflow.noise.columns import (
+    NUMBERS,
+    Column,
     check_dtype,
-    is_missing,
-    name_of,
-    numbers_for,
-    refused,
+    column_of,
+    columns_of,
+    is_frame,
+    is_vector,
+    label_kind,
+    objects,
 )
-from dpflow.noise.readers import Table, Vector, line_to_write, read_content
-from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape, label_kind
+from dpflow.noise.numbers import is_missing, name_of, numbers_for, refused, type_name
+from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape
+from dpflow.noise.sources import replaced_stream
 
-#: Puts noisy numbers into a new container.
-Rebuild = Callable[[list[Any]], Any]
-Parts = tuple[list[Any], Rebuild]
+#: Numbers of a value, and a function that puts as many noisy ones into a new value.
+Parts = tuple[list[Any], Callable[[list[Any]], Any]]
+
+#: Makes a container of a flat array of as many numbers; with labels, of new columns of
+#: labels and an array for each column of numbers.
+Make = Callable[..., Any]
 
 
-def take_apart(
-    cost: Cost, value: Any, shape: Shape, *, as_int: bool = False, checks: bool = False
-) -> Parts:
+class Content(NamedTuple):
+    """The numbers in a container.
+
+    Attributes:
+        numbers: The columns of numbers by their names; None names the only one.
+        make: Makes a new container.
+        labels: A column for each declared label column, if the numbers have labels.
+        sizes: How many numbers without labels there are, of an array by axis.
+    """
+
+    numbers: Mapping[Any, Column]
+    make: Make
+    labels: Sequence[Column] = ()
+    sizes: tuple[int, ...] = ()
+
+
+def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
     """Return the numbers in a value, and how to make a value of noisy ones.
 
     Args:
         cost: The declared cost, which says what a number is.
         value: A number, or a container of numbers.
         shape: What the step declared.
-        as_int: Whether the noisy numbers are ints.
-        checks: Whether the data is synthetic, so that labels without a group are an
-            error.
 
     Raises:
         ReleaseError: If the value is not of the declared shape, or holds no numbers.
     """
-    content = read_content(value, shape)
+    content, what = _read(value, shape), ""
     if content is None:
         numbers = numbers_for(cost, value, [value])
         if shape != Shape():
             todo = "Declare groups=, columns= and length= for several numbers only"
             raise refused(value, "the step declares several numbers", todo)
-        return numbers, lambda noisy: noisy[0]
-    if isinstance(content, Vector):
-        return _take_vector(cost, value, shape, content, as_int=as_int)
-    return _take_table(cost, value, shape, content, as_int=as_int, checks=checks)
-
-
-def _take_vector(
-    cost: Cost, value: Any, shape: Shape, vector: Vector, *, as_int: bool
-) -> Parts:
-    """Take numbers without labels, which have the declared length."""
+        return numbers, itemgetter(0)
+    if content.labels:
+        return _take_table(cost, value, shape, content)
     if shape.groups is not None:
         what = "its numbers have no labels, and the step declares groups="
-        raise refused(value, what, line_to_write("length=12"))
-    if shape.length is None:
+    elif shape.length is None:
         what = "how many numbers it holds may depend on private data"
-        raise refused(value, what, line_to_write("length=12"))
-    column = vector.column
-    check_dtype(cost, value, column.kind, column.dtype, labelled=False)
-    if vector.sizes != shape.length:
+    if what:
+        raise refused(value, what, _line_to_write("length=12"))
+    column = content.numbers[None]
+    check_dtype(cost, value, column, labelled=False)
+    if content.sizes != shape.length:
         raise PublicError(OTHER_LENGTH)
     numbers = numbers_for(cost, value, column.entries)
-    return numbers, lambda noisy: vector.make(_array(noisy, as_int=as_int))
+    return numbers, lambda noisy: content.make(_array(noisy))
 
 
-def _take_table(
-    cost: Cost, value: Any, shape: Shape, table: Table, *, as_int: bool, checks: bool
-) -> Parts:
+def _take_table(cost: Cost, value: Any, shape: Shape, table: Content) -> Parts:
     """Take the numbers of the declared groups and columns, in their order."""
     assert shape.groups is not None
-    groups = shape.groups
-    places = _places(value, groups, table, checks=checks)
+    places = _places(value, shape.groups, table)
     entries = list[Any]()
-    names = shape.columns or (None,)
-    for name in names:
+    for name in shape.columns or (None,):
         column = table.numbers.get(name)
         if column is None:
             entries += [0] * len(places)
             continue
         if not column.is_absent:
-            check_dtype(cost, value, column.kind, column.dtype, labelled=True)
+            check_dtype(cost, value, column, labelled=True)
         found = [None if at is None else column.entries[at] for at in places]
         entries += [0 if is_missing(entry) else entry for entry in found]
     numbers = numbers_for(cost, value, entries, labelled=True)
-    labels = [list(column) for column in zip(*groups.rows, strict=True)]
+    labels = [list(column) for column in zip(*shape.groups.rows, strict=True)]
 
     def rebuild(noisy: list[Any]) -> Any:
-        step = len(places)
-        columns = [noisy[at : at + step] for at in range(0, len(noisy), step)]
-        arrays = [_array(column, as_int=as_int) for column in columns]
-        return table.make(labels, arrays)
+        return table.make(labels, [*_array(noisy).reshape(-1, len(places))])
 
     try:
         # The declaration alone, so that no number can fail here.
@@ -110,10 +115,12 @@ def _take_table(
     return numbers, rebuild
 
 
-def _places(
-    value: Any, groups: Groups, table: Table, *, checks: bool
-) -> list[int | None]:
-    """Return the row of each declared group; None for an absent one."""
+def _places(value: Any, groups: Groups, table: Content) -> list[int | None]:
+    """Return the row of each declared group; None for an absent one.
+
+    Where a test has replaced the noise, its data is synthetic, and labels without a
+    group are an error.
+    """
     for column, declared in zip(table.labels, groups.labels, strict=True):
         kinds = {label_kind(label) for label in declared}
         kind = "number" if column.kind in NUMBERS else column.kind
@@ -125,17 +132,15 @@ def _places(
     rows = zip(*(column.entries for column in table.labels), strict=True)
     for place, row in enumerate(rows):
         key = tuple(None if is_missing(label) else label for label in row)
-        try:
-            is_declared = key in places
-        except without_interrupts(TypeError):
-            # What has no hash equals no label.
-            continue
-        if is_declared and places[key] is not None:
-            raise PublicError(DUPLICATE)
-        if is_declared:
-            places[key] = place
-    if checks and table.rows and not any(p is not None for p in places.values()):
-        first = table.labels[0]
+        # What has no hash equals no label.
+        with suppress(TypeError):
+            if places.get(key) is not None:
+                raise PublicError(DUPLICATE)
+            if key in places:
+                places[key] = place
+    first = table.labels[0]
+    is_strange = first.entries and all(place is None for place in places.values())
+    if is_strange and replaced_stream() is not None:
         dtype = first.dtype if first.kind != "object" else _types(first.entries)
         raise _other_labels(value, dtype, groups.labels[0])
     return list(places.values())
@@ -154,11 +159,218 @@ def _other_labels(value: Any, dtype: str, declared: Sequence[Any]) -> ReleaseErr
 
 
 def _types(labels: Sequence[Any]) -> str:
-    names = (name_of(public_kind(type(label))) for label in labels)
-    return " or ".join(dict.fromkeys(names))
+    return " or ".join(dict.fromkeys(map(type_name, labels)))
 
 
-def _array(noisy: Sequence[Any], *, as_int: bool) -> Any:
+def _array(noisy: Sequence[Any]) -> Any:
     import numpy as np  # noqa: PLC0415
 
-    return np.array(noisy, dtype=np.int64 if as_int else np.float64)
+    return np.array(noisy, np.int64 if type(noisy[0]) is int else np.float64)
+
+
+def _read(value: Any, shape: Shape) -> Content | None:
+    """Return the numbers of a container as its step declares them; else None.
+
+    Raises:
+        ReleaseError: If it has no declaration, or another one.
+    """
+    if isinstance(value, dict):
+        return _read_dict(value, shape)
+    if isinstance(value, list | tuple):
+        return _read_list(value, shape)
+    kind = type(value)
+    if is_frame(kind):
+        return _read_frame(value, shape)
+    if not is_vector(kind):
+        return None
+    # A Series of pandas has labels, unless its index counts rows.
+    is_series = hasattr(value, "iloc")
+    has_labels = is_series and not _counts_rows(value.index)
+    if has_labels or (is_series and shape.groups is not None):
+        return _read_frame(value, shape)
+    return _read_array(value)
+
+
+def _line_to_write(declaration: str) -> str:
+    """Return what to do, with the declaration to write."""
+    return (
+        f"Declare on the step what is known before the data is read, as in "
+        f"{declaration}; in a spend block write it in release(...)"
+    )
+
+
+_LABELS = 'groups=["north", "south"]'
+_FRAME = 'groups={"region": ["north", "south"]}, columns=["amount"]'
+
+
+def _grouped(value: Any, shape: Shape, *, columns: bool) -> Groups:
+    """Return the declared groups of a value with labels.
+
+    Raises:
+        ReleaseError: If there are none, or no `columns=` where there must be some.
+    """
+    line = _line_to_write(_FRAME if columns else _LABELS)
+    if shape.groups is None:
+        raise refused(value, "its labels may depend on private data", line)
+    if columns and shape.columns is None:
+        raise refused(value, "its columns may depend on private data", line)
+    if not columns and shape.columns is not None:
+        what = "it has one number for each label, and the step declares columns="
+        raise refused(value, what, "Leave columns= away")
+    return shape.groups
+
+
+def _read_dict(values: dict[Any, Any], shape: Shape) -> Content:
+    """Read the keys of a dict as labels; tuples of them for several columns."""
+    width = len(_grouped(values, shape, columns=False).labels)
+    rows = list[tuple[Any, ...]]()
+    for key, number in values.items():
+        labels = key if width > 1 and isinstance(key, tuple) else (key,)
+        # A key of another form equals no group.
+        labels = labels if len(labels) == width else (object(),) * width
+        rows.append((*labels, number))
+
+    def make(new: list[list[Any]], arrays: list[Any]) -> Any:
+        names = new[0] if width == 1 else zip(*new, strict=True)
+        return dict(zip(names, arrays[0].tolist(), strict=True))
+
+    return _table_of(rows, width, (None,), make)
+
+
+def _table_of(
+    rows: Sequence[Sequence[Any]], width: int, numbers: Sequence[Any], make: Make
+) -> Content:
+    """Return rows of labels and then numbers as columns."""
+    places = range(width + len(numbers))
+    columns = [objects([row[place] for row in rows]) for place in places]
+    by_name = dict(zip(numbers, columns[width:], strict=True))
+    return Content(by_name, make, columns[:width])
+
+
+def _read_list(values: Sequence[Any], shape: Shape) -> Content:
+    """Read a flat list or tuple of numbers, or rows of labels and numbers.
+
+    No rows cannot be distinguished from other rows: where every entry of a row has
+    a declared name, rows come back as dicts.
+    """
+    kind: Any = tuple if isinstance(values, tuple) else list
+    is_row = tuple if shape.groups is None else (tuple, list)
+    kinds = {dict if isinstance(e, dict) else isinstance(e, is_row) for e in values}
+    if kinds not in ({dict}, {True}) and (values or shape.groups is None):
+        column, sizes = {None: objects(list(values))}, (len(values),)
+        return Content(column, lambda array: kind(array.tolist()), sizes=sizes)
+    has_columns = shape.columns is not None
+    groups = _grouped(values, shape, columns=has_columns or kinds == {dict})
+    names = (*(groups.names or ()), *(shape.columns or ()))
+    named = has_columns and groups.names is not None
+    width, numbers = len(groups.labels), shape.columns or (None,)
+    if kinds == {dict} and not named:
+        what = "the labels of its dicts have a name, and groups= has none"
+        raise refused(values, what, _line_to_write(_FRAME))
+    rows = [[r.get(n) for n in names] if kinds == {dict} else r for r in values]
+    if any(len(row) != width + len(numbers) for row in rows):
+        what = f"a row of it does not have {width} labels and {len(numbers)} numbers"
+        raise refused(values, what, _line_to_write(_FRAME))
+
+    def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
+        new = zip(*labels, *(array.tolist() for array in arrays), strict=True)
+        return kind(dict(zip(names, r, strict=True)) if named else r for r in new)
+
+    return _table_of(rows, width, numbers, make)
+
+
+def _read_array(value: Any) -> Content:
+    """Read an array or a Series."""
+    kind, name = type(value), name_of(type(value))
+    sizes = getattr(value, "shape", (len(value),))
+
+    def make(flat: Any) -> Any:
+        if name == "numpy ndarray":
+            return flat.reshape(sizes)
+        if not name.startswith("pyarrow"):
+            return kind(flat)
+        import pyarrow as pa  # noqa: PLC0415
+
+        return pa.chunked_array([flat]) if hasattr(value, "chunks") else pa.array(flat)
+
+    return Content({None: column_of(value)}, make, sizes=sizes)
+
+
+def _counts_rows(index: Any) -> bool:
+    """Return whether an index may be the one that pandas gives to rows.
+
+    Not by its entries: those of a filter or of an order depend on the data.
+    """
+    return index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
+
+
+def _levels(index: Any) -> dict[Any, Column]:
+    """Return the levels of an index; one that counts no rows has no dtype."""
+    if len(index) == 0 and _counts_rows(index):
+        return {None: objects([])}
+    levels = map(index.get_level_values, range(index.nlevels))
+    return {level.name: column_of(level) for level in levels}
+
+
+def _read_frame(value: Any, shape: Shape) -> Content:
+    """Read a frame, table or Series: its labels are columns, or levels of an index."""
+    has_columns = is_frame(type(value))
+    groups = _grouped(value, shape, columns=has_columns)
+    wanted = shape.columns or ()
+    columns = columns_of(value) if has_columns else []
+    names = {name for name, _ in columns}
+    levels = dict[Any, Column]()
+    if hasattr(value, "iloc"):
+        is_bare = groups.names is None and names <= {*wanted}
+        is_labelled = is_bare or not _counts_rows(value.index)
+        levels = _levels(value.index) if is_labelled else {}
+    unnamed = [*levels] or [name for name, _ in columns if name not in wanted][:1]
+    labels = unnamed if groups.names is None else [*groups.names]
+    declared = [pair for pair in columns if pair[0] in {*labels, *wanted}]
+    numbers = {name: column_of(column) for name, column in declared}
+    if len(numbers) < len(declared):
+        what = "two of its columns have one declared name"
+        raise refused(value, what, "Name each column once")
+    read = {**levels, **numbers}
+    # A frame made of no rows may have no columns, and a Series no index.
+    is_made = len(value) or (names if has_columns else levels)
+    is_absent = is_made and not read.keys() >= {*labels}
+    if is_absent or len(labels) != len(groups.labels):
+        what = "its index has other levels than groups= names"
+        if has_columns:
+            what = "it has no column or index level with the labels of groups="
+        raise refused(value, what, _line_to_write(_FRAME))
+    in_index = levels.keys() - names if has_columns else {*labels}
+
+    def make(new: list[list[Any]], arrays: list[Any]) -> Any:
+        pairs = [*zip(labels, new, strict=True)]
+        index = {name: column for name, column in pairs if name in in_index}
+        made = {name: column for name, column in pairs if name not in in_index}
+        made.update(zip(wanted or [None], arrays, strict=True))
+        return _new_frame(type(value), made, index)
+
+    if not has_columns:
+        numbers = {None: column_of(value)}
+    return Content(numbers, make, [read.get(name, objects([])) for name in labels])
+
+
+def _new_frame(kind: Any, columns: dict[Any, Any], levels: dict[Any, Any]) -> Any:
+    """Return a frame, table or Series of new columns, in pandas with an index."""
+    if hasattr(kind, "from_pydict"):
+        return kind.from_pydict(columns)
+    if not hasattr(kind, "iloc"):
+        return kind(columns)
+    import pandas as pd  # noqa: PLC0415
+
+    index: Any = None
+    if len(levels) == 1:
+        ((name, labels),) = levels.items()
+        index = pd.Index(labels, name=name, tupleize_cols=False)
+    elif levels:
+        index = pd.MultiIndex.from_arrays([*levels.values()], names=[*levels])
+    if not is_frame(kind):
+        # Without its name, which is a label where it was a row of a frame.
+        return kind(columns[None], index)
+    made = kind(columns, index)
+    made.columns = pd.Index([*columns])
+    return made

@@ -31,10 +31,10 @@ from dpflow.accounting.costs.noise import (
 )
 from dpflow.exceptions import PublicError, how_to_install, public_name
 from dpflow.interrupts import without_interrupts
-from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of, widened
-from dpflow.noise.columns import column_of
+from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of
+from dpflow.noise.columns import check_dtype, column_of
 from dpflow.noise.containers import take_apart
-from dpflow.noise.numbers import check_dtype, is_whole, name_of, numbers_for, refused
+from dpflow.noise.numbers import is_whole, name_of, numbers_for, refused
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import replaced_stream
 from dpflow.rounding import float_up
@@ -88,22 +88,16 @@ def draw(
     """
     # The cost first: its own errors must not depend on private data.
     sampler = sampler_for(cost)
-    whole = is_whole(cost)
-    checks = replaced_stream() is not None
-    numbers, rebuild = take_apart(
-        cost, value, shape, as_int=as_int or whole, checks=checks
-    )
+    numbers, rebuild = take_apart(cost, value, shape)
     noisy = sampler(numbers)
-    if as_int and not whole:
+    if as_int and not is_whole(cost):
         # An int of Python's own has no ends.
         noisy = list(map(round if shape == NO_SHAPE else rounded, noisy))
-    if shape != NO_SHAPE:
-        return rebuild(noisy)
-    noise = noise_of(cost, as_int=as_int)
-    if noise is None:
-        return rebuild(noisy)
-    kind = IntEstimate if as_int or whole else Estimate
-    return kind.drawn(rebuild(noisy), noise, confidence)
+    released, noise = rebuild(noisy), noise_of(cost, as_int=as_int)
+    if noise is None or shape != NO_SHAPE:
+        return released
+    kind = IntEstimate if isinstance(released, int) else Estimate
+    return kind.drawn(released, noise, confidence)
 
 
 def rounded(number: float) -> int:
@@ -131,7 +125,7 @@ def add_noise(cost: Cost, numbers: Any) -> Any:
     entries = [numbers]
     if kind == "numpy ndarray":
         column, sizes = column_of(numbers), numbers.shape
-        check_dtype(cost, numbers, column.kind, column.dtype, labelled=False)
+        check_dtype(cost, numbers, column, labelled=False)
         entries = column.entries
     elif kind == "list":
         entries, sizes = numbers, (len(numbers),)
@@ -167,12 +161,18 @@ def sampler_for(cost: Cost) -> Sampler:
     raise PublicError(msg, mechanism=name)
 
 
-sampler_for.register(Laplace, lambda cost: _continuous("laplace", cost.scale))
-sampler_for.register(Gaussian, lambda cost: _continuous("gaussian", cost.sigma))
-sampler_for.register(DiscreteLaplace, lambda cost: _whole("steps", cost.scale))
-sampler_for.register(
-    DiscreteGaussian, lambda cost: _whole("gaussian steps", cost.sigma)
-)
+def _sampler(cost: Cost) -> Sampler:
+    """Return a sampler of the noise of which the intervals of a cost are, too.
+
+    Its scale is rounded up: the prices of noise fall with it.
+    """
+    noise: Any = noise_of(cost)
+    scale = whole_scale(noise.spread) if is_whole(cost) else float(noise.spread)
+    return lambda numbers: _noisy(noise.law, scale, list(numbers))
+
+
+for _kind in (Laplace, Gaussian, DiscreteLaplace, DiscreteGaussian):
+    sampler_for.register(_kind, _sampler)
 
 
 def has_sampler(cost: Cost) -> bool:
@@ -195,7 +195,7 @@ def integer_laplace(scale: Fraction, count: int) -> list[int]:
     Raises:
         ReleaseError: If the scale is out of range, or OpenDP is missing or fails.
     """
-    return _noisy("steps", whole_scale(scale), [0] * count)
+    return _noisy("discrete laplace", whole_scale(scale), [0] * count)
 
 
 def whole_laplace(scale: Fraction) -> int:
@@ -215,35 +215,20 @@ def whole_scale(scale: Fraction) -> float:
     return rounded
 
 
-def _whole(mechanism: str, scale: Fraction) -> Sampler:
-    """Return a sampler of integer noise for integers.
-
-    Its prices fall with the scale, so that rounding the scale up is safe.
-    """
-    rounded_up = whole_scale(scale)
-    return lambda numbers: _noisy(mechanism, rounded_up, list(numbers))
-
-
-def _continuous(mechanism: str, scale: Fraction) -> Sampler:
-    """Return a sampler of real-valued noise, its scale a little above the declared."""
-    drawn_scale = float_up(widened(scale))
+def _noisy(law: str, scale: float, numbers: list[Any]) -> list[Any]:
+    """Add noise of a law to numbers, by OpenDP unless a test has replaced it."""
     # At scale 0 OpenDP returns the true value.
-    if not 0 < drawn_scale < math.inf:
+    if not 0 < scale < math.inf:
         msg = (
-            f"{mechanism} noise of scale {drawn_scale} cannot be drawn; "
+            f"{law} noise of scale {scale} cannot be drawn; "
             "declare a cost whose scale is a positive finite float."
         )
-        raise PublicError(msg, mechanism=mechanism)
-    return lambda numbers: _noisy(mechanism, drawn_scale, list(numbers))
-
-
-def _noisy(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
-    """Add noise to numbers, by OpenDP unless a test has replaced it."""
+        raise PublicError(msg, mechanism=law)
     stream = replaced_stream()
     if stream is not None:
-        return stream.noisy(mechanism, scale, numbers)
+        return stream.noisy(law, scale, numbers)
     # OpenDP does not promise that several threads may call one measurement.
-    measurement = _measurement(mechanism, scale, threading.get_ident())
+    measurement = _measurement(law, scale, threading.get_ident())
     try:
         noisy: list[Any] = measurement(numbers)
     except without_interrupts(Exception) as error:
@@ -260,18 +245,18 @@ def _noisy(mechanism: str, scale: float, numbers: list[Any]) -> list[Any]:
 
 
 @lru_cache(maxsize=512)
-def _measurement(mechanism: str, scale: float, _thread: int) -> Any:
-    """Build the OpenDP measurement of a mechanism on vectors, for one thread.
+def _measurement(law: str, scale: float, _thread: int) -> Any:
+    """Build the OpenDP measurement of a law on vectors, for one thread.
 
-    A mechanism in steps adds integers. A single number is a vector of length one, where
-    the norms agree. The grid is OpenDP's default, its finest.
+    A discrete law adds integers. A single number is a vector of length one, where the
+    norms agree. The grid is OpenDP's default, its finest.
     """
     mod, domains, metrics, measures = load()
     mod.enable_features("contrib")
-    kind: Any = "i64" if mechanism.endswith("steps") else float
+    kind: Any = "i64" if law.startswith("discrete") else float
     options = {"nan": False} if kind is float else {}
     vectors = domains.vector_domain(domains.atom_domain(T=kind, **options))
-    if mechanism.startswith("gaussian"):
+    if law.endswith("gaussian"):
         return measures.make_gaussian(vectors, metrics.l2_distance(T=kind), scale=scale)
     return measures.make_laplace(vectors, metrics.l1_distance(T=kind), scale=scale)
 

@@ -32,10 +32,11 @@ FRACTION = (
     "release() refuses a number with a fraction under integer noise. Count in whole "
     "steps (cents, not dollars), or declare Laplace or Gaussian."
 )
-_WHOLE_ONLY = (
+WHOLE_ONLY = (
     'Integer noise takes ints: convert with int(...), .astype("int64") or '
     "reindex(..., fill_value=0), or declare Laplace or Gaussian"
 )
+NO_BOOL = "Count with ints 0 and 1, or use randomised response"
 
 
 def is_whole(cost: Cost) -> bool:
@@ -58,12 +59,12 @@ def numbers_for(
         ReleaseError: If an entry is no number of the cost's kind, or is too large.
     """
     if is_whole(cost):
-        return whole_numbers(value, entries, labelled=labelled)
+        return _whole_numbers(value, entries, labelled=labelled)
     mechanism: Any = getattr(cost, "finest", cost)
-    return doubles(value, entries, mechanism.sensitivity)
+    return _doubles(value, entries, mechanism.sensitivity)
 
 
-def doubles(
+def _doubles(
     value: object, entries: Sequence[Any], sensitivity: Fraction
 ) -> list[float]:
     """Return the nearest double of each entry.
@@ -71,105 +72,72 @@ def doubles(
     Doubles of ints beyond 2**53 and of Decimals move apart by less than the part of
     the sensitivity by which the noise is wider.
     """
-    numbers = list(map(_plain, entries))
-    for entry, number in zip(entries, numbers, strict=True):
+    doubles, are_rounded = list[float](), False
+    for entry in entries:
+        number = _plain(entry)
         if number is None or type(number) is bool:
             raise refused(value, *_problem(value, entry))
-    result = list(map(_double, numbers))
-    if any(map(math.isnan, result)):
-        todo = "Replace such numbers before the release"
-        raise refused(value, "it holds NaN", todo)
-    largest = max(map(abs, result), default=0.0)
-    rounded = any(
-        type(n) is Decimal or (type(n) is int and abs(n) > LARGEST_INT) for n in numbers
-    )
-    apart = len(result) * Fraction(math.ulp(largest)) if math.isfinite(largest) else 0
-    if largest == math.inf or (rounded and apart > sensitivity * ADDED_SHARE):
+        is_large = type(number) is int and abs(number) > LARGEST_INT
+        are_rounded |= is_large or isinstance(number, Decimal)
+        try:
+            doubles.append(float(number))
+        # An int beyond the largest double, and a signalling NaN.
+        except without_interrupts(OverflowError, ValueError):
+            doubles.append(math.inf if is_large else math.nan)
+    if any(map(math.isnan, doubles)):
+        raise refused(value, "it holds NaN", "Replace such numbers before the release")
+    largest = max(map(abs, doubles), default=0.0)
+    apart = len(doubles) * Fraction(math.ulp(largest)) if largest < math.inf else 0
+    if largest == math.inf or (are_rounded and apart > sensitivity * ADDED_SHARE):
         raise PublicError(TOO_LARGE)
-    return result
+    return doubles
 
 
-def whole_numbers(
-    value: object, entries: Sequence[Any], *, labelled: bool = False
+def _whole_numbers(
+    value: object, entries: Sequence[Any], *, labelled: bool
 ) -> list[int]:
     """Return each entry as an int, by its type; with labels also whole floats."""
     result = list[int]()
     for entry in entries:
         number = _plain(entry)
-        if type(number) is float and labelled:
-            if math.isinf(number):
-                raise PublicError(TOO_LARGE)
-            if not number.is_integer():
-                raise PublicError(FRACTION)
-        elif not isinstance(number, int):
-            what = f"it holds an entry of type {name_of(public_kind(type(entry)))}"
-            raise refused(value, what, _WHOLE_ONLY)
+        is_float = labelled and type(number) is float
+        if not (is_float or isinstance(number, int)):
+            what = f"it holds an entry of type {type_name(entry)}"
+            raise refused(value, what, WHOLE_ONLY)
+        # NaN is no size, either.
+        if not abs(number) <= LARGEST_INT:
+            raise PublicError(TOO_LARGE)
+        if int(number) != number:
+            raise PublicError(FRACTION)
         result.append(int(number))
-    if any(abs(number) > LARGEST_INT for number in result):
-        raise PublicError(TOO_LARGE)
     return result
-
-
-def check_dtype(
-    cost: Cost, value: object, kind: str, dtype: str, *, labelled: bool
-) -> None:
-    """Refuse a column of numbers by its dtype, which is public.
-
-    Args:
-        cost: The declared cost.
-        value: The whole value, for messages.
-        kind: What the dtype holds; "object" is read by its entries.
-        dtype: Name of the dtype, for messages.
-        labelled: Whether the numbers have labels.
-    """
-    floats = ("float",) if labelled else ()
-    whole = ("int", "bool", "object", *floats)
-    taken = whole if is_whole(cost) else ("int", "float", "decimal", "object")
-    if kind in taken:
-        return
-    todo = "Cast it to int64 or float64"
-    if is_whole(cost):
-        todo = _WHOLE_ONLY
-    elif kind == "bool":
-        todo = _NO_BOOL
-    raise refused(value, f"it holds numbers of dtype {dtype}", todo)
 
 
 def plain_number(value: object) -> int | float | None:
     """Return a plain int or float for any scalar that is one, else None."""
     number = _plain(value)
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return number if is_number else None  # type: ignore[return-value]
+    return None if isinstance(number, bool | Decimal) else number
 
 
-def _plain(value: object) -> int | float | Decimal | None:
+def _plain(value: object) -> Any:
     """Return a plain bool, int, float or Decimal; None for anything else."""
+    if not isinstance(value, int | float | Decimal):
+        value = without_numpy(value)
     if isinstance(value, bool | Decimal):
         return value
-    # numpy.float64 is a subclass of float, numpy.bool is not one of bool.
-    if isinstance(value, int | float):
-        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else None
+
+
+def without_numpy(value: Any) -> Any:
+    """Return a number or text of numpy as Python's own, if Python has its kind."""
     if not comes_from(value, "numpy"):
-        return None
+        return value
     import numpy as np  # noqa: PLC0415
 
-    scalar: Any = value
-    is_number = isinstance(scalar, np.number | np.bool_)
-    # A longer float, or a complex number, is no double.
-    if not is_number or scalar.dtype.kind not in "biuf" or scalar.dtype.itemsize > 8:  # noqa: PLR2004
-        return None
-    plain: int | float = scalar.item()
-    return plain
-
-
-def _double(number: Any) -> float:
-    """Return the nearest double; infinity for what is beyond the largest."""
-    if isinstance(number, Decimal) and number.is_nan():
-        return math.nan
-    try:
-        return float(number)
-    except without_interrupts(OverflowError):
-        return math.inf
+    is_plain = isinstance(value, np.generic) and value.dtype.kind in "biufUS"
+    return value.item() if is_plain else value
 
 
 def is_missing(entry: Any) -> bool:
@@ -184,9 +152,14 @@ def is_missing(entry: Any) -> bool:
 
 def refused(value: object, what: str, todo: str) -> ReleaseError:
     """Build the error for a value; it names types only, for the value is private."""
-    name = name_of(public_kind(type(value)))
+    name = type_name(value)
     msg = f"release() cannot noise a value of type {name}: {what}. {todo}."
     return PublicError(msg, type_name=name)
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type with its package, as code defines it."""
+    return name_of(public_kind(type(value)))
 
 
 def name_of(kind: type) -> str:
@@ -196,22 +169,19 @@ def name_of(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
 
 
-_NO_BOOL = "Count with ints 0 and 1, or use randomised response"
-
-
 def _problem(value: object, entry: object) -> tuple[str, str]:
     """Return what is wrong with an entry that is no number, and what to do."""
-    kind = name_of(public_kind(type(entry)))
-    what = f"it holds an entry of type {kind}"
+    what = f"it holds an entry of type {type_name(entry)}"
     if value is entry:
         what = "it is not a number, and not a container of numbers"
-    if kind in {"bool", "numpy bool", "numpy bool_"}:
-        return what, _NO_BOOL
-    if entry is None:
-        return what, (
+    todo = "Convert it to an int of a fixed unit (cents) or to a float"
+    if isinstance(_plain(entry), bool):
+        todo = NO_BOOL
+    elif entry is None:
+        todo = (
             "In SQL a sum of no rows is NULL: write COALESCE(SUM(x), 0); elsewhere put "
             "a number in its place"
         )
-    if isinstance(entry, list | tuple | dict | set | frozenset):
-        return what, "Pass its numbers as one flat list or one numpy array"
-    return what, "Convert it to an int of a fixed unit (cents) or to a float"
+    elif isinstance(entry, list | tuple | dict | set | frozenset):
+        todo = "Pass its numbers as one flat list or one numpy array"
+    return what, todo

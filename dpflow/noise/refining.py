@@ -25,14 +25,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import DiscreteLaplace, Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.exceptions import PublicError
-from dpflow.noise.accuracy import (
-    Estimate,
-    IntEstimate,
-    StoppingRule,
-    Target,
-    stopping_rule,
-    widened,
-)
+from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule, widened
 from dpflow.noise.containers import take_apart
 from dpflow.noise.draws import (
     NO_SHAPE,
@@ -116,18 +109,7 @@ def refinement(
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, [number], _by_opendp)
         numbers = (numbers[0] for numbers in drawn)
-    return partial(_refine, rule, numbers, as_int=as_int)
-
-
-def _refine(
-    rule: StoppingRule, numbers: Iterator[float], *, as_int: bool
-) -> tuple[int, Estimate | IntEstimate]:
-    draws, estimate = rule.refine(numbers)
-    if not as_int:
-        return draws, estimate
-    low, high = estimate.interval
-    ends, confidence = (low - 0.5, high + 0.5), estimate.confidence
-    return draws, IntEstimate(round(estimate), interval=ends, confidence=confidence)
+    return partial(rule.refine, numbers, as_int=as_int)
 
 
 def draw_until(drawn: Iterator[Answer], until: Until) -> tuple[int, tuple[Answer, ...]]:
@@ -166,7 +148,7 @@ def answers(cost: Cost, values: Any, shape: Shape) -> Iterator[Answer]:
         raise PublicError(msg)
     # Its ints are those of integer noise, by type.
     whole = DiscreteLaplace(sensitivity=1, scale=1)
-    numbers, _ = take_apart(whole, values, shape, as_int=True)
+    numbers, _ = take_apart(whole, values, shape)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, list(map(float, numbers)), _by_opendp)
         return (tuple(map(rounded, each)) for each in drawn)

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Scalar = float | Decimal | np.number[Any]
-    Rows = tuple[Any, ...] | dict[Any, Any]
+    Row = tuple[Any, ...] | dict[Any, Any]
     Array = NDArray[Any]
     Ints = list[int] | tuple[int, ...] | Array
-    Yes = Literal[True]
-    No = Literal[False]
 
 
 class Shaped(Protocol):
@@ -52,65 +50,69 @@ class Options(TypedDict, total=False):
     columns: Labels | None
 
 
+class AsAny(Options, total=False):
+    """Floats or ints."""
+
+    as_int: bool
+
+
+class AsFloat(Options, total=False):
+    """Floats."""
+
+    as_int: Literal[False]
+
+
+class AsInt(Options):
+    """Ints."""
+
+    as_int: Literal[True]
+
+
+class Refining(AsAny):
+    """Ints, refined until the last one is good enough."""
+
+    until: Until
+
+
 K = TypeVar("K")
 T = TypeVar("T", bound=Shaped)
 N = TypeVar("N", bound="Scalar")
-R = TypeVar("R", bound="Rows")
+R = TypeVar("R", bound="Row")
 
 
 class Release(Protocol):
     """Draws the declared noise and returns the noisy value."""
 
     @overload
-    def __call__(
-        self, value: Scalar, *, as_int: Yes, **o: Unpack[Options]
-    ) -> IntEstimate: ...
+    def __call__(self, value: Scalar, **o: Unpack[AsInt]) -> IntEstimate: ...
+    @overload
+    def __call__(self, value: Scalar, **o: Unpack[AsFloat]) -> Estimate: ...
+    @overload
+    def __call__(self, value: Ints, **o: Unpack[Refining]) -> tuple[Answer, ...]: ...
+    @overload
+    def __call__(self, value: dict[K, Any], **o: Unpack[AsInt]) -> dict[K, int]: ...
+    @overload
+    def __call__(self, value: dict[K, Any], **o: Unpack[AsFloat]) -> dict[K, float]: ...
     @overload
     def __call__(
-        self, value: Scalar, *, as_int: No = ..., **o: Unpack[Options]
-    ) -> Estimate: ...
-    @overload
-    def __call__(
-        self, value: Ints, *, until: Until, as_int: bool = ..., **o: Unpack[Options]
-    ) -> tuple[Answer, ...]: ...
-    @overload
-    def __call__(
-        self, value: dict[K, Any], *, as_int: Yes, **o: Unpack[Options]
-    ) -> dict[K, int]: ...
-    @overload
-    def __call__(
-        self, value: dict[K, Any], *, as_int: No = ..., **o: Unpack[Options]
-    ) -> dict[K, float]: ...
-    @overload
-    def __call__(
-        self, value: tuple[Scalar, ...], *, as_int: Yes, **o: Unpack[Options]
+        self, value: tuple[Scalar, ...], **o: Unpack[AsInt]
     ) -> tuple[int, ...]: ...
     @overload
     def __call__(
-        self, value: tuple[Scalar, ...], *, as_int: No = ..., **o: Unpack[Options]
+        self, value: tuple[Scalar, ...], **o: Unpack[AsFloat]
     ) -> tuple[float, ...]: ...
     @overload
-    def __call__(
-        self, value: list[N], *, as_int: Yes, **o: Unpack[Options]
-    ) -> list[int]: ...
+    def __call__(self, value: list[N], **o: Unpack[AsInt]) -> list[int]: ...
     @overload
-    def __call__(
-        self, value: list[N], *, as_int: No = ..., **o: Unpack[Options]
-    ) -> list[float]: ...
+    def __call__(self, value: list[N], **o: Unpack[AsFloat]) -> list[float]: ...
     @overload
-    def __call__(
-        self, value: list[R], *, as_int: bool = ..., **o: Unpack[Options]
-    ) -> list[R]: ...
+    def __call__(self, value: list[R], **o: Unpack[AsAny]) -> list[R]: ...
     @overload
-    def __call__(
-        self, value: Array, *, as_int: Yes, **o: Unpack[Options]
-    ) -> NDArray[np.int64]: ...
+    def __call__(self, value: Array, **o: Unpack[AsInt]) -> NDArray[np.int64]: ...
     @overload
-    def __call__(
-        self, value: Array, *, as_int: No = ..., **o: Unpack[Options]
-    ) -> NDArray[np.float64]: ...
+    def __call__(self, value: Array, **o: Unpack[AsFloat]) -> NDArray[np.float64]: ...
     @overload
-    def __call__(self, value: T, *, as_int: bool = ..., **o: Unpack[Options]) -> T: ...
+    def __call__(self, value: T, **o: Unpack[AsAny]) -> T: ...
 
 
 def typed_as_release(function: Callable[..., Any]) -> Release:

@@ -80,34 +80,25 @@ class DrawnNumbers:
 
 def numbers_in(value: Any) -> Iterator[Any]:
     """Yield the numbers of a value, row by row, and what is no supported container."""
+    kind = type(value)
     if isinstance(value, _NO_NUMBERS):
         return
-    if isinstance(value, dict):
+    if is_frame(kind) or is_vector(kind):
+        columns = columns_of(value) if is_frame(kind) else [(None, value)]
+        read = [column_of(column) for _, column in columns]
+        held = [column for column in read if column.kind in (*NUMBERS, "object")]
+        value = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
+        if all(column.kind in ("int", "float") for column in held):
+            yield from value
+            return
+    elif isinstance(value, dict):
         value = value.values()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, each.name) for each in dataclasses.fields(value)]
+    elif dataclasses.is_dataclass(kind):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
     elif hasattr(value, "model_fields_set"):
         value = dict(value).values()
-    elif is_frame(type(value)):
-        yield from _rows(columns_of(value)[1])
-        return
-    elif is_vector(type(value)):
-        yield from _rows([value])
-        return
     elif not isinstance(value, list | tuple):
         yield value
         return
     for each in value:
         yield from (each,) if type(each) in (int, float) else numbers_in(each)
-
-
-def _rows(columns: list[Any]) -> Iterator[Any]:
-    """Yield the entries of columns that may hold numbers, row by row."""
-    read = map(column_of, columns)
-    held = [c for c in read if c.kind in NUMBERS or c.kind == "object"]
-    rows = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
-    if all(column.kind in ("int", "float") for column in held):
-        yield from rows
-        return
-    for entry in rows:
-        yield from numbers_in(entry)

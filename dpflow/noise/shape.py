@@ -7,30 +7,22 @@ output never depends on the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from typing import Any
 from uuid import UUID
 
-from dpflow.exceptions import ConfigurationError, DpflowError, public_kind
-from dpflow.libraries import comes_from
-from dpflow.noise.numbers import is_missing, name_of
+from dpflow.exceptions import ConfigurationError, DpflowError
+from dpflow.noise.columns import label_kind
+from dpflow.noise.numbers import is_missing, type_name, without_numpy
 
 #: Labels of rows: of one column, or of several by their names.
 Labels = list[Any] | tuple[Any, ...] | range
 GroupsLike = Labels | Mapping[Any, Labels]
 LengthLike = int | tuple[int, ...]
-
-_LISTS = (list, tuple, range)
-_NOT_LISTS = (
-    "takes a list, tuple or range of labels that are known before the data is read"
-)
 
 #: The refusals of `groups=` and `length=` that depend on rows: a fixed text each.
 DUPLICATE = (
@@ -117,104 +109,81 @@ def read_shape(
     Raises:
         ConfigurationError: If it is no declaration, or of the given kind.
     """
-    problem = ""
+    for problem in _problems(length, groups, columns):
+        raise kind(problem)
+    rows = None
+    if groups is not None:
+        is_named = isinstance(groups, Mapping)
+        columns_of_labels = groups.values() if is_named else [groups]
+        labels = tuple(_plain(tuple(column)) for column in columns_of_labels)
+        rows = Groups(tuple(groups) if is_named else None, labels)
+    return Shape(
+        None if length is None else _sizes(length),
+        rows,
+        None if columns is None else tuple(columns),
+    )
+
+
+def _problems(length: Any, groups: Any, columns: Any) -> Iterator[str]:
+    """Yield what is wrong with a declaration, by types alone; only the first counts."""
     if length is not None and groups is not None:
-        problem = "length= is of numbers without labels: leave it or groups= away"
-    elif columns is not None and groups is None:
-        problem = "columns= needs groups=, the labels of the rows"
-    elif length is not None and not _is_length(length):
-        problem = (
+        yield "length= is of numbers without labels: leave it or groups= away"
+    if columns is not None and groups is None:
+        yield "columns= needs groups=, the labels of the rows"
+    if length is not None and not all(
+        type(size) is int and size > 0 for size in _sizes(length) or [None]
+    ):
+        yield (
             "length= takes a whole number from 1, or a tuple of them for an array of "
-            f"more dimensions, got a value of type {_type(length)}"
+            f"more dimensions, got a value of type {type_name(length)}"
         )
-    elif columns is not None:
-        problem = _problem("columns=", columns)
-    if problem:
-        raise kind(problem)
-    read = None if groups is None else _read_groups(groups, kind)
-    names = None if columns is None else tuple(columns)
-    if read and names and {*names} & {*(read.names or ())}:
-        msg = "a column cannot be in groups= and in columns=: labels get no noise"
-        raise kind(msg)
-    places = length if isinstance(length, tuple) else (length,)
-    return Shape(None if length is None else places, read, names)
-
-
-def _read_groups(groups: Any, kind: Callable[[str], DpflowError]) -> Groups:
+    if columns is not None:
+        yield from _label_problems("columns=", columns)
     if isinstance(groups, Mapping):
-        names = list(groups)
-        problem = _problem("the mapping groups=", names)
-        for place, labels in enumerate(groups.values()):
-            problem = problem or _problem(f"column {place + 1} of groups=", labels)
-        if problem:
-            raise kind(problem)
-        columns = [tuple(map(_plain, labels)) for labels in groups.values()]
-        return Groups(tuple(names), tuple(columns))
-    if problem := _problem("groups=", groups):
-        raise kind(problem)
-    return Groups(None, (tuple(map(_plain, groups)),))
+        yield from _label_problems("the mapping groups=", [*groups])
+        for number, labels in enumerate(groups.values(), 1):
+            yield from _label_problems(f"column {number} of groups=", labels)
+        if not groups.keys().isdisjoint(columns or ()):
+            yield "a column cannot be in groups= and in columns=: labels get no noise"
+    elif groups is not None:
+        yield from _label_problems("groups=", groups)
 
 
-def _problem(what: str, labels: object) -> str:
-    """Return why a declaration is no list of labels, by types alone; "" if it is."""
-    if type(labels) not in _LISTS:
-        return f"{what} {_NOT_LISTS}, got a value of type {_type(labels)}"
-    each: Any = labels
-    bad = next((label for label in each if not is_label(label)), None)
-    if bad is not None:
-        todo = "a label is a text, a number (not NaN), a date, a time, None or a tuple"
-        return f"{what} holds a label of type {_type(bad)}; {todo}"
+def _label_problems(what: str, labels: Any) -> Iterator[str]:
+    if type(labels) not in (list, tuple, range):
+        yield (
+            f"{what} takes a list, tuple or range of labels that are known before the "
+            f"data is read, got a value of type {type_name(labels)}"
+        )
+    for label in labels:
+        if not is_label(label):
+            yield (
+                f"{what} holds a label of type {type_name(label)}; a label is a text, "
+                "a number (not NaN), a date, a time, None or a tuple"
+            )
     if not labels:
-        return f"{what} is empty; name at least one label"
-    if len({*map(_plain, each)}) < len(each):
-        return f"{what} names one label twice (1, 1.0 and True are one)"
-    return ""
+        yield f"{what} is empty; name at least one label"
+    if len({*map(_plain, labels)}) < len(labels):
+        yield f"{what} names one label twice (1, 1.0 and True are one)"
 
 
 def is_label(label: Any) -> bool:
     """Return whether a value can be a declared label."""
     if isinstance(label, tuple):
         return all(map(is_label, label))
-    if comes_from(label, "pandas"):
-        return type(label).__name__ in ("Timestamp", "Timedelta", "Period", "Interval")
-    plain = _plain(label)
+    plain = without_numpy(label)
     is_scalar = isinstance(plain, UUID | Enum) or label_kind(plain) != "other"
-    # NaN equals no label, and numpy has numbers that Python has not.
-    is_plain = is_scalar and not comes_from(plain, "numpy")
-    return is_plain and (plain is None or not is_missing(plain))
+    # NaN equals no label.
+    is_scalar = is_scalar and (plain is None or not is_missing(plain))
+    return is_scalar or type_name(plain) in ("pandas Period", "pandas Interval")
 
 
 def _plain(label: Any) -> Any:
-    """Return a scalar of numpy as Python's own, which equals it."""
-    if isinstance(label, tuple):
-        return tuple(map(_plain, label))
-    is_scalar = type(label).__name__ not in ("datetime64", "timedelta64", "ndarray")
-    return label.item() if is_scalar and comes_from(label, "numpy") else label
+    """Return a label without scalars of numpy."""
+    is_tuple = isinstance(label, tuple)
+    return tuple(map(_plain, label)) if is_tuple else without_numpy(label)
 
 
-def _is_length(length: Any) -> bool:
-    places = length if isinstance(length, tuple) else (length,)
-    return all(type(each) is int and each > 0 for each in places or [None])
-
-
-def _type(value: object) -> str:
-    return name_of(public_kind(type(value)))
-
-
-#: Kinds of labels by their types, the first that fits; labels of two kinds never equal.
-_KINDS: tuple[tuple[Any, str], ...] = (
-    (type(None), "missing"),
-    (str, "text"),
-    (bytes, "bytes"),
-    ((bool, int, float, Decimal, Fraction), "number"),
-    (datetime, "time"),
-    (date, "date"),
-    (time, "clock"),
-    (timedelta, "duration"),
-)
-
-
-def label_kind(label: Any) -> str:
-    """Return what kind of label it is, as those of columns are named; else "other"."""
-    kind = next((name for types, name in _KINDS if isinstance(label, types)), "other")
-    return "aware time" if kind == "time" and label.tzinfo is not None else kind
+def _sizes(length: Any) -> Any:
+    """Return the size of each axis."""
+    return length if isinstance(length, tuple) else (length,)

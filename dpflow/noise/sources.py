@@ -46,24 +46,25 @@ class Stream:
         self.silent = silent
 
     def noisy(
-        self, mechanism: str, scale: float, numbers: Sequence[int] | Sequence[float]
+        self, law: str, scale: float, numbers: Sequence[int] | Sequence[float]
     ) -> list[float]:
-        """Return the numbers with pseudo-random noise of the mechanism added."""
-        return [number + self._noise(mechanism, scale) for number in numbers]
+        """Return the numbers with pseudo-random noise of the law added."""
+        return [number + self._noise(law, scale) for number in numbers]
 
     def bytes(self, count: int) -> bytes:
         """Return pseudo-random bytes."""
         return self._random.randbytes(count)
 
-    def _noise(self, mechanism: str, scale: float) -> float:
+    def _noise(self, law: str, scale: float) -> float:
+        is_discrete = law.startswith("discrete")
         if self.silent:
             return 0
-        if mechanism.startswith("gaussian"):
+        if law.endswith("gaussian"):
             noise = self._random.gauss(0, scale)
-            return round(noise) if mechanism.endswith("steps") else noise
-        # Both are differences of two exponentials; steps round each one down.
+            return round(noise) if is_discrete else noise
+        # Both are differences of two exponentials; integers round each one down.
         first, second = (self._random.expovariate(1) * scale for _ in range(2))
-        return int(first) - int(second) if mechanism == "steps" else first - second
+        return int(first) - int(second) if is_discrete else first - second
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,16 +6,11 @@ import multiprocessing
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from itertools import chain
-from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +20,6 @@ from dpflow import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
 from dpflow.noise.draws import add_noise, draw
-from dpflow.noise.numbers import LARGEST_INT
 from dpflow.noise.shape import read_shape
 from dpflow.rounding import float_up
 from tests.sizes import scaled
@@ -140,80 +134,24 @@ class TestPrice:
         assert measurement.map(1 + 2.0**-20) <= 3.0000000000000005
         assert Fraction(float_up(Fraction(1, 3))) >= Fraction(1, 3)
 
-    @pytest.mark.parametrize("scale", [Fraction(0), Fraction(10) ** 400])
+    @pytest.mark.parametrize("scale", [0.0, -1.0, np.inf, np.nan])
     def test_no_noise_is_refused(self, scale):
         """OpenDP returns the true value at scale 0; dpflow does not get there."""
         with pytest.raises(ReleaseError, match="cannot be drawn"):
-            noise._continuous("laplace", scale)
+            noise._noisy("laplace", scale, [7.0])
 
 
-SECRET = 731_954_286
-FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
-SECRETS: list[Any] = [
-    *(True, np.True_, float("nan"), float("inf"), -np.float64("inf")),
-    f"{SECRET}",
-    None,
-    np.longdouble(SECRET),
-    SECRET * LARGEST_INT,
-    SECRET * 10**400,
-    [],
-    [(SECRET, f"{SECRET}")],
-    Decimal(SECRET * LARGEST_INT),
-    Decimal(f"1.5E{SECRET}"),
-    Decimal(f"{SECRET}0.00") * 2**33,
-    {"a": [SECRET]},
-    {SECRET},
-    np.array([SECRET, {SECRET}], dtype=object),
-    np.array([SECRET * 2**33], dtype="u8"),
-    np.array([SECRET, np.nan]),
-    np.ma.array([SECRET], mask=[True]),
-    pd.Series([SECRET, None], dtype="Int64"),
-    pd.Series([f"{SECRET}"]),
-    pd.DataFrame({"a": [SECRET], "b": pd.Series([{SECRET}], dtype=object)}),
-    pl.Series([SECRET, None]),
-    pa.array([SECRET, None]),
-    pa.array([1.0], pa.float16()),
-    # Categories and fields may be made of data.
-    pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])),
-    pl.DataFrame({"a": [1], "b": [{f"f{SECRET}": 1}]}),
-    pa.table({"a": [1], "b": pa.nulls(1, FIELD)}),
-    pd.DataFrame({"a": [1], "b": pd.Series([None], dtype=pd.ArrowDtype(FIELD))}),
-]
+def test_an_error_of_opendp_keeps_its_text(monkeypatch):
+    """It may quote the value."""
 
+    def measurement(values):
+        raise ValueError(values)
 
-class TestRefusals:
-    """What cannot be noised is refused without a word about the value."""
-
-    @pytest.mark.parametrize("value", SECRETS, ids=lambda value: type(value).__name__)
-    def test_values(self, value):
-        """The error names the type and what to do, and never the value."""
-        with pytest.raises(ReleaseError) as caught:
-            draw(MECHANISMS[0], value)
-        error = caught.value
-        is_large = "too large" in str(error)
-        assert is_large or type(value).__name__ in str(error)
-        assert str(SECRET)[:5] not in f"{error} {error.details}"
-        assert error.__cause__ is None
-        assert error.__context__ is None
-
-    def test_an_empty_sum_names_its_cure(self):
-        """SQL's NULL is no number; the statement can say which it stands for."""
-        for value in (None, (None,), [1, None]):
-            shape = read_shape(len(value)) if value else read_shape()
-            with pytest.raises(ReleaseError, match=r"COALESCE\(SUM\(x\), 0\)"):
-                draw(MECHANISMS[0], value, shape)
-
-    def test_opendp_fails(self, monkeypatch):
-        """An error inside OpenDP keeps its text to itself."""
-
-        def measurement(values):
-            raise ValueError(values)
-
-        monkeypatch.setattr(noise, "_measurement", lambda *_: measurement)
-        with pytest.raises(ReleaseError, match="ValueError") as caught:
-            draw(MECHANISMS[0], SECRET)
-        assert str(SECRET) not in str(caught.value)
-        assert caught.value.__context__ is None
+    monkeypatch.setattr(noise, "_measurement", lambda *_: measurement)
+    with pytest.raises(ReleaseError, match="ValueError") as caught:
+        draw(MECHANISMS[0], 731_954_286)
+    assert "731" not in str(caught.value)
+    assert caught.value.__context__ is None
 
 
 def fork_draw(_):

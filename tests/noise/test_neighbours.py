@@ -226,10 +226,18 @@ PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         ONE,
     ),
     "rows without columns": (
-        [pd.DataFrame(rows) for rows in ([{"region": "north", "amount": 1.0}], [])],
+        [
+            pd.DataFrame(rows).rename_axis(name)
+            for rows in ([{"region": "north", "amount": 1.0}], [])
+            for name in (None, "id")
+        ],
         ONE,
     ),
     "rows of lists": ([[["north", 1.0]], []], LABELS),
+    "a Series without a row": (
+        [ROWS.amount.rename_axis("region"), pd.Series([], dtype=float)],
+        NAMED,
+    ),
     "a dict of numbers": (
         [pd.Series(each, dtype=float) for each in ({0: 1, 1: 2}, {0: 1, 2: 5}, {})],
         NUMBERED,
@@ -239,7 +247,7 @@ PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         {**NUMBERED, "columns": ["amount"]},
     ),
     "an order": (
-        [pd.Series(each).sort_values() for each in ([1.0, 2.0], [2.0, 1.0])],
+        [pd.Series([1.0, last]).sort_values() for last in (0.0, 2.0)],
         {"length": 2},
     ),
     "an index without a name": ([ROWS, ROWS[:0]], BARE),
@@ -297,17 +305,6 @@ def test_the_kind_of_a_number_does_not_show(cost):
         assert "cannot" not in str(found[0])
 
 
-@pytest.mark.parametrize("empty", [False, True])
-def test_integer_noise_takes_the_floats_of_absent_groups(empty):
-    """A join makes a column of counts a float column; a count is whole all the same."""
-    cost = DiscreteLaplace(sensitivity=1, scale=3)
-    counts = pd.DataFrame({"region": ["north", "south"], "n": [3.0, None]})
-    counts = counts[:0].astype(object) if empty else counts
-    noisy = draw(cost, counts, read_shape(groups={"region": GROUPS}, columns=["n"]))
-    assert [str(dtype) for dtype in noisy.dtypes][1] == "int64"
-    assert noisy["region"].tolist() == GROUPS
-
-
 #: What a fixed text refuses, and the only refusals that depend on rows.
 FOUR = [
     ([("north", 1), ("north", 2)], LABELS, "two rows of one group"),
@@ -357,29 +354,6 @@ def test_bounded_rows_are_released_alike(rows, tmp_path, monkeypatch):
     assert form(first) == form(again)
     assert first.index.tolist() == ["ann", "bob"]
     assert PLANTED.encode() not in pickle.dumps(first)
-
-
-@pytest.mark.parametrize(
-    ("labels", "groups", "types"),
-    [
-        (pd.date_range("2026-01-01", periods=2), ["2026-01-01"], "datetime64 str"),
-        (pd.Index([1, 2]), ["1"], "int64 str"),
-        (
-            pd.date_range("2026-01-01", periods=2),
-            [dt.date(2026, 1, 1)],
-            "datetime64 datetime date",
-        ),
-    ],
-)
-@pytest.mark.parametrize("size", [0, 2])
-def test_labels_of_a_dtype_that_equals_no_group_are_refused(
-    labels, groups, types, size
-):
-    """The dtype is public, and both types stand in the text."""
-    counts = pd.Series([1, 2], index=labels[:2].rename("day"))[:size]
-    message = outcome(COSTS["continuous"][0], counts, {"groups": groups})
-    assert "no label of groups=" in message
-    assert all(word in message for word in types.split())
 
 
 @pytest.mark.parametrize(

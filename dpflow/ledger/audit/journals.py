@@ -9,14 +9,14 @@ from operator import add
 from typing import Any, NamedTuple
 
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.account_ids import split
+from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.audit.terms import with_gates
 from dpflow.ledger.decisions.gates import is_admitted
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
 from dpflow.ledger.tables.rows import Account, Dataset, Entry, Term, first_hash
 from dpflow.ledger.tables.transaction import Transaction
-from dpflow.ledger.views.reading import pages
+from dpflow.ledger.views.reading import pages, read_postings
 
 #: Rows, or parts of them, by key.
 Rows = Mapping[Any, Any]
@@ -120,16 +120,18 @@ class Journal:
     def add(self, entry: Entry, result: Verification) -> None:
         """Add the next entry, whose hash was checked."""
         body = json.loads(entry.body)
-        postings = json.loads(entry.postings)
+        postings = read_postings(entry.postings)
         for name, (settled, held) in postings.items():
             self._post(entry, name, settled, held, result)
         result.postings += len(postings)
         # An entry may name accounts of other datasets, too.
         overdrawn, alerts = body.get("overdrawn", ()), body.get("alerts", {})
-        for name in self.accounts.keys() & {*overdrawn}:
-            self.accounts[name] = self.accounts[name]._replace(overdrawn=1)
-        for name in self.accounts.keys() & alerts.keys():
-            self.accounts[name] = self.accounts[name]._replace(alerted=alerts[name])
+        for name in (*overdrawn, *alerts):
+            if (account := self.accounts.get(name)) is not None:
+                self.accounts[name] = account._replace(
+                    alerted=alerts.get(name, account.alerted),
+                    overdrawn=int(name in overdrawn or account.overdrawn),
+                )
         if entry.kind in ("adjust", "repair"):
             self.by_hand |= postings.keys()
         row = self.row._replace(number=entry.number, hash=entry.hash)
@@ -162,8 +164,8 @@ class Journal:
         self,
         entry: Entry,
         name: str,
-        settled: list[int],
-        held: list[int],
+        settled: Amounts,
+        held: Amounts,
         result: Verification,
     ) -> None:
         """Add a posting, and check a grant against a gate that was lowered."""
@@ -171,11 +173,10 @@ class Journal:
             result.add(f"it posts to {name!r}", entry.dataset, entry.number)
         zero = (0,) * len(settled)
         before = self.accounts.get(name) or Account(name, zero, zero)
-        row = self.accounts[name] = before._replace(
-            settled=(*map(add, before.settled, settled),),
-            held=(*map(add, before.held, held),),
-            version=before.version + 1,
-        )
+        _, old_settled, old_held, version, alerted, overdrawn = before
+        sums = (*map(add, old_settled, settled),), (*map(add, old_held, held),)
+        row = Account(name, *sums, version + 1, alerted, overdrawn)
+        self.accounts[name] = row
         if min(*row.settled, *row.held) < 0:
             what = f"account {name!r} would hold less than nothing"
             result.add(what, entry.dataset, entry.number)
