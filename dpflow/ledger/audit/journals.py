@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple
@@ -16,11 +16,10 @@ from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
 from dpflow.ledger.tables.rows import Account, Dataset, Entry, Term, first_hash
 from dpflow.ledger.tables.transaction import Transaction
+from dpflow.ledger.views.reading import pages
 
 #: Rows, or parts of them, by key.
 Rows = Mapping[Any, Any]
-#: Rows that are read together.
-PAGE = 500
 
 
 class Finding(NamedTuple):
@@ -208,33 +207,12 @@ class Journal:
         return row._replace(term=number, revision=revision)
 
 
-def pages(
-    transaction: Transaction, statement: str, dataset: str, first: Any, key: int
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a statement, page by page.
-
-    Args:
-        transaction: The snapshot.
-        statement: Name of the statement.
-        dataset: Name of the dataset.
-        first: Before the first key.
-        key: Position of the key among the columns.
-    """
-    after = first
-    while True:
-        page = transaction.ask(statement, dataset=dataset, after=after, limit=PAGE)
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1][key]
-
-
 def read_journal(
     transaction: Transaction, ledger: str, name: str, result: Verification
 ) -> Journal:
     """Read a journal, with its chain of hashes; go on after a finding."""
     journal = Journal(Dataset(name, hash=first_hash(ledger, name)))
-    for columns in pages(transaction, "read_journal_page", name, 0, 1):
+    for columns in pages(transaction, "read_journal_page", name, 0, key=1):
         entry = Entry(*columns)
         if entry.number != journal.row.number + 1:
             result.add(f"entry {journal.row.number + 1} is missing", name)

@@ -9,7 +9,6 @@ from operator import add
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.audit.journals import pages
 from dpflow.ledger.audit.verify import check_whole
 from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.decision import Decision
@@ -20,6 +19,7 @@ from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.loading import Scope, load_rows
 from dpflow.ledger.tables.rows import Dataset, Entry
 from dpflow.ledger.tables.transaction import Transaction, new_dataset
+from dpflow.ledger.views.reading import pages
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.lines import Head, Line, Witnessed, uses_of
 
@@ -215,7 +215,7 @@ def read_own(
     answer are the stores of people that these entries paid.
     """
     added, paid = dict[str, Amounts](), set[str]()
-    for columns in pages(transaction, "read_journal_page", name, common, 1):
+    for columns in pages(transaction, "read_journal_page", name, common, key=1):
         entry = Entry(*columns)
         for account, (settled, held) in json.loads(entry.postings).items():
             amount = tuple(map(add, settled, held))

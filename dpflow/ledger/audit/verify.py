@@ -20,7 +20,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
-from dpflow.ledger.audit.journals import Journal, Verification, pages, read_journal
+from dpflow.ledger.audit.journals import Journal, Verification, read_journal
 from dpflow.ledger.audit.terms import check_terms, find_terms
 from dpflow.ledger.canonical import digest
 from dpflow.ledger.decisions.gates import is_admitted
@@ -37,6 +37,7 @@ from dpflow.ledger.tables.rows import (
     read_row,
 )
 from dpflow.ledger.tables.transaction import Transaction
+from dpflow.ledger.views.reading import pages
 
 Progress = Callable[[int, int], None]
 #: State of a charge that a kind of entry ends.
@@ -138,7 +139,7 @@ def check_charges(
 ) -> dict[str, list[int]]:
     """Compare charges with their entries; return what open ones hold, by account."""
     held, name = dict[str, list[int]](), journal.row.name
-    for row in pages(transaction, "read_charge_page", name, 0, 0):
+    for row in pages(transaction, "read_charge_page", name, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
         end, end_kind, charge_ended, *columns = row[8:]
         result.reservations += 1
@@ -177,7 +178,7 @@ def hash_requests(transaction: Transaction, dataset: str, before: float = inf) -
         before: Only charges that an earlier entry of the journal made.
     """
     hashed = sha256()
-    for row in pages(transaction, "read_charge_page", dataset, 0, 0):
+    for row in pages(transaction, "read_charge_page", dataset, 0):
         if row[0] < before:
             hashed.update(f"{row[11]} {digest(row[19])}\n".encode())
     return hashed.hexdigest()
@@ -256,7 +257,7 @@ def check_tables(
 
 def check_releases(transaction: Transaction, name: str, result: Verification) -> None:
     """Compare releases with the ends of their charges."""
-    for row in pages(transaction, "read_release_page", name, "", 0):
+    for row in pages(transaction, "read_release_page", name, ""):
         _, key_text, charge, state, kept, charge_state, body, withdrawn = row
         result.releases += 1
         ended = {} if body is None else json.loads(body)
@@ -278,7 +279,7 @@ def check_values(
     transaction: Transaction, ledger: Ledger, name: str, result: Verification
 ) -> None:
     """Compare stored values with their digests."""
-    for key, charge, kept, value in pages(transaction, "read_values", name, "", 0):
+    for key, charge, kept, value in pages(transaction, "read_values", name, ""):
         if ledger.digests.of_value(charge, value) != kept:
             result.add(f"the value of release {key} is not the settled one", name)
 

@@ -171,21 +171,12 @@ WHERE dataset = :dataset AND number > :after
     AND kind IN ('settle', 'forfeit', 'adjust', 'repair') AND body LIKE :pattern
 ORDER BY number DESC;
 
--- A CROSS JOIN keeps SQLite from beginning with the journal.
+-- Entries of a dataset, the newest first.
 -- name: read_newest_entries
-SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
-    journal.command, journal.charge, journal.step, journal.flow, journal.run,
-    journal.postings, journal.body, journal.hash
-FROM dataset CROSS JOIN journal
-WHERE dataset.name >= :first AND dataset.name <= :last
-    AND journal.dataset = dataset.name AND journal.number > dataset.number - :limit
-ORDER BY journal.dataset, journal.number DESC;
-
--- name: read_entries_before
 SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
     hash
 FROM journal
-WHERE dataset = :dataset AND number < :before
+WHERE dataset = :dataset AND number < :after
 ORDER BY number DESC
 LIMIT :limit;
 
@@ -213,7 +204,7 @@ JOIN journal AS made
     ON made.dataset = part.dataset AND made.number = part.reserve_number
 LEFT JOIN journal AS ended
     ON ended.dataset = part.dataset AND ended.number = part.end_number
-WHERE part.dataset = :dataset AND part.reserve_number < :before
+WHERE part.dataset = :dataset AND part.reserve_number < :after
     AND release.state <> 'free'
 ORDER BY part.reserve_number DESC
 LIMIT :limit;

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import merge
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
@@ -20,6 +21,7 @@ from dpflow.ledger.tables.loaded import sum_amounts
 from dpflow.ledger.tables.rows import Charge, Entry, Posting
 from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.reading import (
+    ENDLESS,
     Body,
     Reading,
     Source,
@@ -28,6 +30,7 @@ from dpflow.ledger.views.reading import (
     merge_newest,
     open_reading,
     order_of_time,
+    pages,
     read_postings,
 )
 from dpflow.policy.population import PREFIX
@@ -215,14 +218,10 @@ def list_lines(
 ) -> list[Line]:
     """Return the newest lines of one dataset or of all, newest first."""
     size = max(limit, _PAGE)
-    where = reading.find_range(dataset)
-    newest = reading.ask("read_newest_entries", **where, limit=size)
-    pages = [
-        read_back(reading, [Entry(*columns) for columns in page], size)
-        for _, page in groupby(newest, key=lambda columns: columns[0])
-    ]
-    entries = merge(*pages, key=order_of_time, reverse=True)
-    terms = {name: row.term for name, row in reading.rows.datasets.items()}
+    terms = {name: reading.rows.book(name).term for name in reading.names(dataset)}
+    newest = partial(pages, reading, "read_newest_entries", first=ENDLESS, key=1)
+    own = (map(Entry._make, newest(dataset=name, size=size)) for name in terms)
+    entries = merge(*own, key=order_of_time, reverse=True)
     lines = list[Line]()
     for entry in entries:
         names = list_accounts(entry, terms[entry.dataset])
@@ -233,18 +232,6 @@ def list_lines(
             break
         terms[entry.dataset] -= entry.kind == "open"
     return lines[:limit]
-
-
-def read_back(reading: Reading, page: list[Entry], size: int) -> Iterator[Entry]:
-    """Yield the entries of a dataset, newest first, from its newest page on."""
-    while page:
-        yield from page
-        last = page[-1]
-        if last.number == 1:
-            return
-        where = {"dataset": last.dataset, "before": last.number, "limit": size}
-        found = reading.ask("read_entries_before", **where)
-        page = [Entry(*columns) for columns in found]
 
 
 def list_decisions(reading: Reading, dataset: str | None, limit: int) -> list[Line]:

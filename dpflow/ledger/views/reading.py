@@ -29,6 +29,8 @@ from dpflow.ledger.tables.rows import Charge, DamagedRow, Dataset, Entry, Postin
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.policy.population import population_of
 
+#: Rows that are read together.
+PAGE = 500
 #: Above every number of an entry, and above every name.
 ENDLESS, LAST_NAME = 2**62, "\U0010ffff"
 Body = Mapping[str, Any]
@@ -80,8 +82,8 @@ class Reading:
         transaction.datasets = {row.name: row for row in datasets if row.term}
         self.rows = Rows(datasets=transaction.datasets, known_terms=dict(ledger.terms))
         load_terms(transaction, self.rows.known_terms, self.datasets)
-        #: By dataset, the ids of the accounts that `load` read.
-        self._loaded: dict[str, set[str]] = {}
+        #: Datasets whose accounts `load` read.
+        self._loaded = set[str]()
         self._gates: dict[str, dict[str, Gate]] = {}
         self._decisions: dict[str, list[Entry]] = {}
         #: Answers of views that several others ask for.
@@ -103,6 +105,10 @@ class Reading:
         """Names of all datasets and populations that have a term, sorted."""
         return [*self.rows.datasets]
 
+    def names(self, dataset: str | None) -> list[str]:
+        """Return the name of one dataset, or all names."""
+        return self.datasets if dataset is None else [dataset]
+
     def newest(self, dataset: str) -> Term | None:
         """Return the term that governs a dataset; None if nothing was applied yet."""
         return self.rows.newest(dataset)
@@ -116,10 +122,7 @@ class Reading:
 
     def find_range(self, dataset: str | None) -> dict[str, str]:
         """Return the range of one dataset's name, or of all names."""
-        return {
-            "first": "" if dataset is None else dataset,
-            "last": LAST_NAME if dataset is None else dataset,
-        }
+        return {"first": dataset or "", "last": dataset or LAST_NAME}
 
     def find_openings(self, dataset: str) -> list[int]:
         """Return the numbers of the entries that opened the terms, oldest first."""
@@ -129,32 +132,27 @@ class Reading:
 
     def load(self, dataset: str | None) -> None:
         """Read the accounts of the newest terms of one dataset, or of all."""
-        wanted = self.datasets if dataset is None else [dataset]
-        if all(name in self._loaded for name in wanted):
-            return
-        answer = self.ask("read_current_accounts", **self.find_range(dataset))
-        for name in wanted:
-            self._loaded.setdefault(name, set())
-        for account in self._add_accounts(answer):
-            self._loaded.setdefault(split(account)[0], set()).add(account)
+        wanted = {*self.names(dataset)}
+        if not wanted <= self._loaded:
+            self._add_accounts("read_current_accounts", **self.find_range(dataset))
+            self._loaded |= wanted
 
     @property
     def account_ids(self) -> list[str]:
         """Ids of all accounts of all terms."""
-        between = {"first": "", "last": LAST_NAME}
-        return sorted(self._add_accounts(self.ask("read_accounts_between", **between)))
+        self._add_accounts("read_accounts_between", **self.find_range(None))
+        return sorted(self.rows.account_rows)
 
-    def _add_accounts(self, answer: Iterable[Any]) -> Iterable[str]:
-        accounts = read_accounts(answer)
+    def _add_accounts(self, statement: str, **parameters: Any) -> None:
+        accounts = read_accounts(self.ask(statement, **parameters))
         self.rows.account_rows.update(accounts)
-        return accounts
 
     def gates(self, ids: Iterable[str]) -> dict[str, Gate]:
         """Return the gates of accounts; none of an account whose term is lost."""
         wanted = [*ids]
         missing = [name for name in wanted if name not in self.rows.account_rows]
         if missing:
-            self._add_accounts(self.ask("read_accounts", ids=missing))
+            self._add_accounts("read_accounts", ids=missing)
         found = ((name, gate_at(self.rows, name)) for name in wanted)
         return {name: gate for name, gate in found if gate is not None}
 
@@ -168,17 +166,13 @@ class Reading:
             return self._gates[whole]
         dataset, number = split(whole)[:2]
         self.load(dataset)
-        known = self._loaded[dataset]
         if number != self.rows.book(dataset).term:
             between = {"first": f"{whole}/", "last": f"{whole}0"}
-            known = {
-                *known,
-                *self._add_accounts(self.ask("read_accounts_between", **between)),
-            }
-        ids = [whole]
+            self._add_accounts("read_accounts_between", **between)
+        ids, read = [whole], self.rows.account_rows
         # Parts of windows belong to all terms.
         for prefix in (f"{whole}/", f"{dataset}#/"):
-            ids += sorted(name for name in known if name.startswith(prefix))
+            ids += sorted(name for name in read if name.startswith(prefix))
         gates = self.gates(ids)
         if len(gates) < len(ids):
             (lost, *_) = (name for name in ids if name not in gates)
@@ -223,7 +217,7 @@ class Reading:
 
         Entries of one dataset are in order; those of several follow by dataset.
         """
-        wanted = self.datasets if dataset is None else [dataset]
+        wanted = self.names(dataset)
         if not all(name in self._decisions for name in wanted):
             self._decisions.update((name, []) for name in wanted)
             for columns in self.ask("read_decisions", **self.find_range(dataset)):
@@ -241,6 +235,34 @@ class Reading:
 
 
 Source = Ledger | Reading
+
+
+def pages(
+    source: Reading | Transaction,
+    statement: str,
+    dataset: str,
+    first: Any,
+    *,
+    key: int = 0,
+    size: int = PAGE,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a statement, page by page.
+
+    Args:
+        source: The snapshot.
+        statement: Name of the statement.
+        dataset: Name of the dataset.
+        first: Before the first key, in the order of the statement.
+        key: Position of the key among the columns.
+        size: Number of rows that are read together.
+    """
+    after = first
+    while True:
+        page = source.ask(statement, dataset=dataset, after=after, limit=size)
+        yield from page
+        if len(page) < size:
+            return
+        after = page[-1][key]
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from dpflow.ledger.views.reading import (
     describe_entry,
     merge_newest,
     open_reading,
+    pages,
 )
 from dpflow.policy.population import PREFIX
 from dpflow.rounding import short_up
@@ -136,61 +137,50 @@ def releases(
 ) -> list[KeptRelease]:
     """Return the releases of one dataset or of all, newest first, or the newest."""
     with open_reading(source) as reading:
-        found = list(islice(read_releases(reading, dataset, most or _PAGE), most))
+        rows = islice(read_releases(reading, dataset, min(most or _PAGE, _PAGE)), most)
+        found = [*describe_releases(reading, rows)]
     return sorted(found, key=lambda release: (release.at, release.id), reverse=True)
 
 
 def read_releases(
-    reading: Reading, dataset: str | None, size: int = _PAGE
-) -> Iterator[KeptRelease]:
-    """Yield the releases of one dataset or of all, newest first, each once."""
-    names = [n for n in reading.datasets if not n.startswith(PREFIX)]
-    pages = [
-        _read_of_dataset(reading, name, min(size, _PAGE))
-        for name in (names if dataset is None else [dataset])
-    ]
+    reading: Reading, dataset: str | None, size: int
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of releases of one dataset or of all, newest first, each once."""
+    names = (n for n in reading.names(dataset) if dataset or not n.startswith(PREFIX))
+    own = (pages(reading, "read_releases", n, ENDLESS, size=size) for n in names)
     seen = set[str]()
-    for kept in merge(*pages, key=lambda release: release.at, reverse=True):
-        if kept.row.key not in seen:
-            seen.add(kept.row.key)
-            yield kept
-
-
-def _read_of_dataset(reading: Reading, name: str, size: int) -> Iterator[KeptRelease]:
-    before = ENDLESS
-    while True:
-        where = {"dataset": name, "before": before, "limit": size}
-        page = reading.ask("read_releases", **where)
-        yield from describe_releases(reading, page)
-        if len(page) < size:
-            return
-        before = page[-1][0]
+    for columns in merge(*own, key=lambda columns: columns[1], reverse=True):
+        if columns[2] not in seen:
+            seen.add(columns[2])
+            yield columns
 
 
 def describe_releases(
-    reading: Reading, page: Sequence[tuple[Any, ...]]
+    reading: Reading, found: Iterable[tuple[Any, ...]]
 ) -> Iterator[KeptRelease]:
     """Yield releases with what the entries of their charges say."""
-    keys = [columns[2] for columns in page if columns[7] == "settled"]
-    sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
-    for columns in page:
-        at, ended, flow, request = columns[1], *columns[9:]
-        body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
-        row = Release(*columns[2:9])
-        is_lost = row.state == "settled" and row.digest is None
-        yield KeptRelease(
-            id=row.key[:12],
-            key=row.key_text,
-            dataset=",".join(body["datasets"]),
-            step=row.step,
-            state="unreplayable" if is_lost else row.state,
-            digest=row.digest,
-            size=sizes.get(row.key),
-            at=at,
-            facts={name: body.get(name) for name in _FACTS},
-            known=body.get("known") and tuple(body["known"]),
-            row=row,
-        )
+    rows = iter(found)
+    while page := [*islice(rows, _PAGE)]:
+        keys = [columns[2] for columns in page if columns[7] == "settled"]
+        sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
+        for columns in page:
+            ended, flow, request = columns[9:]
+            body = {"flow": flow, **json.loads(request), **json.loads(ended or "{}")}
+            row = Release(*columns[2:9])
+            is_lost = row.state == "settled" and row.digest is None
+            yield KeptRelease(
+                id=row.key[:12],
+                key=row.key_text,
+                dataset=",".join(body["datasets"]),
+                step=row.step,
+                state="unreplayable" if is_lost else row.state,
+                digest=row.digest,
+                size=sizes.get(row.key),
+                at=columns[1],
+                facts={name: body.get(name) for name in _FACTS},
+                known=body.get("known") and tuple(body["known"]),
+                row=row,
+            )
 
 
 def has_release(source: Source, key: str) -> bool:

@@ -314,8 +314,8 @@ def find_newest_entries(source: Source, dataset: str) -> dict[str, int]:
     """Return the newest entry of each account that was charged lately."""
     newest = dict[str, int]()
     with open_reading(source) as reading:
-        where = reading.find_range(dataset)
-        for columns in reading.ask("read_newest_entries", **where, limit=LATELY):
+        where = {"dataset": dataset, "after": ENDLESS, "limit": LATELY}
+        for columns in reading.ask("read_newest_entries", **where):
             entry = Entry(*columns)
             for name in read_postings(entry.postings):
                 newest.setdefault(name, entry.number)
