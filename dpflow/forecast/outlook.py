@@ -44,8 +44,6 @@ from dpflow.ledger.views.runs import (
 from dpflow.periods import PERIODS
 from dpflow.rounding import number_text
 
-#: The dearest run is looked for among this many completed runs.
-LAST_RUNS = 5
 #: A line of a picture needs no more points.
 _MOST_POINTS = 200
 #: Of more amounts, as `auto` has, only the share of the budget is printed.
@@ -257,10 +255,6 @@ def example_run(ledger: Source, runs: DatasetRuns, flow: str | None) -> FlowRun:
         runs: Those of a dataset; one at least is the flow's.
         flow: The flow.
     """
-    own = runs.of_flow(flow)
-    completed = [run for run in own if run.complete][-LAST_RUNS:]
-    # The first of equal ones is taken.
-    newest_first = completed[::-1] or own[-1:]
 
     def room(run: FlowRun) -> list[float]:
         """Return how many more such runs fit: now, and with budgets that are whole."""
@@ -269,7 +263,8 @@ def example_run(ledger: Source, runs: DatasetRuns, flow: str | None) -> FlowRun:
         counts = (runs_left(loads)[0] for loads in (now, whole))
         return [float("inf") if count is None else count for count in counts]
 
-    return min(newest_first, key=room)
+    # The first of equal ones is taken.
+    return min(runs.examples(flow), key=room)
 
 
 def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:

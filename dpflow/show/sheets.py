@@ -100,7 +100,7 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
             str(each.body.get("flow") or "-"),
             python_form(each.body["cost"]),
             each.at[:16].replace("T", " "),
-            "running" if each.alive else "forfeited",
+            each.fate,
         )
         for each in reservations
     ]

@@ -11,26 +11,18 @@ ORDER BY name;
 -- name: read_current_accounts
 SELECT account.id, account.settled, account.held, account.version, account.alerted,
     account.overdrawn, account.mark
-FROM dataset JOIN account ON account.id >= dataset.name || '#' || dataset.term || '/'
-    AND account.id < dataset.name || '#' || dataset.term || '0'
-WHERE dataset.name >= :first AND dataset.name <= :last
-UNION ALL
-SELECT account.id, account.settled, account.held, account.version, account.alerted,
-    account.overdrawn, account.mark
-FROM dataset JOIN account ON account.id >= dataset.name || '#/'
-    AND account.id < dataset.name || '#0'
-WHERE dataset.name >= :first AND dataset.name <= :last
-UNION ALL
-SELECT account.id, account.settled, account.held, account.version, account.alerted,
-    account.overdrawn, account.mark
-FROM term JOIN account ON account.id = term.dataset || '#' || term.number
-WHERE term.dataset >= :first AND term.dataset <= :last
-UNION ALL
-SELECT account.id, account.settled, account.held, account.version, account.alerted,
-    account.overdrawn, account.mark
-FROM dataset JOIN account ON account.id >= dataset.name || '#'
-    AND account.id < dataset.name || '$'
-WHERE dataset.name >= :first AND dataset.name <= :last AND account.overdrawn = 1;
+FROM (
+    SELECT name, name || '#' || term || '/' AS first, name || '#' || term || '0' AS last,
+        0 AS overdrawn
+    FROM dataset
+    UNION ALL SELECT name, name || '#/', name || '#0', 0 FROM dataset
+    UNION ALL SELECT name, name || '#', name || '$', 1 FROM dataset
+    UNION ALL SELECT dataset, dataset || '#' || number, dataset || '#' || number || '!', 0
+    FROM term
+) AS part
+JOIN account ON account.id >= part.first AND account.id < part.last
+    AND account.overdrawn >= part.overdrawn
+WHERE part.name >= :first AND part.name <= :last;
 
 -- Each open charge with the entries that made it.
 -- name: read_open_reservations
@@ -73,14 +65,14 @@ JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.num
 WHERE newest.place <= :limit
 ORDER BY journal.dataset, journal.number DESC;
 
--- Refusals that a flow run or one within it met; the pattern names the run.
+-- Refusals that a flow run or one within it met; their bodies name the run.
 -- name: read_refusals_of_run
 SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
     journal.command, journal.charge, journal.step, journal.flow, journal.run,
     journal.postings, journal.body, journal.hash
 FROM run JOIN journal ON journal.dataset = run.dataset
 WHERE run.id = :run AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
-    AND journal.kind = 'refuse' AND journal.body LIKE :pattern
+    AND journal.kind = 'refuse' AND replace(journal.body, :name, '') <> journal.body
 ORDER BY journal.at, journal.dataset, journal.number;
 
 -- name: read_run
@@ -147,21 +139,20 @@ JOIN journal AS ended
 WHERE part.dataset = :dataset AND part.reserve_number > :after
     AND part.reserve_number < :before;
 
--- name: read_release_keys
-SELECT charge.id, release.key_text
-FROM charge JOIN release ON release.key = charge.release_key
-WHERE charge.id IN (SELECT value FROM json_each(:charges));
-
 -- name: read_postings
 SELECT number, postings
 FROM journal
 WHERE dataset = :dataset AND number > :after
 ORDER BY number;
 
+-- Some entries, with the release keys of their charges.
 -- name: read_entries_at
-SELECT number, kind, at, charge
+SELECT journal.number, journal.kind, journal.at, release.key_text
 FROM journal
-WHERE dataset = :dataset AND number IN (SELECT value FROM json_each(:numbers));
+LEFT JOIN charge ON charge.id = journal.charge
+LEFT JOIN release ON release.key = charge.release_key
+WHERE journal.dataset = :dataset
+    AND journal.number IN (SELECT value FROM json_each(:numbers));
 
 -- Entries that raised an alert.
 -- name: read_alerts
@@ -211,20 +202,12 @@ LIMIT :limit;
 
 -- Releases whose key text is a name, or whose key begins with it.
 -- name: find_releases
-SELECT part.reserve_number, made.at, release.key, release.key_text, release.dataset,
-    release.step, release.charge, release.state, release.digest, ended.body, charge.flow,
-    charge.request
-FROM release
-JOIN charge ON charge.id = release.charge
-JOIN charge_dataset AS part
-    ON part.charge = charge.id AND part.dataset = release.dataset
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
-LEFT JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+SELECT part.dataset, part.reserve_number
+FROM release JOIN charge_dataset AS part
+    ON part.charge = release.charge AND part.dataset = release.dataset
 WHERE release.state <> 'free'
     AND (release.key_text = :name OR (release.key >= :first AND release.key < :last))
-ORDER BY made.at DESC, part.dataset DESC, part.reserve_number DESC;
+ORDER BY part.dataset DESC, part.reserve_number DESC;
 
 -- name: read_release_state
 SELECT state FROM release WHERE key = :key;

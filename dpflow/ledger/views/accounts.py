@@ -19,14 +19,13 @@ from dpflow.ledger.account_ids import Amounts, term_of
 from dpflow.ledger.decisions.gates import Gate, announced_gates
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
 from dpflow.ledger.decisions.windows import used_of
-from dpflow.ledger.tables.loaded import sum_amounts
 from dpflow.ledger.tables.rows import Account, Term
 from dpflow.ledger.views.reading import (
+    Forfeits,
     OpenReservation,
     Reading,
     Source,
     open_reading,
-    read_postings,
 )
 from dpflow.policy import Policy, PolicySet
 from dpflow.policy.pinned import difference_lines
@@ -157,9 +156,6 @@ class Standing:
     replaceable: bool
 
 
-#: Amounts by account that no step settles: those that ended processes hold, and those
-#: that an operator closed.
-Forfeits = tuple[Mapping[str, Amounts], Mapping[str, Amounts]]
 #: A window of which more than this share is used counts as full.
 FULL = 0.99
 
@@ -179,28 +175,12 @@ def accounts(source: Source, dataset: str | None = None) -> list[AccountView]:
     """Return the accounts of newest terms, of one dataset or of all."""
     with open_reading(source) as reading:
         reading.load(dataset)
-        ended = find_forfeits(reading)
-        names = reading.datasets if dataset is None else [dataset]
-        terms = (term for name in names if (term := reading.newest(name)))
-        return [view for t in terms for view in term_accounts(reading, t, ended)]
-
-
-def find_forfeits(reading: Reading) -> Forfeits:
-    """Return the forfeits of all accounts."""
-    held, closed = dict[str, Amounts](), dict[str, Amounts]()
-    for waiting in reading.open_charges:
-        for name, amount in waiting.charge.amounts.items():
-            if not waiting.alive:
-                held[name] = sum_amounts(amount.amount, held.get(name))
-    for entry in reading.decisions(None):
-        if entry.kind == "forfeit":
-            for name, (settled, _) in read_postings(entry.postings).items():
-                closed[name] = sum_amounts(settled, closed.get(name))
-    return held, closed
+        terms = map(reading.newest, reading.names(dataset))
+        return [v for term in terms if term for v in term_accounts(reading, term)]
 
 
 def term_accounts(
-    reading: Reading, term: Term, ended: Forfeits, part: str | None = None
+    reading: Reading, term: Term, part: str | None = None
 ) -> list[AccountView]:
     """Return the accounts of a term.
 
@@ -210,7 +190,6 @@ def term_accounts(
     Args:
         reading: The ledger.
         term: The term.
-        ended: Forfeits of the ledger.
         part: Only this part of a divided dataset, and the accounts of no part.
 
     Raises:
@@ -236,33 +215,32 @@ def term_accounts(
             if not is_overdrawn:
                 continue
         if part is None or gate.partition in ("", part) or is_overdrawn:
-            views.append(account_view(gate, ended, charged=charged))
+            views.append(account_view(gate, reading.forfeits, charged=charged))
     for family in families.values():
-        newest = max(family, key=lambda gate: gate.window.place if gate.window else 0)
-        rest = [view for view in views if view.id != newest.id]
-        views = [*rest, window_view(newest, family, ended, charged=charged)]
+        newest = window_view(family, reading.forfeits, charged=charged)
+        views = [*(view for view in views if view.id != newest.id), newest]
     return views
 
 
 def window_view(
-    newest: Gate, family: Sequence[Gate], ended: Forfeits, *, charged: bool
+    family: Sequence[Gate], ended: Forfeits, *, charged: bool
 ) -> AccountView:
     """Return the account of the newest window, and how many windows are full.
 
     A window ends at each charged part.
 
     Args:
-        newest: Gate of the newest part.
         family: Gates of all parts that share windows with each other.
         ended: Forfeits of the ledger.
         charged: True if a step may have read data under the term.
     """
     gates = {gate.window.place: gate for gate in family if gate.window is not None}
+    last = max(gates)
+    newest, zero, full = gates[last], family[0].rule.zero(), 0
     assert newest.window is not None
-    length, last = newest.window.length, newest.window.place
-    parts = [gates[at] for at in range(last - length + 1, last + 1) if at in gates]
+    first = last - newest.window.length
+    parts = [gate for place, gate in gates.items() if first < place]
     rows = [gate.row for gate in parts if gate.row is not None]
-    zero, full = newest.rule.zero(), 0
     settled = sum((Tally(row.settled) for row in rows), zero).amounts
     held = sum((Tally(row.held) for row in rows), zero).amounts
     row = Account(newest.id, settled, held, overdrawn=max(r.overdrawn for r in rows))
@@ -288,19 +266,14 @@ def sum_forfeits(
 def alerts(source: Source, dataset: str) -> list[AlertView]:
     """Return the alerts that accounts of a newest term raised, newest first."""
     with open_reading(source) as reading:
-        gates = reading.newest_gates(dataset)
-        rows: dict[str, Any] = {name: gate.row for name, gate in gates.items()}
-        raised = {name for name, row in rows.items() if row and row.alerted}
+        gates = reading.newest_gates(dataset).values()
+        raised = {g.id: g.window for g in gates if g.row is not None and g.row.alerted}
         if not raised:
             return []
         # Parts of windows belong to all terms.
-        windows = any(gates[name].window for name in raised)
-        found = reading.ask(
-            "read_alerts",
-            dataset=dataset,
-            after=0 if windows else reading.find_openings(dataset)[-1],
-            pattern='%"alerts":{%',
-        )
+        after = 0 if any(raised.values()) else reading.find_openings(dataset)[-1]
+        where = {"dataset": dataset, "after": after, "pattern": '%"alerts":{%'}
+        found = reading.ask("read_alerts", **where)
     return [
         AlertView(account=account, threshold=threshold, at=at)
         for _, at, body in found
@@ -354,19 +327,14 @@ def standings(
         if dataset is not None:
             check_dataset(reading, policies, dataset)
         reading.load(dataset)
-        ended = find_forfeits(reading)
         return [
-            read_standing(reading, name, policies.get(name), ended, part)
+            read_standing(reading, name, policies.get(name), part)
             for name in sorted(names)
         ]
 
 
 def read_standing(
-    reading: Reading,
-    dataset: str,
-    policy: Policy | None,
-    ended: Forfeits,
-    part: str | None,
+    reading: Reading, dataset: str, policy: Policy | None, part: str | None
 ) -> Standing:
     """Return where a dataset stands: with its opened and its announced accounts."""
     term, opened, parts = reading.newest(dataset), list[AccountView](), set[str]()
@@ -376,7 +344,7 @@ def read_standing(
         pinned = policy.pinned()
     else:
         pinned = term.facts["pinned"]
-        opened = term_accounts(reading, term, ended, part)
+        opened = term_accounts(reading, term, part)
         if part is None:
             gates = reading.term_gates(term.whole).values()
             parts = {gate.partition for gate in gates} - {""}
@@ -389,10 +357,8 @@ def read_standing(
         for gate in announced_gates(pinned)
         if (gate.kind, gate.name) not in known
     ]
-    views = sorted(
-        (*opened, *views),
-        key=lambda view: (_ORDER.index(view.kind), view.name, view.id),
-    )
+    views = [*opened, *views]
+    views.sort(key=lambda view: (_ORDER.index(view.kind), view.name, view.id))
     return Standing(
         dataset=dataset,
         term=term and term.number,

@@ -18,14 +18,13 @@ from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.tables.loaded import sum_amounts
-from dpflow.ledger.tables.rows import Charge, Entry, Posting
+from dpflow.ledger.tables.rows import Entry, Posting
 from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.reading import (
     ENDLESS,
     Body,
     Reading,
     Source,
-    describe_charge,
     describe_entry,
     merge_newest,
     open_reading,
@@ -305,24 +304,17 @@ def stands_alone(entry: Entry, account: str, dataset: str | None) -> bool:
 
 def describe_lines(reading: Reading, lines: list[Line]) -> list[JournalEntry]:
     """Return lines of the journal with the facts of their charges."""
-    names = [*dict.fromkeys(entry.charge for entry, _ in lines if entry.charge)]
-    found = reading.ask("read_charges", ids=names) if names else []
-    charges = {columns[0]: Charge.from_columns(tuple(columns)) for columns in found}
+    requests = reading.requests(entry.charge for entry, _ in lines)
+    fates = {charge.reservation: charge.fate for charge in reading.open_charges}
     gates = reading.gates(account for _, account in lines)
     sums, shown = find_sums(reading, lines), list[JournalEntry]()
     for entry, account in lines:
         # The account of a lost term has no gate.
-        if (gate := gates.get(account)) is None:
-            continue
-        charge, fate, request = charges.get(entry.charge or ""), "", None
-        if charge is not None:
-            request = describe_charge(charge)
-            if charge.state == "open":
-                is_alive = reading.ledger.owners.alive(charge.owner)
-                fate = "running" if is_alive else "forfeited"
-        body = describe_entry(find_words(reading, entry), request)
-        after = sums.get((entry.number, account))
-        shown.append(describe_line(entry, gate, after, body, fate))
+        if (gate := gates.get(account)) is not None:
+            charge = entry.charge or ""
+            body = describe_entry(find_words(reading, entry), requests.get(charge))
+            after, fate = sums.get((entry.number, account)), fates.get(charge, "")
+            shown.append(describe_line(entry, gate, after, body, fate))
     return shown
 
 

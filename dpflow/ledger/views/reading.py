@@ -16,14 +16,14 @@ from typing import Any
 
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.interrupts import contextmanager, without_interrupts
-from dpflow.ledger.account_ids import split
+from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.gates import Gate, gate_at
 from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.suggestions import with_rests
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import damaged
-from dpflow.ledger.tables.loaded import Rows
+from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.loading import load_terms, read_accounts
 from dpflow.ledger.tables.rows import Charge, DamagedRow, Dataset, Entry, Posting, Term
 from dpflow.ledger.tables.transaction import Transaction
@@ -34,6 +34,9 @@ PAGE = 500
 #: Above every number of an entry, and above every name.
 ENDLESS, LAST_NAME = 2**62, "\U0010ffff"
 Body = Mapping[str, Any]
+#: Amounts by account that no step settles: those that ended processes hold, and those
+#: that an operator closed.
+Forfeits = tuple[Mapping[str, Amounts], Mapping[str, Amounts]]
 #: Changes of settled and held by account.
 Changes = Mapping[str, Posting]
 #: Postings of fewer characters are remembered.
@@ -58,6 +61,11 @@ class OpenReservation:
     at: str
     writer: str = field(default="", repr=False)
     charge: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def fate(self) -> str:
+        """What is to come of it, in a word."""
+        return "running" if self.alive else "forfeited"
 
 
 class Reading:
@@ -206,6 +214,20 @@ class Reading:
             )
             found.setdefault(charge.id, reservation)
         return [*found.values()]
+
+    @cached_property
+    def forfeits(self) -> Forfeits:
+        """Forfeits of all accounts."""
+        held, closed = dict[str, Amounts](), dict[str, Amounts]()
+        for waiting in self.open_charges:
+            for name, amount in waiting.charge.amounts.items():
+                if not waiting.alive:
+                    held[name] = sum_amounts(amount.amount, held.get(name))
+        for entry in self.decisions(None):
+            if entry.kind == "forfeit":
+                for name, (settled, _) in read_postings(entry.postings).items():
+                    closed[name] = sum_amounts(settled, closed.get(name))
+        return held, closed
 
     @cached_property
     def refused_runs(self) -> set[str]:

@@ -21,6 +21,7 @@ from dpflow.exceptions import (
     InvalidCost,
     ReleaseError,
     UnsupportedCost,
+    require,
 )
 from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
@@ -250,16 +251,20 @@ def named_release(source: Source, name: str) -> KeptRelease:
     # A key is a digest in hexadecimal; g follows its last digit.
     first, last = (name, f"{name}g") if _ID.fullmatch(name) else ("", "")
     with open_reading(source) as reading:
-        page = reading.ask("find_releases", name=name, first=first, last=last)
-        kept = [*describe_releases(reading, page)]
+        places = reading.ask("find_releases", name=name, first=first, last=last)
+        rows = list[tuple[Any, ...]]()
+        for dataset, number in places:
+            where = {"dataset": dataset, "after": number + 1, "limit": 1}
+            rows += reading.ask("read_releases", **where)
+        kept = [*describe_releases(reading, rows)]
+    kept.sort(key=lambda release: release.at, reverse=True)
     found = [release for release in kept if release.key == name] or kept
-    if len(found) == 1:
-        return found[0]
     msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
     if found:
         ids = ", ".join(release.id for release in found[:5])
         msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
-    raise ReleaseError(msg)
+    require(len(found) == 1, msg, ReleaseError)
+    return found[0]
 
 
 # Withdrawals
@@ -286,15 +291,14 @@ def withdraw_release(
     with open_reading(ledger) as reading:
         release = named_release(reading, name)
         fits = admits_again(reading, release.row.charge)
-    row = release.row
-    if release.state == "settled" and not (fits or anyway):
-        msg = (
-            f"release {name!r} was not withdrawn: the budget of {release.dataset} "
-            f"admits no new draw of step {release.step!r} at its cost, so that there "
-            "would be no number at all. Write --anyway to delete the value even so."
-        )
-        raise ReleaseError(msg)
-    if not ledger.withdraw(row.key, digest=row.digest, reason=reason):
+    require(
+        release.state != "settled" or fits or anyway,
+        f"release {name!r} was not withdrawn: the budget of {release.dataset} "
+        f"admits no new draw of step {release.step!r} at its cost, so that there "
+        "would be no number at all. Write --anyway to delete the value even so.",
+        ReleaseError,
+    )
+    if not ledger.withdraw(release.row.key, digest=release.digest, reason=reason):
         msg = (
             f"release {name!r} is {release.state}, so there is no value to delete. "
             "`dpflow releases list` shows the state of each release."
@@ -348,10 +352,9 @@ def refusal_of_run(
     with open_reading(source) as reading:
         if count_refusals(reading, flow_run) <= after:
             return None
-        # A mark in a name is any mark in the pattern.
-        name = re.sub(r"[^A-Za-z0-9-]", "_", canonical(flow_run)[1:-1])
-        entries = reading.ask("read_refusals_of_run", run=flow_run, pattern=f"%{name}%")
-    met = describe_refusals(Entry(*columns) for columns in entries)
+        where = {"run": flow_run, "name": canonical(flow_run)}
+        entries = reading.ask("read_refusals_of_run", **where)
+    met = describe_refusals(map(Entry._make, entries))
     refused = [each for each in met if flow_run in each.body.get("runs", ())][after:]
     if not refused:
         return None
@@ -376,7 +379,7 @@ def refusals(
         if key not in reading.remembered:
             where = reading.find_range(dataset)
             found = reading.ask("read_refusals", **where, limit=limit)
-            entries = merge_newest(Entry(*columns) for columns in found)
+            entries = merge_newest(map(Entry._make, found))
             views = list(islice(describe_refusals(entries), limit))
             reading.remembered[key] = views
         refused: list[RefusalView] = reading.remembered[key]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
@@ -23,7 +24,6 @@ from dpflow.ledger.views.reading import (
     open_reading,
     read_postings,
 )
-from dpflow.policy.population import population_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,13 @@ def read_details(
     reading: Reading, dataset: str, numbers: Iterable[int]
 ) -> dict[int, Detail]:
     """Return what charges cost, by the numbers of the entries that made them."""
-    found, wanted = dict[int, Detail](), [*numbers]
-    term = reading.newest(dataset)
-    above = None if term is None else population_of(term.facts["pinned"])
-    where = {"dataset": dataset, "population": above or ""}
-    while page := wanted[:_PAGE]:
+    found, wanted = dict[int, Detail](), iter(numbers)
+    # Postings of the population come with them.
+    *_, above = [dataset, *(term.book for term in reading.newest_of(dataset))]
+    where = {"dataset": dataset, "population": above}
+    while page := [*islice(wanted, _PAGE)]:
         for columns in reading.ask("read_charge_lines", **where, numbers=page):
             found[columns[0]] = Detail.from_columns(columns)
-        del wanted[:_PAGE]
     return found
 
 
@@ -227,6 +226,12 @@ class DatasetRuns:
         """Return the runs of one flow, oldest first."""
         return [run for run in self.runs if run.flow == flow]
 
+    def examples(self, flow: str | None) -> list[FlowRun]:
+        """Return the last completed runs of a flow, or its last one, newest first."""
+        own = self.of_flow(flow)
+        completed = [run for run in own if run.complete][-LAST_RUNS:]
+        return completed[::-1] or own[-1:]
+
 
 def dataset_runs(
     source: Source, dataset: str, *, most: int = RECENT
@@ -277,27 +282,18 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
         for name, own in by_run.items()
     ]
     charged = tuple(run for run in runs if run.steps)
-    load_details(reading, dataset, choose_newest(charged))
-    return DatasetRuns(dataset=dataset, term=term, runs=charged, older=older)
-
-
-def choose_newest(runs: Sequence[FlowRun]) -> list[FlowRun]:
-    """Return the newest run of each flow, and the newest that were complete."""
-    chosen, counts = list[FlowRun](), defaultdict[str | None, int](int)
-    for run in reversed(runs):
-        is_newest = run.flow not in counts
-        if is_newest or (counts[run.flow] < LAST_RUNS and run.complete):
-            counts[run.flow] += run.complete
-            chosen.append(run)
-    return chosen
+    result = DatasetRuns(dataset=dataset, term=term, runs=charged, older=older)
+    newest = {run.flow: run for run in charged}
+    examples = [run for flow in newest for run in result.examples(flow)]
+    load_details(reading, dataset, [*newest.values(), *examples])
+    return result
 
 
 def load_details(reading: Reading, dataset: str, runs: Iterable[FlowRun]) -> None:
     """Read what the charges of runs cost, those that were not read yet."""
-    charges = [c for run in runs for c in run.charges if c.detail is None]
-    details = read_details(reading, dataset, (charge.number for charge in charges))
-    for charge in charges:
-        charge.detail = details[charge.number]
+    charges = {c.number: c for run in runs for c in run.charges if c.detail is None}
+    for number, detail in read_details(reading, dataset, charges).items():
+        charges[number].detail = detail
 
 
 def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunCharge]:

@@ -132,7 +132,7 @@ def spending(
         The groups, the largest first; and the steps that drew their own noise, failed
         or were forfeited, the newest first.
     """
-    sums: dict[tuple[str, tuple[str, ...]], tuple[Tally, int, str]] = {}
+    charges = defaultdict[tuple[str, tuple[str, ...]], list[tuple[Tally, str]]](list)
     ways = defaultdict[tuple[str, str, str | None], list[str]](list)
     with open_reading(source) as reading:
         gates = reading.term_gates(f"{dataset}#{term}") if term else {}
@@ -146,23 +146,21 @@ def spending(
                 ways[spent.way, spent.step, spent.flow].append(spent.at)
             group = tuple(spent.facts[name] for name in by)
             for account, amounts in spent.amounts.items():
-                if account not in rules:
-                    continue
-                none = rules[account].zero(), 0, ""
-                total, count, last = sums.get((account, group), none)
-                last = max(last, spent.at)
-                sums[account, group] = total + Tally(amounts), count + 1, last
-    groups = [
-        Spending(
+                if account in rules:
+                    charges[account, group].append((Tally(amounts), spent.at))
+    groups = list[Spending]()
+    for (account, group), own in charges.items():
+        rule = rules[account]
+        total = sum((tally for tally, _ in own), rule.zero())
+        row = Spending(
             account=account,
             group=group,
-            charges=count,
-            amount=rules[account].named(total),
-            used_fraction=rules[account].used_fraction(total),
-            last=last,
+            charges=len(own),
+            amount=rule.named(total),
+            used_fraction=rule.used_fraction(total),
+            last=max(at for _, at in own),
         )
-        for (account, group), (total, count, last) in sums.items()
-    ]
+        groups.append(row)
     steps = [Unusual(*way, len(ats), max(ats)) for way, ats in ways.items()]
     return (
         sorted(groups, key=lambda each: (-each.used_fraction, each.group)),
@@ -198,17 +196,15 @@ def read_spent(
 
 def read_charged_by_hand(reading: Reading, dataset: str, term: int) -> Iterator[Spent]:
     """Yield what people charged to a term, and what a repair did."""
-    entries = list[tuple[Entry, Mapping[str, Amounts]]]()
-    for entry in reading.decisions(dataset):
+    every = reading.decisions(dataset)
+    entries = [entry for entry in every if entry.kind in ("adjust", "repair")]
+    requests = reading.requests(entry.charge for entry in entries)
+    for entry in entries:
         posted = find_posted(entry.kind, entry.postings)
-        in_term = any(split(name)[1] in (0, term) for name in posted)
-        if entry.kind in ("adjust", "repair") and in_term:
-            entries.append((entry, posted))
-    requests = reading.requests(entry.charge for entry, _ in entries)
-    for entry, posted in entries:
-        body = describe_entry(entry, requests.get(entry.charge or ""))
-        facts = name_facts(body, entry.at, entry.writer)
-        yield Spent(facts, entry.at, posted, "", entry.step or "-", entry.flow)
+        if any(split(name)[1] in (0, term) for name in posted):
+            body = describe_entry(entry, requests.get(entry.charge or ""))
+            facts = name_facts(body, entry.at, entry.writer)
+            yield Spent(facts, entry.at, posted, "", entry.step or "-", entry.flow)
 
 
 def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
@@ -293,17 +289,15 @@ def usage(
         numbers = sorted({number for line in points.values() for number, _ in line})
         found = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
         entries = {number: columns for number, *columns in found}
-        charges = [charge for *_, charge in found if charge is not None]
-        keys = dict(reading.ask("read_release_keys", charges=charges))
     usages: dict[str, list[Usage]] = {name: [] for name in points}
     for name, line in points.items():
         for number, used in line:
-            kind, at, charge = entries[number]
+            kind, at, key = entries[number]
             point = Usage(
                 seq=number,
                 kind=kind,
                 used_fraction=gates[name].used_share(Tally(used)) or 0.0,
-                release_key=keys.get(charge) or drawn.get(name, {}).get(number),
+                release_key=key or drawn.get(name, {}).get(number),
                 at=at,
             )
             usages[name].append(point)

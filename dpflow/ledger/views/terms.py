@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError
+from dpflow.exceptions import require
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.lifetimes import TermView, term_views
 from dpflow.ledger.decisions.terms import agrees
@@ -54,15 +55,15 @@ def promise(
         released = reading.ask(
             "read_first_release", dataset=dataset, number=number, pattern=completed
         )
-        for (at,) in released:
-            views = term_views(past, dataset)
-            digest = reading.transaction.hash_of(dataset, number)
-            return (number, digest), past.terms(dataset), views, at[:10]
-    msg = (
-        f"the ledger has no release from dataset {dataset!r} up to entry {number}. So "
-        f"there is no promise to show. `dpflow history {dataset}` lists its steps."
-    )
-    raise ConfigurationError(msg)
+        require(
+            released,
+            f"the ledger has no release from dataset {dataset!r} up to entry {number}. "
+            "So there is no promise to show. `dpflow history "
+            f"{dataset}` lists its steps.",
+        )
+        ((at,),), views = released, term_views(past, dataset)
+        digest = reading.transaction.hash_of(dataset, number)
+        return (number, digest), past.terms(dataset), views, at[:10]
 
 
 def find_past(reading: Reading, dataset: str, number: int) -> Rows:
@@ -83,11 +84,9 @@ def find_past(reading: Reading, dataset: str, number: int) -> Rows:
         row = row._replace(frozen=body.get("frozen", row.frozen))
         overdrawn.update(body.get("overdrawn", ()))
         charged |= {f"{dataset}#{split(n)[1]}" for n in read_postings(entry.postings)}
-    openings = [*reading.find_openings(dataset), number]
-    for place, opened in enumerate(openings[:-1], 1):
-        where = {"dataset": dataset, "after": opened, "before": number}
-        if place < row.term:
-            where["before"] = openings[place]
+    openings = [*reading.find_openings(dataset), ENDLESS]
+    for place, (opened, later) in enumerate(pairwise(openings), 1):
+        where = {"dataset": dataset, "after": opened, "before": min(later, number)}
         if reading.ask("read_first_charges", **where):
             charged.add(f"{dataset}#{place}")
     rows = [Account(name, (), ()) for name in charged - overdrawn]
