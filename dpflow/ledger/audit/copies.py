@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt
+from dpflow.exceptions import require
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.audit.journals import Verification
-from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.columns import SECRETS, TABLES, TableColumns, tables
 from dpflow.ledger.tables.owners import Liveness
@@ -55,9 +55,7 @@ def copy_ledger(ledger: Ledger, target: Any) -> None:
         ledger: The ledger that is read.
         target: A database that has empty tables without triggers.
     """
-    with ledger.reading() as source:
-        source.is_of_copy = True
-        source.begin(lock=False)
+    with open_snapshot(ledger, is_of_copy=True) as source:
         for table in list_tables(source):
             rows = read_rows(source, table)
             while batch := [*islice(rows, PAGE)]:
@@ -76,8 +74,7 @@ def filled_copy(
         place: Place of the copy.
         witness: Witness of the copy.
     """
-    with ledger.reading() as source:
-        source.begin(lock=False)
+    with open_snapshot(ledger) as source:
         identity, secret = source.identity, source.secret()
         older = list_tables(source)
     target = kind.create(place, identity, secret, complete=0)
@@ -138,21 +135,15 @@ def backup(ledger: Ledger, path: Path) -> Verification:
         ConfigurationError: If something is at that place.
         LedgerCorrupt: If the ledger is damaged, and so would be its copy.
     """
-    if path.exists():
-        msg = f"{path} is there already, and a backup never replaces a file."
-        raise ConfigurationError(msg)
+    msg = f"{path} is there already, and a backup never replaces a file."
+    require(not path.exists(), msg)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    advice = "No backup was made. `dpflow ledger verify` shows all of it."
     result = Verification()
     with filled_copy(ledger, SqliteDatabase, fresh) as copy:
         # An upgrade verifies what an older version has.
         if ledger.database.version == VERSION:
-            result = verify(copy)
-        if not result.fine:
-            msg = (
-                f"the ledger {ledger.place} is damaged: {result.bad[0]}. No backup was "
-                "made. `dpflow ledger verify` shows all of it."
-            )
-            raise LedgerCorrupt(msg, ledger=ledger.place)
+            result = check_whole(copy, advice, place=ledger.place)
     fresh.replace(path)
     real_path(fresh, ".lock").unlink(missing_ok=True)
     return result
@@ -160,8 +151,7 @@ def backup(ledger: Ledger, path: Path) -> Verification:
 
 def journal_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """Yield the entries of all journals, in one snapshot."""
-    with ledger.reading() as transaction:
-        transaction.begin(lock=False)
+    with open_snapshot(ledger) as transaction:
         yield from read_rows(transaction, tables()["journal"])
 
 
@@ -170,11 +160,9 @@ def export_lines(ledger: Ledger) -> Iterator[str]:
 
     The first line says which ledger it is; each other line has a table and its row.
     """
-    with ledger.reading() as transaction:
-        transaction.begin(lock=False)
-        identity = transaction.identity
-        first = {"table": "ledger", "version": VERSION, **identity._asdict()}
-        yield json.dumps(first)
+    with open_snapshot(ledger) as transaction:
+        identity = transaction.identity._asdict()
+        yield json.dumps({"table": "ledger", "version": VERSION, **identity})
         for name in TABLES:
             table, hidden = tables()[name], SECRETS.get(name, set())
             for row in read_rows(transaction, table):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,13 @@ def load_lines(lines: Iterable[str], database: Any, path: Path) -> None:
     Raises:
         LedgerCorrupt: If a line is damaged, or there twice.
     """
-    rows = iter(lines)
-    number = 1
-    while page := [*islice(rows, PAGE)]:
-        named: dict[str, list[Mapping[str, Any]]] = {}
-        for line in page:
-            number += 1
-            name, row = read_row(line, f"{path}, line {number},")
-            named.setdefault(name, []).append(row)
-        for name, together in named.items():
-            write_rows(database, tables()[name], together)
+    rows = (
+        read_row(line, f"{path}, line {number},")
+        for number, line in enumerate(lines, 2)
+    )
+    for name, own in groupby(rows, key=itemgetter(0)):
+        while page := [row for _, row in islice(own, PAGE)]:
+            write_rows(database, tables()[name], page)
 
 
 def read_row(line: str, place: str) -> tuple[str, dict[str, Any]]:

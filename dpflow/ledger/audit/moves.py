@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerMissing, require
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.audit.copies import copy_ledger
-from dpflow.ledger.audit.verify import check_whole, hash_requests
+from dpflow.ledger.audit.verify import check_whole, hash_requests, open_snapshot
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
@@ -63,11 +63,9 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
 def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
     """Mark a ledger as being moved, and return its secret."""
     with locked(ledger) as transaction:
-        elsewhere = transaction.moving_to not in (None, place)
-        if transaction.moved_to or elsewhere:
-            where = transaction.moved_to or transaction.moving_to
-            msg = f"the ledger {transaction.place} moves to {where} already."
-            raise ConfigurationError(msg)
+        where = transaction.moved_to or transaction.moving_to
+        msg = f"the ledger {transaction.place} moves to {where} already."
+        require(not transaction.moved_to and where in (None, place), msg)
         secret = transaction.secret()
         rows = transaction.ask("read_open_reservations")
         owners = {row[4]: row[6] for row in rows}
@@ -96,9 +94,7 @@ def locked(ledger: Ledger) -> Iterator[Transaction]:
 
 def read_heads(ledger: Ledger) -> list[tuple[str, int, str]]:
     """Return name, number and hash of the newest entry of each journal."""
-    with ledger.reading() as source:
-        source.is_of_copy = True
-        source.begin(lock=False)
+    with open_snapshot(ledger, is_of_copy=True) as source:
         rows = source.ask("read_every_dataset")
     return [(row[0], row[6], row[7]) for row in rows if row[6] > 0]
 
@@ -129,9 +125,8 @@ def is_complete(
             found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads or ()]
         if is_same and complete and found == heads:
             return True
-        if complete or not is_same:
-            msg = f"a ledger is at {target.place} already, and none is overwritten."
-            raise ConfigurationError(msg)
+        msg = f"a ledger is at {target.place} already, and none is overwritten."
+        require(is_same and not complete, msg)
         target.remove()
     return False
 
@@ -159,8 +154,7 @@ def write_upgrades(
 
 def witness_heads(there: Ledger) -> None:
     """Witness the newest entry of each journal; again does no harm."""
-    with there.reading() as transaction:
-        transaction.begin(lock=False)
+    with open_snapshot(there) as transaction:
         transaction.begin(transaction.names(), lock=False)
         rows = Rows(datasets=dict(transaction.datasets))
     heads = [(d.name, d.number, d.hash) for d in rows.datasets.values() if d.number]
@@ -170,9 +164,8 @@ def witness_heads(there: Ledger) -> None:
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:
     """Complete the target, then mark the source as moved, under its lock."""
     with locked(ledger) as transaction:
-        if transaction.moving_to != place:
-            msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
-            raise ConfigurationError(msg)
+        msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
+        require(transaction.moving_to == place, msg)
         if target is not None:
             target.complete()
         transaction.send([("mark_moved", {"moved_to": place})])
@@ -187,8 +180,7 @@ def move_back(ledger: Ledger, url: str) -> None:
     """
     kind, where = find_database(url)
     with locked(ledger) as transaction:
-        if transaction.moved_to:
-            msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
-            raise ConfigurationError(msg)
+        msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
+        require(not transaction.moved_to, msg)
         is_complete(ledger, kind(where))
         transaction.send([("mark_moving", {"moving_to": None})])

@@ -9,7 +9,7 @@ from operator import add
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.audit.verify import check_whole
+from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.decisions.repairs import Loss, decide_repair
@@ -17,11 +17,11 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.loading import Scope, load_rows
-from dpflow.ledger.tables.rows import Dataset, Entry
+from dpflow.ledger.tables.rows import Entry
 from dpflow.ledger.tables.transaction import Transaction, new_dataset
 from dpflow.ledger.views.reading import pages
 from dpflow.ledger.witness.comparison import state_of_ledger
-from dpflow.ledger.witness.lines import Head, Line, Witnessed, uses_of
+from dpflow.ledger.witness.lines import Line, Witnessed, uses_of
 
 #: Kinds whose postings add to what is used.
 _RAISING = ("reserve", "adjust", "repair")
@@ -144,8 +144,8 @@ def find_loss(
     transaction: Transaction, rows: Rows, name: str, witnessed: Witnessed
 ) -> Loss | None:
     """Return what a dataset lacks of its witness; None if it lacks nothing."""
-    head, dataset = witnessed.heads[name], rows.book(name)
-    if not is_behind(transaction, rows, dataset, head, witnessed):
+    head = witnessed.heads[name]
+    if not is_behind(transaction, rows, name, witnessed):
         return None
     hashes = dict(witnessed.hashes.get(name, {}))
     hashes[head.number] = head.hash
@@ -177,25 +177,22 @@ def find_loss(
 
 
 def is_behind(
-    transaction: Transaction,
-    rows: Rows,
-    dataset: Dataset,
-    head: Head,
-    witnessed: Witnessed,
+    transaction: Transaction, rows: Rows, name: str, witnessed: Witnessed
 ) -> bool:
     """Return True if a dataset lacks something of its witness, or was forked."""
+    head, dataset = witnessed.heads[name], rows.book(name)
     if head.epoch < dataset.epoch:
         # The line of a repair may not have reached the witness.
         place = head.epoch, head.number
-        return head.forked or is_repaired(transaction, dataset.name, place)
+        return head.forked or is_repaired(transaction, name, place)
     if head.epoch > dataset.epoch or head.forked:
         return True
-    if head.number > 0 and transaction.hash_of(dataset.name, head.number) != head.hash:
+    if head.number > 0 and transaction.hash_of(name, head.number) != head.hash:
         return True
-    for name, use in witnessed.uses.items():
-        row = rows.account(name)
-        mine = split(name)[0] == dataset.name and use.epoch == dataset.epoch
-        if mine and (0 if row is None else row.version) < use.version:
+    for account, use in witnessed.uses.items():
+        row, is_own = rows.account(account), split(account)[0] == name
+        is_newer = use.version > (0 if row is None else row.version)
+        if is_own and is_newer and use.epoch == dataset.epoch:
             return True
     return False
 
@@ -250,8 +247,7 @@ def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
 
 def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
     """Let every charge that was made so far end in full; return the datasets."""
-    with ledger.reading() as transaction:
-        transaction.begin(lock=False)
+    with open_snapshot(ledger) as transaction:
         names = transaction.names()
     author = ledger.author()
     for name in names:

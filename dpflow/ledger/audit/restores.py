@@ -15,7 +15,7 @@ from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.copies import filled_copy
 from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
-from dpflow.ledger.audit.verify import check_whole
+from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.owners import Liveness
@@ -127,8 +127,7 @@ def find_unknown(source: Ledger, state: Witnessed | None) -> str:
     for account in state_of_ledger(source.database).uses:
         if (name := split(account)[0]) not in state.heads:
             return f"nothing of dataset {name!r} was witnessed, so nothing says"
-    with source.reading() as transaction:
-        transaction.begin(lock=False)
+    with open_snapshot(source) as transaction:
         for name, head in state.heads.items():
             found = transaction.hash_of(name, head.trusted_number)
             if head.trusted_number and found != head.trusted_hash:

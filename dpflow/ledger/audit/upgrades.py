@@ -13,7 +13,7 @@ from typing import Any
 from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnavailable
 from dpflow.ledger.audit.copies import backup, read_rows
 from dpflow.ledger.audit.moves import witness_heads, write_upgrades
-from dpflow.ledger.audit.verify import check_whole
+from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database, watch_ledger
 from dpflow.ledger.tables.columns import tables
@@ -120,8 +120,7 @@ def check_space(ledger: Ledger, saved: Path) -> None:
     Raises:
         LedgerUnavailable: If one of them does not. The disk of a server is not seen.
     """
-    with ledger.reading() as transaction:
-        transaction.begin(lock=False)
+    with open_snapshot(ledger) as transaction:
         ((size,),) = transaction.ask("read_size")
     database: Any = ledger.database
     folders = [saved.absolute().parent]

@@ -9,8 +9,8 @@ not decided again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from hashlib import sha256
 from math import inf
 from operator import add
@@ -18,7 +18,7 @@ from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
-from dpflow.interrupts import suppress, without_interrupts
+from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.journals import Journal, Verification, read_journal
 from dpflow.ledger.audit.terms import check_terms, find_terms
@@ -61,7 +61,6 @@ def verify(
     """
     result = Verification()
     with open_snapshot(ledger, within) as transaction:
-        transaction.begin(lock=False)
         names = [name for (name,) in transaction.ask("read_named_datasets")]
         rows = transaction.ask("read_datasets", names=names)
         total = sum(row[6] for row in rows)
@@ -88,28 +87,37 @@ def verify(
     return result
 
 
-def check_whole(ledger: Ledger, advice: str, within: Transaction | None = None) -> None:
+def check_whole(
+    ledger: Ledger, advice: str, within: Transaction | None = None, *, place: str = ""
+) -> Verification:
     """Refuse a ledger that is damaged; the comparison with the witness is apart.
 
     Args:
         ledger: The ledger.
         advice: What was not done, and what to do.
         within: As for `verify`.
+        place: The ledger that a copy is of.
 
     Raises:
         LedgerCorrupt: If something is not what its journals come to.
     """
-    for bad in verify(ledger, within).bad:
+    result, place = verify(ledger, within), place or ledger.place
+    for bad in result.bad:
         if bad.dataset:
-            msg = f"the ledger {ledger.place} is damaged: {bad}. {advice}"
-            raise LedgerCorrupt(msg, ledger=ledger.place)
+            msg = f"the ledger {place} is damaged: {bad}. {advice}"
+            raise LedgerCorrupt(msg, ledger=place)
+    return result
 
 
+@contextmanager
 def open_snapshot(
-    ledger: Ledger, within: Transaction | None
-) -> AbstractContextManager[Transaction]:
-    """Return a snapshot of a ledger, or the transaction that reads it already."""
-    return ledger.reading() if within is None else nullcontext(within)
+    ledger: Ledger, within: Transaction | None = None, *, is_of_copy: bool = False
+) -> Iterator[Transaction]:
+    """Give a snapshot of a ledger to a block, or the transaction that reads it."""
+    with ledger.reading() if within is None else nullcontext(within) as transaction:
+        transaction.is_of_copy |= is_of_copy
+        transaction.begin(lock=False)
+        yield transaction
 
 
 def verify_dataset(

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import ConfigurationError, ReservationConflict
+from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import roots_of, split
 from dpflow.ledger.decisions.decision import About, Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.decisions.gates import Gate, check_holds, remainder
 from dpflow.ledger.decisions.reserve import alert_thresholds, price_step, without_empty
-from dpflow.ledger.decisions.settlement import find_gate, is_newest, raise_alerts
+from dpflow.ledger.decisions.settlement import (
+    find_gate,
+    is_newest,
+    raise_alerts,
+    refuse_end,
+)
 from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
 from dpflow.ledger.decisions.terms import TermChange, write_term
 from dpflow.ledger.requests import Request, described
@@ -100,21 +105,19 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
     if rows.sent:
         return answer_sent_charge(rows)
     datasets = [part.dataset for part in rows.charge_datasets]
-    problem, raises = "", list[Raise]()
     if amendment.dataset not in (None, *datasets):
-        named = ", ".join(map(repr, datasets))
-        problem = f"charged {named}, not dataset {amendment.dataset!r}"
-    else:
-        raises = [find_raise(rows, charge, name, amendment) for name in charge.amounts]
-        if not any(any(each.more.amounts) for each in raises):
-            reserved = cost_from_description(charge.request["cost"])
-            problem = (
-                f"is {charge.state}, reserved at {reserved!r}: {amendment.cost!r} is "
-                "no more than was charged, and a charge is only ever raised"
-            )
-    if problem:
-        msg = f"reservation {charge.id} {problem}. Nothing was charged."
-        raise ReservationConflict(msg, reservation=charge.id)
+        named = f"charged {', '.join(map(repr, datasets))}, "
+        problem = f"not dataset {amendment.dataset!r}. Nothing was charged."
+        raise refuse_end(charge, f"{named}{problem}")
+    raises = [find_raise(rows, charge, name, amendment) for name in charge.amounts]
+    if not any(any(each.more.amounts) for each in raises):
+        reserved = cost_from_description(charge.request["cost"])
+        problem = (
+            f"is {charge.state}, reserved at {reserved!r}: {amendment.cost!r} is no "
+            "more than was charged, and a charge is only ever raised. Nothing was "
+            "charged."
+        )
+        raise refuse_end(charge, problem)
     wholes = roots_of(charge.amounts)
     raises = [r for r in raises if any(r.more.amounts) or r.account in wholes]
     decision = adjust(
@@ -294,7 +297,6 @@ def answer_sent_charge(rows: Rows) -> Decision:
         overdrawn = json.loads(entry.body).get("overdrawn", ())
         for name, (settled, _) in json.loads(entry.postings).items():
             named = find_gate(rows, name).rule.named(Tally(tuple(settled)))
-            answers.append(
-                Posted(account=name, amount=named, overdrawn=name in overdrawn)
-            )
+            is_over = name in overdrawn
+            answers.append(Posted(account=name, amount=named, overdrawn=is_over))
     return Decision(answer=tuple(answers), earlier=name_entries(rows))

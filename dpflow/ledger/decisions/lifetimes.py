@@ -78,35 +78,25 @@ def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
         **fields: Fields of the view; by default it counts as charged.
     """
     pinned = facts["pinned"]
-    lifetime = pinned.get("lifetime")
     return TermView(
-        number=facts["number"],
-        unit=pinned["unit"],
-        relation=pinned["relation"],
-        opened=facts["opened"],
+        **{name: facts[name] for name in ("number", "opened", "promised", "tally")},
+        **{name: pinned[name] for name in ("unit", "relation", "budget")},
+        lifetime=pinned.get("lifetime"),
         divided="whole" in pinned,
         by_time=pinned.get("partition", {}).get("by") in PERIODS,
         window=window_length(pinned),
-        budget=pinned["budget"],
-        lifetime=lifetime,
-        promised=facts["promised"],
-        tally=facts["tally"],
         **{"charged": True, **fields},
     )
 
 
-def term_views(
-    rows: Rows, book: str, forgotten: Sequence[str] = ()
-) -> tuple[TermView, ...]:
+def term_views(rows: Rows, book: str) -> tuple[TermView, ...]:
     """Return the terms of a book as people read them, oldest first.
 
     Args:
         rows: Rows with all terms and accounts of the book.
         book: Its name.
-        forgotten: Accounts that the witness knows to have been charged.
     """
     terms, frozen = rows.terms(book), rows.book(book).frozen
-    lost = {split(name)[1] for name in forgotten if split(name)[0] == book}
     overdrawn = {
         split(row.id)[1]
         for row in rows.accounts(book)
@@ -115,7 +105,7 @@ def term_views(
     return tuple(
         view_of(
             term.facts,
-            charged=is_charged(rows, term) or term.number in lost,
+            charged=is_charged(rows, term) or term.whole in rows.forgotten,
             frozen=frozen if term is terms[-1] else None,
             # Terms share the parts of windows, which have no number.
             overdrawn=bool(overdrawn & {term.number, 0}),

@@ -31,6 +31,7 @@ from dpflow.ledger.decisions.gates import (
 )
 from dpflow.ledger.decisions.lifetimes import TermView, lifetime_error, term_views
 from dpflow.ledger.decisions.pinned_rules import gate_in
+from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.terms import (
     TermChange,
     agrees,
@@ -106,7 +107,7 @@ class Application:
 def propose_application(rows: Rows, policy: Policy) -> Proposal:
     """Return what applying a policy would do."""
     term, book = rows.newest(policy.dataset), rows.book(policy.dataset)
-    terms = term_views(rows, policy.dataset, rows.forgotten)
+    terms = term_views(rows, policy.dataset)
     changes: tuple[Change, ...] = ()
     action, why = "open", ""
     if term is not None:
@@ -195,29 +196,25 @@ def decide_application(
     proposal = propose_application(rows, policy)
     if rows.sent:
         stated = json.loads(rows.sent[0].body)
-        answer = replace(
-            proposal, action=stated["action"], closed=tuple(stated["closed"])
-        )
+        closed = tuple(stated["closed"])
+        answer = replace(proposal, action=stated["action"], closed=closed)
         return Decision(answer=answer, earlier=name_entries(rows))
     action, thawed = choose_action(rows, application, proposal)
     raises = application.raise_lifetime
     error = find_obstacle(thawed, policy, proposal.terms, action, raises=raises)
     if error is not None:
         raise error
-    changes = [change.line for change in proposal.changes]
-    decision, closed = Decision(author, application.command), list[str]()
-    body: dict[str, Any]
+    decision, closed = Decision(author, application.command), ()
     if action != "nothing":
+        body = {"changes": [change.line for change in proposal.changes]}
         if action in _IN_PLACE.values():
-            change = change_term(rows, application, changes, action)
+            change = change_term(rows, application, action)
             closed = find_closed(rows, change.term)
-            change.body["closed"] = closed
         else:
-            body = {"changes": changes, "action": action, "closed": closed}
-            body |= {"raises": True} if raises else {}
-            body |= {"forgotten": [*rows.forgotten]} if rows.forgotten else {}
+            body |= without_empty(raises=raises, forgotten=[*rows.forgotten])
             reason = application.reason or "the policy was applied"
             change = open_term(rows, policy, author, reason, **body)
+        change.body.update(body, action=action, closed=closed)
         write_term(decision, change)
         rows = rows.with_term(change.after, change.term)
     decision.answer = replace(
@@ -225,7 +222,7 @@ def decide_application(
         action=action,
         term=rows.book(policy.dataset).term,
         terms=term_views(rows, policy.dataset),
-        closed=tuple(closed),
+        closed=closed,
     )
     return decision
 
@@ -291,9 +288,7 @@ def _refuse_in_place(proposal: Proposal, how: str) -> PolicyChanged:
     return PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
 
 
-def change_term(
-    rows: Rows, application: Application, changes: Sequence[str], action: str
-) -> TermChange:
+def change_term(rows: Rows, application: Application, action: str) -> TermChange:
     """Return the newest term with lower gates, or with other shares.
 
     Raises:
@@ -308,12 +303,8 @@ def change_term(
     facts = {**before.facts, "pinned": pins}
     term = pin_term(rows, policy, facts, revision=before.entry + 1)
     check_tighter(before, term, action)
-    body = {
-        "reason": application.reason or reason,
-        "changes": [*changes],
-        "action": action,
-        "policy": term.facts["policy_hash"],
-    }
+    reason = application.reason or reason
+    body = {"reason": reason, "policy": term.facts["policy_hash"]}
     dataset = rows.book(policy.dataset)
     return TermChange(action, dataset, term, body, claim_source(rows, policy))
 
@@ -335,7 +326,7 @@ def check_tighter(before: Term, after: Term, action: str) -> None:
             raise LedgerCorrupt(msg)
 
 
-def find_closed(rows: Rows, after: Term) -> list[str]:
+def find_closed(rows: Rows, after: Term) -> tuple[str, ...]:
     """Return the accounts that admit nothing more after a term was changed."""
     closed = []
     for row in rows.accounts(after.book):
@@ -345,4 +336,4 @@ def find_closed(rows: Rows, after: Term) -> list[str]:
             used = window_total(rows, row.id) or used_of(row)
             if not is_admitted(after, row.id, used.amounts):
                 closed.append(row.id)
-    return closed
+    return tuple(closed)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.rule import COUNTS, Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetExhausted, BudgetRefused
+from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.requests import Request, described
 from dpflow.rounding import (
@@ -52,6 +53,14 @@ def journaled(error: BudgetRefused) -> dict[str, Any]:
         "message": error.message,
         **{name: error.details[name] for name in JOURNALED},
     }
+
+
+def read_refusal(body: Mapping[str, Any], **step: Any) -> BudgetRefused:
+    """Return the error that a refusal's entry has, with facts of its step."""
+    is_exhausted = body["refusal"] == BudgetExhausted.__name__
+    kind = BudgetExhausted if is_exhausted else BudgetRefused
+    step |= {name: body.get(name) for name in JOURNALED}
+    return kind(body["message"], dataset=split(body["account"])[0], **step)
 
 
 def refusal_error(

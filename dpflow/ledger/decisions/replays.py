@@ -5,15 +5,10 @@ from __future__ import annotations
 import json
 
 from dpflow.accounting.costs.text import python_form
-from dpflow.exceptions import (
-    BudgetExhausted,
-    BudgetRefused,
-    ReservationConflict,
-)
-from dpflow.ledger.account_ids import split
+from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Decision
-from dpflow.ledger.decisions.refusals import JOURNALED, describe_step
+from dpflow.ledger.decisions.refusals import describe_step, read_refusal
 from dpflow.ledger.requests import (
     Busy,
     Granted,
@@ -41,12 +36,9 @@ def answer_sent_charge(rows: Rows, charge: Charge, request: Request) -> Decision
         )
         raise ReservationConflict(msg, reservation=request.reservation)
     parts = rows.charge_datasets
-    return Decision(
-        answer=Granted(reservation=charge.id, accounts=charge.accounts),
-        earlier=tuple(
-            (p.dataset, p.reserve_number, str(p.reserve_hash)) for p in parts
-        ),
-    )
+    earlier = ((p.dataset, p.reserve_number, str(p.reserve_hash)) for p in parts)
+    answer = Granted(reservation=charge.id, accounts=charge.accounts)
+    return Decision(answer=answer, earlier=tuple(earlier))
 
 
 def is_same_request(charge: Charge, request: Request) -> bool:
@@ -65,17 +57,8 @@ def is_same_request(charge: Charge, request: Request) -> bool:
 
 def answer_sent_refusal(entry: Entry, request: Request) -> Decision:
     """Answer a refused id again in the words of its entry."""
-    body = json.loads(entry.body)
-    is_exhausted = body["refusal"] == BudgetExhausted.__name__
-    details = {name: body.get(name) for name in JOURNALED}
-    return Decision(
-        answer=(BudgetExhausted if is_exhausted else BudgetRefused)(
-            body["message"],
-            dataset=split(body["account"])[0],
-            **describe_step(request),
-            **details,
-        )
-    )
+    error = read_refusal(json.loads(entry.body), **describe_step(request))
+    return Decision(answer=error)
 
 
 # Releases

@@ -63,16 +63,15 @@ def with_rests(gates: Iterable[Gate]) -> list[Gate]:
     Args:
         gates: All of a term; those of windows get what each other has used.
     """
-    used, near = dict[tuple[str, str], dict[int, Tally]](), list[Gate]()
-    gates = [*gates]
-    for gate in gates:
-        if gate.window is not None:
-            used.setdefault(gate.family, {})[gate.window.place] = gate.used
-    for gate in gates:
-        if gate.window is not None:
-            window = gate.window.among(used[gate.family])
-            gate = gate._replace(window=window)  # noqa: PLW2901
-        near.append(gate)
+    used = dict[tuple[str, str], dict[int, Tally]]()
+    windows = [(gate, gate.window) for gate in gates]
+    for gate, window in windows:
+        if window is not None:
+            used.setdefault(gate.family, {})[window.place] = gate.used
+    near = [
+        gate._replace(window=window.among(used[gate.family])) if window else gate
+        for gate, window in windows
+    ]
     return [gate for gate, _ in in_windows([(g, g.rule.zero()) for g in near])]
 
 

@@ -26,6 +26,7 @@ from dpflow.exceptions import (
 from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
+from dpflow.ledger.decisions.refusals import read_refusal
 from dpflow.ledger.decisions.suggestions import in_windows
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.rows import Entry, Release, Run, read_row
@@ -124,7 +125,6 @@ class KeptRelease:
 
 #: Confidence of an interval that is shown without it.
 _CONFIDENCE = 0.95
-_NAMED = ("gate", "theorem", "asked", "left", "fits", "step", "flow", "cost")
 
 
 #: Number of releases that are read together.
@@ -359,9 +359,8 @@ def refusal_of_run(
     if not refused:
         return None
     found = min(refused, key=lambda refusal: not refusal.is_exhausted)
-    kind = BudgetExhausted if found.is_exhausted else BudgetRefused
-    details = {"dataset": found.dataset, **{n: found.body.get(n) for n in _NAMED}}
-    return kind(found.body["message"], flow_run=flow_run, **details)
+    step = {name: found.body.get(name) for name in ("step", "flow", "cost")}
+    return read_refusal(found.body, flow_run=flow_run, **step)
 
 
 def refusals(
