@@ -24,10 +24,9 @@ def check_terms(
         opening: Body of the entry that opened each term.
         add: Adds a finding.
     """
-    state: Any = rows
     for name in rows.datasets:
         # An overdraft may be newer than the next term.
-        views = [replace(v, overdrawn=False) for v in term_views(state, name)]
+        views = [replace(v, overdrawn=False) for v in term_views(rows, name)]
         for place, term in enumerate(rows.terms(name)):
             if digest(canonical(term.facts["pinned"])) != term.facts["policy_hash"]:
                 add(f"the pinned policy of term {term.number} was edited")
@@ -36,8 +35,7 @@ def check_terms(
                 continue
             raises = bool(body.get("raises"))
             before, new = views[:place], views[place]
-            error = lifetime_error(name, before, new, raises=raises)
-            if error is not None:
+            if error := lifetime_error(name, before, new, raises=raises):
                 add(error.message)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpflow.exceptions import ConfigurationError, LedgerRolledBack, LedgerUnavailable
+from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable, require
 from dpflow.ledger.audit.copies import backup, read_rows
 from dpflow.ledger.audit.moves import witness_heads, write_upgrades
 from dpflow.ledger.audit.verify import check_whole, open_snapshot
@@ -81,7 +81,7 @@ def upgrade(
         dialect = "postgres" if database.has_server else "sqlite"
         texts = [text for step in steps for text in step[dialect]]
         forms = [rewrites[n] for n in sorted(rewrites) if before < n <= version]
-        migrate_stopped(ledger, texts, forms, version)
+        migrate(ledger, texts, forms, version)
         database.version = version
     # An upgrade that ended before its lines were witnessed comes here again.
     if problem is None:
@@ -103,13 +103,11 @@ def default_backup(database: Any, version: int) -> Path:
     Raises:
         ConfigurationError: If a server keeps the ledger.
     """
-    if database.has_server:
-        msg = (
-            f"an upgrade of the ledger {database.place} makes a backup first, and a "
-            "server has no place for it. Nothing was changed. Name a file with "
-            "--backup."
-        )
-        raise ConfigurationError(msg)
+    require(
+        not database.has_server,
+        f"an upgrade of the ledger {database.place} makes a backup first, and a "
+        "server has no place for it. Nothing was changed. Name a file with --backup.",
+    )
     path: Path = database.path
     return path.with_name(f"{path.name}.version-{version}")
 
@@ -140,43 +138,35 @@ def check_space(ledger: Ledger, saved: Path) -> None:
             raise LedgerUnavailable(msg, ledger=ledger.place)
 
 
-def migrate_stopped(
+def migrate(
     ledger: Ledger, texts: Sequence[str], forms: Sequence[Rewrite], version: int
 ) -> None:
-    """Migrate as soon as no step runs, for a minute."""
+    """Migrate, verify, and write an entry into each journal, in one transaction.
+
+    It begins as soon as no step runs, for a minute.
+    """
     until = time.monotonic() + _SECONDS
     # The secret is read before the tables are locked.
     ledger.digests.is_readable()
     while True:
         try:
             with ledger.writing() as transaction:
-                return migrate(ledger, transaction, texts, forms, version)
+                if transaction.has_trips:
+                    transaction.send([("wait_shortly", {}), ("stop_steps", {})])
+                transaction.begin(lock=False)
+                body = {"from": str(transaction.version), "to": str(version)}
+                transaction.send([(text, {}) for text in texts])
+                transaction.send([("set_version", {"version": version})])
+                transaction.version = version
+                # The tables are those that this version reads; no migration drops
+                # anything.
+                check_whole(ledger, "Nothing was changed.", transaction)
+                for form in forms:
+                    rewrite_requests(transaction, form)
+                return write_upgrades(ledger, transaction, body, rewrites=len(forms))
         except LedgerUnavailable as error:
             if "waited" not in error.details or time.monotonic() > until:
                 raise
-
-
-def migrate(
-    ledger: Ledger,
-    transaction: Any,
-    texts: Sequence[str],
-    forms: Sequence[Rewrite],
-    version: int,
-) -> None:
-    """Migrate, verify, and write an entry into each journal, in one transaction."""
-    if transaction.has_trips:
-        transaction.send([("wait_shortly", {}), ("stop_steps", {})])
-    transaction.begin(lock=False)
-    body = {"from": str(transaction.version), "to": str(version)}
-    for text in texts:
-        transaction.send([(text, {})])
-    transaction.send([("set_version", {"version": version})])
-    transaction.version = version
-    # The tables are those that this version reads; no migration drops anything.
-    check_whole(ledger, "Nothing was changed.", transaction)
-    for form in forms:
-        rewrite_requests(transaction, form)
-    write_upgrades(ledger, transaction, body, rewrites=len(forms))
 
 
 def rewrite_requests(transaction: Any, form: Rewrite) -> None:

@@ -14,9 +14,7 @@ from contextlib import nullcontext
 from hashlib import sha256
 from math import inf
 from operator import add
-from typing import Any
 
-from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.account_ids import split
@@ -306,26 +304,23 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
 
     The account of a share may be at the largest gate that a change of access gave it.
     """
-    name, state = journal.row.name, rows
-    windows: Callable[[Any, str], Tally | None] = window_total
     for account in rows.account_rows.values():
         # A charge by hand may halt an odometer, which is no overdraft.
         halted = split(account.id)[2] == "odometer" and account.id in journal.by_hand
         if account.overdrawn or halted:
             continue
         terms = find_terms(rows, account.id) + find_later_shares(journal, account.id)
-        place = split(account.id)[2:4]
-        is_gated = any(gate_in(term.facts["gates"], *place) for term in terms)
-        if not is_gated and account.id in journal.by_hand:
+        gates = [gate_in(t.facts["gates"], *split(account.id)[2:4]) for t in terms]
+        if not any(gates) and account.id in journal.by_hand:
             # A repair writes the accounts of a lost term or share without a gate.
             continue
-        total = windows(state, account.id)
+        total = window_total(rows, account.id)
         used = (*map(add, account.settled, account.held),)
         amounts = used if total is None else total.amounts
         if not any(is_admitted(term, account.id, amounts) for term in terms) and (
             total is None or not has_overdrawn_part(rows, account)
         ):
-            result.add(f"account {account.id!r} is above its gate", name)
+            result.add(f"account {account.id!r} is above its gate", journal.row.name)
 
 
 def has_overdrawn_part(rows: Rows, account: Account) -> bool:

@@ -49,21 +49,15 @@ WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay')
     AND dataset >= :first AND dataset <= :last
 ORDER BY dataset, number;
 
--- The newest refusals of each dataset.
+-- The newest refusals of a dataset.
 -- name: read_refusals
-SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
-    journal.command, journal.charge, journal.step, journal.flow, journal.run,
-    journal.postings, journal.body, journal.hash
-FROM (
-    SELECT dataset, number,
-        row_number() OVER (PARTITION BY dataset ORDER BY number DESC) AS place
-    FROM journal
-    WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
-        AND dataset >= :first AND dataset <= :last
-) AS newest
-JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.number
-WHERE newest.place <= :limit
-ORDER BY journal.dataset, journal.number DESC;
+SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
+    hash
+FROM journal
+WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
+    AND dataset = :dataset
+ORDER BY number DESC
+LIMIT :limit;
 
 -- Refusals that a flow run or one within it met; their bodies name the run.
 -- name: read_refusals_of_run

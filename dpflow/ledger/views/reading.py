@@ -229,6 +229,14 @@ class Reading:
                     closed[name] = sum_amounts(settled, closed.get(name))
         return held, closed
 
+    def refusals(self, dataset: str | None, limit: int = ENDLESS) -> list[Entry]:
+        """Return the newest refusals of one dataset or of each, newest first."""
+        found = list[Entry]()
+        for name in self.names(dataset):
+            rows = self.ask("read_refusals", dataset=name, limit=limit)
+            found += map(Entry._make, rows)
+        return found
+
     @cached_property
     def refused_runs(self) -> set[str]:
         """Ids of the flow runs that met a refusal."""

@@ -376,9 +376,7 @@ def refusals(
     with open_reading(source) as reading:
         key = "refusals", dataset, limit
         if key not in reading.remembered:
-            where = reading.find_range(dataset)
-            found = reading.ask("read_refusals", **where, limit=limit)
-            entries = merge_newest(map(Entry._make, found))
+            entries = merge_newest(reading.refusals(dataset, limit))
             views = list(islice(describe_refusals(entries), limit))
             reading.remembered[key] = views
         refused: list[RefusalView] = reading.remembered[key]

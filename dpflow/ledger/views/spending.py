@@ -321,9 +321,7 @@ def list_refused(
 ) -> dict[str, list[tuple[int, str | None]]]:
     """Return number and release key of refusals by each account, newest first."""
     refused = defaultdict[str, list[tuple[int, str | None]]](list)
-    where = reading.find_range(dataset)
-    for columns in reading.ask("read_refusals", **where, limit=ENDLESS):
-        entry = Entry(*columns)
+    for entry in reading.refusals(dataset):
         body = json.loads(entry.body)
         for name in body.get("accounts", body.get("halts", ())):
             if entry.number > after:

@@ -50,7 +50,7 @@ def promise(
     """
     with open_reading(source) as reading:
         number = min(number, reading.rows.book(dataset).number)
-        past: Any = find_past(reading, dataset, number)
+        past = find_past(reading, dataset, number)
         completed = '%"outcome":"completed"%'
         released = reading.ask(
             "read_first_release", dataset=dataset, number=number, pattern=completed
