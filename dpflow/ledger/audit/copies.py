@@ -95,26 +95,23 @@ def filled_copy(
 def list_tables(transaction: Transaction) -> list[TableColumns]:
     """Return the tables of a ledger, which may be of an older version."""
     columns = {tuple(row) for row in transaction.ask("read_columns")}
-    found = [
-        table._replace(
-            columns=tuple(c for c in table.columns if (table.name, c) in columns)
-        )
-        for table in map(tables().__getitem__, TABLES)
-    ]
-    return [table for table in found if table.columns]
+    result = list[Table]()
+    for name in TABLES:
+        table = tables()[name]
+        present = tuple(c for c in table.columns if (name, c) in columns)
+        result += [table._replace(columns=present)] if present else []
+    return result
 
 
 def drop_newer(target: SqliteDatabase, older: list[TableColumns]) -> None:
     """Remove from empty tables what the version of a copy lacks."""
     columns = {table.name: table.columns for table in older}
+    texts = [f"DROP TABLE {name}" for name in TABLES if name not in columns]
+    for name, present in columns.items():
+        newer = {*tables()[name].columns} - {*present}
+        texts += [f"ALTER TABLE {name} DROP COLUMN {column}" for column in newer]
     with target.transaction() as transaction:
-        for table in map(tables().__getitem__, TABLES):
-            if table.name not in columns:
-                transaction.send([(f"DROP TABLE {table.name}", {})])
-                continue
-            for column in {*table.columns} - {*columns[table.name]}:
-                text = f"ALTER TABLE {table.name} DROP COLUMN {column}"
-                transaction.send([(text, {})])
+        transaction.send([(text, {}) for text in texts])
         transaction.send([("set_version", {"version": target.version})])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.durable import sync_path
-from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
+from dpflow.exceptions import DpflowError, LedgerUnavailable, require
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.copies import filled_copy
@@ -75,31 +75,26 @@ def restore(
     witness_of = witness_at(witness, url)
     database: Any = SqliteDatabase(backup, read_only=True)
     source = Ledger(database, Liveness())
-    if ledger_id not in (None, source.id):
-        msg = (
-            f"the backup {backup} is of the ledger {source.id}, and the project pins "
-            f"{ledger_id}. Nothing was restored."
-        )
-        raise ConfigurationError(msg)
+    require(
+        ledger_id in (None, source.id),
+        f"the backup {backup} is of the ledger {source.id}, and the project pins "
+        f"{ledger_id}. Nothing was restored.",
+    )
     kept = None if witness_of is None else witness_of(source.id)
     is_known = kept is not None and kept.exists()
     state = kept.read_all() if kept is not None and is_known else None
-    replaced = None
-    if isinstance(place, Path):
-        replaced = read_replaced(place, source.id)
-        state = replaced if state is None else state
+    file = place if isinstance(place, Path) else None
+    replaced = read_replaced(file, source.id) if file else None
+    state = replaced if state is None else state
     check_whole(source, "It is the backup. Nothing was restored.")
     unknown = find_unknown(source, state)
-    if unknown and not accept_loss:
-        msg = (
-            f"{unknown} what was charged since {backup} was made. Nothing was "
-            "restored. Set DPFLOW_WITNESS to the witness of that time, or write "
-            "--accept-loss: what was charged since is forgotten."
-        )
-        raise ConfigurationError(msg)
-    where: Any = place
-    if isinstance(place, Path):
-        where = place.with_name(f"{place.name}.{os.getpid()}.new")
+    require(
+        accept_loss or not unknown,
+        f"{unknown} what was charged since {backup} was made. Nothing was restored. "
+        "Set DPFLOW_WITNESS to the witness of that time, or write --accept-loss: what "
+        "was charged since is forgotten.",
+    )
+    where = file.with_name(f"{file.name}.{os.getpid()}.new") if file else place
     repaired = []
     with filled_copy(source, kind, where, kept) as there:
         if state is not None:
@@ -109,9 +104,7 @@ def restore(
         if kept is not None and (unknown or not is_known):
             begun = state_of_ledger(there.database, is_trusted=bool(unknown))
             kept.begin(begun, anew=is_known)
-    aside = None
-    if isinstance(place, Path):
-        aside = replace_file(where, place, replaced)
+    aside = replace_file(Path(where), file, replaced) if file else None
     return Restored(repaired=tuple(repaired), aside=aside)
 
 
@@ -151,12 +144,11 @@ def read_replaced(place: Path, ledger: str) -> Witnessed | None:
     with suppress(DpflowError):
         found = database.identity.ledger
         state = state_of_ledger(database)
-    if found != ledger:
-        msg = (
-            f"the ledger at {place} is another one, with id {found}. Nothing was "
-            "restored. Move it away first."
-        )
-        raise ConfigurationError(msg)
+    require(
+        found == ledger,
+        f"the ledger at {place} is another one, with id {found}. Nothing was restored. "
+        "Move it away first.",
+    )
     return state
 
 
@@ -219,9 +211,8 @@ def check_unchanged(place: Path, replaced: Witnessed | None) -> None:
         return
     with opened_for_reading(place) as connection:
         found = connection.execute("SELECT name, number, hash FROM dataset").fetchall()
-    if {name: (number, digest) for name, number, digest in found} != {
-        name: (head.number, head.hash) for name, head in replaced.heads.items()
-    }:
+    heads = [(name, head.number, head.hash) for name, head in replaced.heads.items()]
+    if sorted(found) != sorted(heads):
         msg = (
             f"the ledger {place} was charged while its backup was restored. It was not "
             "replaced. End all runs, and restore the backup again."

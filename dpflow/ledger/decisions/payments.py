@@ -83,9 +83,8 @@ def decide_payment(
         raise refuse_end(charge, f"did not pay for the people of {account!r}")
     first = charge.id if store is None else store.first
     decision = Decision(author, command)
-    decision.changes.append(
-        ("put_people_store", PeopleStore(account, first, charge.id))
-    )
+    store = PeopleStore(account, first, charge.id)
+    decision.changes.append(("put_people_store", store))
     dataset, body = rows.book(split(account)[0]), {"people": account}
     decision.append(dataset, "pay", body=body, about=charge.about)
     return decision

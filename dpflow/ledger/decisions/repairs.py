@@ -67,14 +67,12 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
     command = f"repair {loss.dataset} {loss.epoch} {loss.number}"
     decision = Decision(author, command)
     postings = post_raises(decision, rows, find_raises(rows, loss))
-    people = {
-        name: newest
-        for name, newest in loss.people.items()
-        if name not in rows.people or rows.people[name].newest != newest
-    }
-    for name, newest in people.items():
-        store = rows.people.get(name) or PeopleStore(name, UNKNOWN, newest)
-        decision.changes.append(("put_people_store", store._replace(newest=newest)))
+    people = dict[str, str]()
+    for name, newest in loss.people.items():
+        store = rows.people.get(name) or PeopleStore(name, UNKNOWN, "")
+        if store.newest != newest:
+            people[name] = newest
+            decision.changes.append(("put_people_store", store._replace(newest=newest)))
     epoch = max(dataset.epoch, loss.epoch) + 1
     row = dataset._replace(epoch=epoch, repaired_at=decision.number_after(dataset))
     body = {

@@ -75,16 +75,16 @@ SELECT id, dataset, flow, refusals, halted, completed FROM run WHERE id = :id;
 -- name: read_refused_runs
 SELECT DISTINCT id FROM run WHERE refusals > 0;
 
--- The newest charge of each flow.
+-- The newest charge of each flow on a dataset.
 -- name: read_newest_grants
-SELECT newest.dataset, newest.flow, newest.number, journal.at
+SELECT newest.flow, newest.number, journal.at
 FROM (
-    SELECT dataset, flow, max(reserve_number) AS number
+    SELECT flow, max(reserve_number) AS number
     FROM charge_dataset
-    WHERE dataset >= :first AND dataset <= :last
-    GROUP BY dataset, flow
+    WHERE dataset = :dataset
+    GROUP BY flow
 ) AS newest
-JOIN journal ON journal.dataset = newest.dataset AND journal.number = newest.number;
+JOIN journal ON journal.dataset = :dataset AND journal.number = newest.number;
 
 -- Charges of a dataset, without what they cost; every run is found by them.
 -- name: read_run_charges

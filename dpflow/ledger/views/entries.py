@@ -64,10 +64,9 @@ def alert_text(account: str, threshold: str) -> str:
         return f"{percent} of the share of {where} is used"
     if not number:
         return f"{percent} of the budget of {dataset} is used in windows around {part}"
-    budget = kind_title(kind, dataset, name or part) + (
-        f" of {dataset}" if part else ""
-    )
-    return f"{percent} of the budget of {budget} is used in term {number}"
+    budget = kind_title(kind, dataset, name or part)
+    of = f" of {dataset}" if part else ""
+    return f"{percent} of the budget of {budget}{of} is used in term {number}"
 
 
 def percent_text(fraction: float | None) -> str:

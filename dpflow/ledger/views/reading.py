@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from heapq import merge
 from typing import Any
 
@@ -199,15 +199,13 @@ class Reading:
     @cached_property
     def open_charges(self) -> list[OpenReservation]:
         """Charges that no process ended, oldest first."""
-        alive, found = dict[str, bool](), dict[str, OpenReservation]()
+        alive, found = cache(self.ledger.owners.alive), dict[str, OpenReservation]()
         for at, _, _, writer, *columns in self.ask("read_open_reservations"):
             charge = Charge.from_columns(columns)
-            if charge.owner not in alive:
-                alive[charge.owner] = self.ledger.owners.alive(charge.owner)
             reservation = OpenReservation(
                 reservation=charge.id,
                 body=describe_charge(charge),
-                alive=alive[charge.owner],
+                alive=alive(charge.owner),
                 at=at,
                 writer=writer,
                 charge=charge,

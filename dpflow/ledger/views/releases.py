@@ -415,8 +415,8 @@ def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
                 newest.setdefault(refusal.body.get("flow"), refusal)
         if not newest:
             return {}
-        rows = reading.ask("read_newest_grants", **reading.find_range(dataset))
-        grants = {flow: (number, at) for _, flow, number, at in rows}
+        rows = reading.ask("read_newest_grants", dataset=dataset)
+        grants = {flow: (number, at) for flow, number, at in rows}
         halts = dict[str | None, RefusalView]()
         for flow, refusal in newest.items():
             name, (number, at) = refusal.dataset, grants.get(flow, (0, ""))
