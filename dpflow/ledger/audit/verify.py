@@ -86,7 +86,7 @@ def verify(
 
 
 def check_whole(
-    ledger: Ledger, advice: str, within: Transaction | None = None, *, place: str = ""
+    ledger: Ledger, advice: str, within: Transaction | None = None, *, label: str = ""
 ) -> Verification:
     """Refuse a ledger that is damaged; the comparison with the witness is apart.
 
@@ -94,16 +94,16 @@ def check_whole(
         ledger: The ledger.
         advice: What was not done, and what to do.
         within: As for `verify`.
-        place: The ledger that a copy is of.
+        label: The ledger that a copy is of.
 
     Raises:
         LedgerCorrupt: If something is not what its journals come to.
     """
-    result, place = verify(ledger, within), place or ledger.place
+    result, label = verify(ledger, within), label or ledger.place
     for bad in result.bad:
         if bad.dataset:
-            msg = f"the ledger {place} is damaged: {bad}. {advice}"
-            raise LedgerCorrupt(msg, ledger=place)
+            msg = f"the ledger {label} is damaged: {bad}. {advice}"
+            raise LedgerCorrupt(msg, ledger=label)
     return result
 
 

@@ -59,16 +59,6 @@ WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
 ORDER BY number DESC
 LIMIT :limit;
 
--- Refusals that a flow run or one within it met; their bodies name the run.
--- name: read_refusals_of_run
-SELECT journal.dataset, journal.number, journal.at, journal.writer, journal.kind,
-    journal.command, journal.charge, journal.step, journal.flow, journal.run,
-    journal.postings, journal.body, journal.hash
-FROM run JOIN journal ON journal.dataset = run.dataset
-WHERE run.id = :run AND journal.kind NOT IN ('reserve', 'settle', 'void', 'pay')
-    AND journal.kind = 'refuse' AND replace(journal.body, :name, '') <> journal.body
-ORDER BY journal.at, journal.dataset, journal.number;
-
 -- name: read_run
 SELECT id, dataset, flow, refusals, halted, completed FROM run WHERE id = :id;
 

@@ -239,7 +239,7 @@ def window_view(
     newest, zero, full = gates[last], family[0].rule.zero(), 0
     assert newest.window is not None
     first = last - newest.window.length
-    parts = [gate for place, gate in gates.items() if first < place]
+    parts = [gate for at, gate in gates.items() if first < at]
     rows = [gate.row for gate in parts if gate.row is not None]
     settled = sum((Tally(row.settled) for row in rows), zero).amounts
     held = sum((Tally(row.held) for row in rows), zero).amounts

@@ -352,13 +352,16 @@ def refusal_of_run(
     with open_reading(source) as reading:
         if count_refusals(reading, flow_run) <= after:
             return None
-        where = {"run": flow_run, "name": canonical(flow_run)}
-        entries = reading.ask("read_refusals_of_run", **where)
-    met = describe_refusals(map(Entry._make, entries))
-    refused = [each for each in met if flow_run in each.body.get("runs", ())][after:]
-    if not refused:
+        datasets = {name for _, name, *_ in reading.ask("read_run", id=flow_run)}
+        refused = [e for name in datasets for e in reading.refusals(name)]
+    # The runs of most refusals are others.
+    entries = [entry for entry in refused if canonical(flow_run) in entry.body]
+    entries.sort(key=lambda entry: (entry.at, entry.dataset, entry.number))
+    met = describe_refusals(entries)
+    views = [view for view in met if flow_run in view.body.get("runs", ())][after:]
+    if not views:
         return None
-    found = min(refused, key=lambda refusal: not refusal.is_exhausted)
+    found = min(views, key=lambda refusal: not refusal.is_exhausted)
     step = {name: found.body.get(name) for name in ("step", "flow", "cost")}
     return read_refusal(found.body, flow_run=flow_run, **step)
 

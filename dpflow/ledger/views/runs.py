@@ -292,8 +292,9 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
 def load_details(reading: Reading, dataset: str, runs: Iterable[FlowRun]) -> None:
     """Read what the charges of runs cost, those that were not read yet."""
     charges = {c.number: c for run in runs for c in run.charges if c.detail is None}
-    for number, detail in read_details(reading, dataset, charges).items():
-        charges[number].detail = detail
+    details = read_details(reading, dataset, charges)
+    for number, charge in charges.items():
+        charge.detail = details[number]
 
 
 def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
