@@ -95,7 +95,7 @@ def filled_copy(
 def list_tables(transaction: Transaction) -> list[TableColumns]:
     """Return the tables of a ledger, which may be of an older version."""
     columns = {tuple(row) for row in transaction.ask("read_columns")}
-    result = list[Table]()
+    result = list[TableColumns]()
     for name in TABLES:
         table = tables()[name]
         present = tuple(c for c in table.columns if (name, c) in columns)
