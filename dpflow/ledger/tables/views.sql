@@ -49,13 +49,14 @@ WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay')
     AND dataset >= :first AND dataset <= :last
 ORDER BY dataset, number;
 
--- The newest refusals of a dataset.
+-- The newest refusals of a dataset. With a bound of the numbers, SQLite takes the index
+-- of rare kinds.
 -- name: read_refusals
 SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
     hash
 FROM journal
 WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
-    AND dataset = :dataset
+    AND dataset = :dataset AND number < :after
 ORDER BY number DESC
 LIMIT :limit;
 
@@ -180,8 +181,7 @@ SELECT part.dataset, part.reserve_number
 FROM release JOIN charge_dataset AS part
     ON part.charge = release.charge AND part.dataset = release.dataset
 WHERE release.state <> 'free'
-    AND (release.key_text = :name OR (release.key >= :first AND release.key < :last))
-ORDER BY part.dataset DESC, part.reserve_number DESC;
+    AND (release.key_text = :name OR (release.key >= :first AND release.key < :last));
 
 -- name: read_release_state
 SELECT state FROM release WHERE key = :key;

@@ -231,8 +231,8 @@ class Reading:
         """Return the newest refusals of one dataset or of each, newest first."""
         found = list[Entry]()
         for name in self.names(dataset):
-            rows = self.ask("read_refusals", dataset=name, limit=limit)
-            found += map(Entry._make, rows)
+            where = {"dataset": name, "after": ENDLESS, "limit": limit}
+            found += map(Entry._make, self.ask("read_refusals", **where))
         return found
 
     @cached_property

@@ -253,7 +253,7 @@ def named_release(source: Source, name: str) -> KeptRelease:
     with open_reading(source) as reading:
         places = reading.ask("find_releases", name=name, first=first, last=last)
         rows = list[tuple[Any, ...]]()
-        for dataset, number in places:
+        for dataset, number in sorted(places, reverse=True):
             where = {"dataset": dataset, "after": number + 1, "limit": 1}
             rows += reading.ask("read_releases", **where)
         kept = [*describe_releases(reading, rows)]

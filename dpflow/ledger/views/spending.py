@@ -155,12 +155,13 @@ def spending(
                 times, last = before.times + spent.charges, max(before.last, spent.at)
                 unusual[way] = Unusual(*way, times, last)
             group = tuple(spent.facts[name] for name in by)
-            for account in spent.amounts.keys() & rules.keys():
-                nothing = Sum(0, rules[account].zero(), "")
-                charges, total, last = sums.get((account, group), nothing)
-                total += Tally(spent.amounts[account]).times(spent.charges)
-                last = max(last, spent.at)
-                sums[account, group] = Sum(charges + spent.charges, total, last)
+            for account, amounts in spent.amounts.items():
+                if account in rules:
+                    nothing = Sum(0, rules[account].zero(), "")
+                    charges, total, last = sums.get((account, group), nothing)
+                    total += Tally(amounts).times(spent.charges)
+                    last = max(last, spent.at)
+                    sums[account, group] = Sum(charges + spent.charges, total, last)
     groups = [
         Spending(
             account=account,
@@ -173,9 +174,14 @@ def spending(
         for (account, group), (charges, total, last) in sums.items()
     ]
     return (
-        sorted(groups, key=lambda row: (-row.used_fraction, row.group)),
-        sorted(unusual.values(), key=lambda step: step.last, reverse=True),
+        sorted(groups, key=lambda row: (-row.used_fraction, row.group, row.account)),
+        sorted(unusual.values(), key=order_unusual, reverse=True),
     )
+
+
+def order_unusual(steps: Unusual) -> tuple[str, ...]:
+    """Return what the unusual steps of a term are ordered by."""
+    return steps.last, steps.step, steps.flow or "", steps.what
 
 
 def read_spent(
