@@ -24,11 +24,7 @@ from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.auditor import audited
 from tests.faults.drivers import FaultyConnection, FaultySqlite
-from tests.faults.power import (
-    ApswDatabase,
-    Disk,
-    NotingVFS,
-)
+from tests.faults.power import ApswDatabase, Disk, NotingVFS
 from tests.faults.support import (
     IDENTITY,
     SECRET,
@@ -39,15 +35,7 @@ from tests.faults.support import (
     nothing,
 )
 from tests.faults.test_power_cuts import POLICY, broken_promise
-from tests.faults.trials import (
-    ACTIONS,
-    CAP,
-    Action,
-    Trial,
-    attempt,
-    check,
-    reserve,
-)
+from tests.faults.trials import ACTIONS, CAP, Action, Trial, attempt, check, reserve
 from tests.ledger.support import request
 from tests.sizes import SCALE
 
@@ -92,9 +80,7 @@ class FailingDatabase(FaultySqlite):
 
 
 def try_all(
-    folder: Path,
-    code: str,
-    kind: type[FailingDatabase] = FailingDatabase,
+    folder: Path, code: str, kind: type[FailingDatabase] = FailingDatabase
 ) -> Counter[str]:
     """Let each call of each operation fail in turn, in four ways."""
     error, text = FAILURES[code]
@@ -116,11 +102,7 @@ def try_all(
 
 
 def try_one(
-    trial: Trial,
-    action: Action,
-    when: str,
-    hook: Nth,
-    counts: Counter[str],
+    trial: Trial, action: Action, when: str, hook: Nth, counts: Counter[str]
 ) -> None:
     """Do one thing that fails somewhere."""
     do, aims = action
@@ -143,7 +125,7 @@ def try_one(
 
 
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
-def test_every_call_fails_once_and_always(folder: Path, code: str) -> None:
+def test_every_call_fails_once_and_always(folder, code):
     """Of every operation, before the statement ran and after it."""
     counts = try_all(folder, code)
     assert counts["failures"] > 100
@@ -180,13 +162,13 @@ class Reusing(FailingDatabase):
         """Keep it."""
 
 
-def test_a_swallowed_error_is_found(folder: Path) -> None:
+def test_a_swallowed_error_is_found(folder):
     """An acknowledgement without a commit."""
     with pytest.raises(AssertionError, match="acknowledgement is lost"):
         try_all(folder, "IOERR", Swallowing)
 
 
-def test_a_reused_connection_is_found(folder: Path) -> None:
+def test_a_reused_connection_is_found(folder):
     """A connection that failed may still be inside a transaction."""
     with pytest.raises(UsedAfterError):
         try_all(folder, "BUSY", Reusing)
@@ -287,6 +269,6 @@ def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(folder, failu
         assert lost_to_syncs(folder, number, failures, anew=True) == ""
 
 
-def test_a_log_that_is_not_synced_anew_loses_charges(folder: Path) -> None:
+def test_a_log_that_is_not_synced_anew_loses_charges(folder):
     """The disk of this test knows the difference (negative control)."""
     assert any(lost_to_syncs(folder, number, 2, anew=False) for number in range(1, 12))

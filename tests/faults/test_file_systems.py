@@ -135,7 +135,7 @@ def test_a_ledger_mounted_as_a_single_file_is_refused(path, tmp_path, monkeypatc
     granted(open_ledger(url(path)))
 
 
-def test_asking_where_a_file_lies_keeps_its_locks(path: Path) -> None:
+def test_asking_where_a_file_lies_keeps_its_locks(path):
     """Opening and closing the file by hand would drop SQLite's locks on it."""
     opened = open_ledger(url(path))
     with opened.database.snapshot():
@@ -157,7 +157,7 @@ def locks_on(path: Path) -> list[str]:
     return [" ".join(p) for p in parts if "POSIX" in p and p[4].endswith(inode)]
 
 
-def test_a_second_name_of_the_file_is_refused(path: Path) -> None:
+def test_a_second_name_of_the_file_is_refused(path):
     """Each name would have a log of its own: at opening and in each transaction."""
     second = path.with_name("second.db")
     ledger = open_ledger(url(path))

@@ -7,12 +7,8 @@ import os
 import threading
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 
-from dpflow.exceptions import (
-    LedgerUnavailable,
-)
-from dpflow.ledger.ledger import Ledger
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.opening import open_ledger
 from tests.ledger.processes import Child, Gate, answer_of_child, die
 from tests.ledger.support import (
@@ -46,7 +42,7 @@ def test_a_forked_child_opens_a_connection_of_its_own(ledger, path):
     audit(path)
 
 
-def test_a_childs_commits_survive_its_parents_close(ledger: Ledger, path: Path) -> None:
+def test_a_childs_commits_survive_its_parents_close(ledger, path):
     """SQLite's memory of locks is inherited, the locks are not.
 
     The parent would take the file for its own and delete the child's -wal.
@@ -102,7 +98,7 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(ledger, path, monke
     assert sums(path) == (0, TENTH)
 
 
-def test_a_fork_inside_a_transaction_leaves_it_whole(path: Path) -> None:
+def test_a_fork_inside_a_transaction_leaves_it_whole(path):
     """The parent commits what it began; the child is refused."""
     ledger = impatient(path)
     step = request(ledger)
@@ -134,7 +130,7 @@ def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path):
     assert sums(path) == (0, 2 * TENTH)
 
 
-def test_a_child_does_not_keep_its_dead_parents_lock(path: Path) -> None:
+def test_a_child_does_not_keep_its_dead_parents_lock(path):
     """A lock belongs to the open file, and a forked child closes its copy."""
     gate = Gate()
 

@@ -19,14 +19,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, TurnQueue
 from tests.faults import interrupts
-from tests.faults.interrupts import (
-    KINDS,
-    Point,
-    Steps,
-    interrupted,
-    patient,
-    points_of,
-)
+from tests.faults.interrupts import KINDS, Point, Steps, interrupted, patient, points_of
 from tests.faults.support import figure
 from tests.projects import ledger_file, make_project
 from tests.sizes import SCALE, spread
@@ -90,7 +83,7 @@ def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool):
+def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop, keyed):
     """It passes on as it is, and keeps no lock even while the exception is kept.
 
     Afterwards this process, its threads, its children and others run steps.

@@ -132,7 +132,7 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
 
 
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_restore_that_dies_never_forgets(before: Path, step: int) -> None:
+def test_a_restore_that_dies_never_forgets(before, step):
     """Without a witness: what stands there knows every charge, or no step runs.
 
     Restored once more, it charges all of it again and goes on.
@@ -150,7 +150,7 @@ def test_a_restore_that_dies_never_forgets(before: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("act", ["restore", "reconcile"])
-def test_with_a_witness_it_fails_closed(before: Path, act: str) -> None:
+def test_with_a_witness_it_fails_closed(before, act):
     """A restore or a repair that died is refused until it is made good, or is whole."""
 
     def acting(folder: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_restore_that_died_before_its_last_rename_is_made_good(
     assert used >= (RAN + 1) * TENTH
 
 
-def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
+def test_death_while_a_ledger_is_made(tmp_path):
     """Half a ledger is refused, and grants nothing."""
     place = tmp_path / "ledger.db"
     for number in range(MOST):

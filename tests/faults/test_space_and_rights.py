@@ -13,9 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpflow.exceptions import (
-    LedgerUnavailable,
-)
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.opening import create_ledger, open_ledger
 from tests.ledger.processes import Child, answer_of_child
 from tests.ledger.support import (
@@ -45,7 +43,7 @@ def limit(folder: Path, more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
-def test_a_full_disk_refuses_and_keeps_everything(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_and_keeps_everything(tmp_path):
     """What was acknowledged stays, and with new space it goes on."""
     path = tmp_path / "ledger.db"
     new_ledger(tmp_path).close()
@@ -108,7 +106,7 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_a_read_only_folder_grants_nothing(public: Path) -> None:
+def test_a_read_only_folder_grants_nothing(public):
     """An error, nothing written, and the ledger works where it can be written."""
     ledger, path = new_ledger(public), public / "ledger.db"
     granted(ledger)
@@ -131,7 +129,7 @@ def test_a_read_only_folder_grants_nothing(public: Path) -> None:
     ledger.close()
 
 
-def test_another_users_ledger_is_out_of_reach_and_not_missing(public: Path) -> None:
+def test_another_users_ledger_is_out_of_reach_and_not_missing(public):
     """The error differs from that of a missing ledger, which advises to make one."""
     new_ledger(public).close()
     path = public / "ledger.db"

@@ -68,7 +68,7 @@ def files_in(folder: Path) -> list[str]:
 DURABLE = {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1}
 
 
-def test_the_live_connection_is_durable(ledger: Ledger) -> None:
+def test_the_live_connection_is_durable(ledger):
     """WAL and synchronous=FULL hold on the connection that writes, and on the next."""
     granted(ledger)
     assert pragmas(ledger) == DURABLE
@@ -126,7 +126,7 @@ def test_an_error_in_a_block_leaves_nothing(ledger, path, error, seen):
 
 
 @pytest.mark.parametrize("folder", ["", "missing/"])
-def test_a_missing_ledger_is_an_error(tmp_path: Path, folder: str) -> None:
+def test_a_missing_ledger_is_an_error(tmp_path, folder):
     """Opening makes no file, not even a lock: a new ledger forgets what was spent."""
     with pytest.raises(LedgerMissing, match="dpflow ledger init"):
         open_ledger(url(tmp_path / f"{folder}ledger.db"))
@@ -136,7 +136,7 @@ def test_a_missing_ledger_is_an_error(tmp_path: Path, folder: str) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8000]
 )
-def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, content):
     """An empty or foreign file is damage, not an invitation."""
     place = tmp_path / "ledger.db"
     place.write_bytes(content)
@@ -155,7 +155,7 @@ def read_tables(path: Path) -> list[tuple[Any, ...]]:
         return []
 
 
-def test_another_database_is_no_ledger(tmp_path: Path) -> None:
+def test_another_database_is_no_ledger(tmp_path):
     """Nothing is added to a database that belongs to someone else."""
     place = tmp_path / "ledger.db"
     edit(place, "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)")
@@ -164,7 +164,7 @@ def test_another_database_is_no_ledger(tmp_path: Path) -> None:
     assert read_tables(place) == [("theirs",)]
 
 
-def test_a_ledger_of_another_version_is_refused_and_kept(path: Path) -> None:
+def test_a_ledger_of_another_version_is_refused_and_kept(path):
     """Its tables may be others; it stays as it is."""
     edit(path, "UPDATE ledger SET version = 6", "DROP TABLE run", locked=True)
     before = path.read_bytes()
@@ -173,7 +173,7 @@ def test_a_ledger_of_another_version_is_refused_and_kept(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_removed_ledger_is_noticed(ledger: Ledger, path: Path) -> None:
+def test_a_removed_ledger_is_noticed(ledger, path):
     """A grant in a removed file would be lost, so the ledger refuses."""
     granted(ledger)
     for item in path.parent.glob("ledger.db*"):
@@ -276,7 +276,7 @@ def crashed(path: Path) -> str:
     return lines[0]
 
 
-def test_a_log_deleted_after_a_crash_is_noticed(path: Path) -> None:
+def test_a_log_deleted_after_a_crash_is_noticed(path):
     """SQLite would open the ledger without its newest charges, and find it sound."""
     reservation = crashed(path)
     wal, kept = path.with_name("ledger.db-wal"), path.with_name("kept")
@@ -293,7 +293,7 @@ def test_a_log_deleted_after_a_crash_is_noticed(path: Path) -> None:
     audit(path)
 
 
-def test_a_log_without_its_ledger_is_not_deleted(path: Path) -> None:
+def test_a_log_without_its_ledger_is_not_deleted(path):
     """SQLite deletes a log without its ledger, and it may be the only copy."""
     crashed(path)
     wal, away = path.with_name("ledger.db-wal"), path.with_name("away.db")
@@ -323,7 +323,7 @@ ledger.close() if sys.argv[2] == "close" else die()
 """
 
 
-def test_reading_the_file_by_hand_loses_nothing(path: Path) -> None:
+def test_reading_the_file_by_hand_loses_nothing(path):
     """A process that opens and closes the file drops SQLite's locks on it.
 
     Then the next process to close the ledger deletes the -wal that is in use: a grant

@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from dpflow import PureDP, guarded
-from dpflow.exceptions import (
-    LedgerUnavailable,
-)
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
@@ -67,7 +65,7 @@ def test_another_process_that_holds_the_lock_is_waited_for_not_long(path):
     ledger.close()
 
 
-def test_closing_waits_for_the_lock(path: Path) -> None:
+def test_closing_waits_for_the_lock(path):
     """For the same reason, up to the deadline."""
     ledger, other = impatient(path), SqliteDatabase(path)
     granted(ledger)
@@ -80,7 +78,7 @@ def test_closing_waits_for_the_lock(path: Path) -> None:
     other.close()
 
 
-def test_a_link_to_the_ledger_shares_its_lock(path: Path) -> None:
+def test_a_link_to_the_ledger_shares_its_lock(path):
     """SQLite follows links, so a process with a link must wait as well."""
     link = path.with_name("link.db")
     link.symlink_to(path)
@@ -88,7 +86,7 @@ def test_a_link_to_the_ledger_shares_its_lock(path: Path) -> None:
         impatient(link)
 
 
-def test_a_removed_lock_file_is_no_lock(path: Path) -> None:
+def test_a_removed_lock_file_is_no_lock(path):
     """Who deletes a stale lock file splits it: the old handle is not trusted."""
     ledger = impatient(path)
     granted(ledger)
@@ -99,7 +97,7 @@ def test_a_removed_lock_file_is_no_lock(path: Path) -> None:
     ledger.close()
 
 
-def test_a_kept_error_keeps_no_transaction(path: Path) -> None:
+def test_a_kept_error_keeps_no_transaction(path):
     """Its traceback may refer to a cursor, and closing then rolls nothing back."""
     first, kept = SqliteDatabase(path), list[BaseException]()
     try:
@@ -123,7 +121,7 @@ def number_in(transaction: Transaction) -> int:
     return transaction.datasets["a"].number
 
 
-def test_a_reader_holds_up_no_writer(path: Path) -> None:
+def test_a_reader_holds_up_no_writer(path):
     """It sees the state that it began with; another writer is waited for (control)."""
     ledger, reader = impatient(path), SqliteDatabase(path)
     granted(ledger)
@@ -140,7 +138,7 @@ def test_a_reader_holds_up_no_writer(path: Path) -> None:
     reader.close()
 
 
-def test_a_long_log_is_begun_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_begun_anew(path, monkeypatch):
     """Unless a reader is in the way; then it may double, up to a limit."""
     ledger, reader = impatient(path), SqliteDatabase(path)
     log, database = path.with_name("ledger.db-wal"), ledger.database

@@ -54,10 +54,7 @@ POPULATION = Population(
 #: Datasets of which each answer is easily foretold, and the requests on them.
 SIMPLE = {
     "s": make_policy(
-        "s",
-        budget="{epsilon: 6}",
-        flows="{f: {epsilon: 2}}",
-        other_flows="allow",
+        "s", budget="{epsilon: 6}", flows="{f: {epsilon: 2}}", other_flows="allow"
     ),
     "b": make_policy("b", population="p"),
     "q": make_policy("q", population="p", budget="{epsilon: 0.9}"),

@@ -80,7 +80,7 @@ def test_an_older_row_of_an_account_is_noticed_by_its_charge(ledger, path):
 
 
 @pytest.mark.storages("sqlite")
-def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
+def test_an_unedited_ledger_goes_on(ledger, path):
     """The control of the tests above: dropping the triggers alone changes nothing."""
     ledger.settle(granted(ledger, "0.8"))
     edit(path)
@@ -110,7 +110,7 @@ def writer(path: Place) -> Iterator[Ledger]:
     opened.close()
 
 
-def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -> None:
+def test_it_shows_what_a_writer_charges_meanwhile(writer, path):
     """Neither keeps the other waiting for long, and the journal can be verified."""
     with reader(path) as ledger:
         for number in range(2, 5):
@@ -120,7 +120,7 @@ def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -
             assert verify(ledger).fine
 
 
-def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
+def test_it_takes_no_charge(writer, path):
     """Nor anything else that writes; the ledger stays as it is."""
     before = everything(path)
     with reader(path) as ledger:
@@ -131,7 +131,7 @@ def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
     assert everything(path) == before
 
 
-def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
+def test_the_database_itself_refuses(writer, path):
     """A statement that writes, slipped into a reading transaction, fails."""
     with reader(path) as ledger:
         refused = does_not_raise() if in_memory(path) else pytest.raises(LedgerError)

@@ -114,7 +114,7 @@ def open_term(ledger: Ledger, policy: Policy) -> None:
     ledger.settle(granted(ledger, STEP, policies=[policy], flow="weekly"))
 
 
-def test_all_that_reads_a_ledger_agrees(ledger: Ledger, path: Place) -> None:
+def test_all_that_reads_a_ledger_agrees(ledger, path):
     """Verified, audited, exported, and printed by every command."""
     report = verify(ledger)
     assert report.bad == []

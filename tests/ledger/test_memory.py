@@ -29,7 +29,7 @@ def place() -> Iterator[str]:
     forget_memory(url)
 
 
-def test_it_is_never_made_by_opening(place: str) -> None:
+def test_it_is_never_made_by_opening(place):
     """Nor twice, nor without a name."""
     with pytest.raises(LedgerMissing, match="ends with its process"):
         open_ledger(place)
@@ -40,7 +40,7 @@ def test_it_is_never_made_by_opening(place: str) -> None:
         create_ledger("memory://")
 
 
-def test_all_objects_of_a_process_share_it(place: str) -> None:
+def test_all_objects_of_a_process_share_it(place):
     """And its budget."""
     one, two = create_ledger(place), open_ledger(place)
     granted(one, "0.5")
@@ -51,7 +51,7 @@ def test_all_objects_of_a_process_share_it(place: str) -> None:
     assert verify(one).bad == []
 
 
-def test_a_forked_child_is_refused(place: str) -> None:
+def test_a_forked_child_is_refused(place):
     """Its copy would spend the same budget again."""
     ledger = create_ledger(place)
     granted(ledger)

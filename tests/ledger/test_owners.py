@@ -46,7 +46,7 @@ class Worker:
         self.child.end()
 
 
-def test_threads_get_one_name(owners: Owners) -> None:
+def test_threads_get_one_name(owners):
     """However many ask for it first at the same time."""
     names: list[str] = []
     start = threading.Barrier(8)
@@ -63,7 +63,7 @@ def test_threads_get_one_name(owners: Owners) -> None:
     assert names == [owners.mine()] * 8
 
 
-def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
+def test_a_worker_lives_until_it_is_killed(owners):
     """SIGKILL runs no handler; the system frees the lock all the same."""
     worker = Worker(owners)
     assert owners.alive(worker.name)
@@ -71,7 +71,7 @@ def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
     assert not owners.alive(worker.name)
 
 
-def test_a_forked_child_is_another_owner(owners: Owners) -> None:
+def test_a_forked_child_is_another_owner(owners):
     """Its parent's charges are not its own; both see the other as what it is."""
     mine = owners.mine()
     worker = Worker(owners)
@@ -86,7 +86,7 @@ def test_a_forked_child_is_another_owner(owners: Owners) -> None:
     assert seen_from_outside(owners, mine)
 
 
-def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
+def test_a_parent_does_not_outlive_itself_in_its_child(owners):
     """A child inherits the open file, and must not keep its parent alive by it."""
     gate = Gate()
 
@@ -103,7 +103,7 @@ def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
     gate.open()
 
 
-def test_closing_gives_the_name_up(owners: Owners) -> None:
+def test_closing_gives_the_name_up(owners):
     """Its open reservations then have no owner, and the next name is a new one."""
     first = owners.mine()
     owners.close()
@@ -114,9 +114,7 @@ def test_closing_gives_the_name_up(owners: Owners) -> None:
     owners.close()
 
 
-def test_a_name_that_cannot_be_checked_lives(
-    owners: Owners, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_cannot_be_checked_lives(owners, monkeypatch):
     """Another user's file, say: the answer that frees nothing."""
     answer_of_child(owners.mine)
     assert not owners.alive("f" * 32)
@@ -128,7 +126,7 @@ def test_a_name_that_cannot_be_checked_lives(
     assert owners.alive("f" * 32)
 
 
-def test_names_in_one_file_keep_their_locks(owners: Owners) -> None:
+def test_names_in_one_file_keep_their_locks(owners):
     """Other objects of this process may read, take and give up names there."""
     dead, other = Worker(owners), Owners(owners._path)
     dead.child.kill()

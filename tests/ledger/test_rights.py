@@ -6,7 +6,6 @@ import secrets
 import uuid
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -108,7 +107,7 @@ def worker(urls: dict[str, str]) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize("role", ["operator", "worker", "reader"])
-def test_each_right_on_each_column(urls: dict[str, str], role: str) -> None:
+def test_each_right_on_each_column(urls, role):
     """As the table says; nobody deletes, truncates, or changes a table."""
     wrong = []
     with psycopg.connect(urls[role], autocommit=True) as session:
@@ -147,7 +146,7 @@ def is_permitted(session: psycopg.Connection, statement: str) -> bool:
     return True
 
 
-def test_a_worker_runs_steps(worker: Ledger) -> None:
+def test_a_worker_runs_steps(worker):
     """All of a charge's life, replays, people and freezes."""
     answer = worker.reserve(request(worker, key="k"))
     assert isinstance(answer, Replayed)
@@ -177,7 +176,7 @@ def test_a_worker_freezes_and_an_operator_ends_that(worker, urls):
     operator.close()
 
 
-def test_a_worker_opens_no_term(worker: Ledger) -> None:
+def test_a_worker_opens_no_term(worker):
     """Its first step on a dataset says that an operator applies the policy."""
     with pytest.raises(LedgerUnavailable, match="operator"):
         granted(worker, "0.01", policies=[make_policy("new")])
@@ -187,7 +186,7 @@ def test_a_worker_opens_no_term(worker: Ledger) -> None:
         worker.charge_prior(BASIC, PureDP(epsilon="0.01"), reason="x")
 
 
-def test_an_operator_does_the_rest(urls: dict[str, str]) -> None:
+def test_an_operator_does_the_rest(urls):
     """Terms, charges by hand and forfeits."""
     operator = open_ledger(urls["operator"], witness="none")
     policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
@@ -223,7 +222,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("what", ATTACKS)
-def test_a_worker_may_not(urls: dict[str, str], what: str) -> None:
+def test_a_worker_may_not(urls, what):
     """Whatever lets it run more than the policy says, or hides that it did."""
     with pytest.raises(DENIED):
         run(urls["worker"], ATTACKS[what])
@@ -256,7 +255,7 @@ def test_a_worker_appends_no_such_entry(urls, more, writer, kind):
             session.rollback()
 
 
-def test_a_frozen_dataset_is_opened_by_no_function(urls: dict[str, str]) -> None:
+def test_a_frozen_dataset_is_opened_by_no_function(urls):
     """The function of freezes writes a row that is open, and none without a reason."""
     call = "SELECT dpflow.freeze('a', NULL, 1, 'h', 'm')"
     run(urls["super"], "UPDATE dpflow.dataset SET frozen = '{}' WHERE name = 'a'")
@@ -275,7 +274,7 @@ def read(url: str) -> object:
         return session.execute("SELECT * FROM dpflow.dataset ORDER BY name").fetchall()
 
 
-def test_a_reader_sees_all_but_secrets(urls: dict[str, str]) -> None:
+def test_a_reader_sees_all_but_secrets(urls):
     """It opens the ledger, and verifies it but for values."""
     reader = open_ledger(urls["reader"], witness="none", read_only=True)
     result = verify(reader)
@@ -292,7 +291,7 @@ def key_of(name: str) -> int:
     return int.from_bytes(bytes.fromhex(name)[:8], signed=True)
 
 
-def test_a_reader_stops_no_step(urls: dict[str, str]) -> None:
+def test_a_reader_stops_no_step(urls):
     """Whatever it locks; a worker that has the dataset's row is the control."""
     worker = ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))
     locks = (
@@ -319,7 +318,7 @@ def test_a_reader_stops_no_step(urls: dict[str, str]) -> None:
     worker.close()
 
 
-def test_a_reader_holds_no_dead_workers_name(urls: dict[str, str]) -> None:
+def test_a_reader_holds_no_dead_workers_name(urls):
     """Any session may take such a lock; only a login that may charge keeps a key."""
     dead, owners = uuid.uuid4().hex, SessionOwners(Server(urls["worker"]))
     for role, alive in (("reader", False), ("worker", True)):
@@ -330,7 +329,7 @@ def test_a_reader_holds_no_dead_workers_name(urls: dict[str, str]) -> None:
     owners.close()
 
 
-def test_a_reader_that_takes_a_workers_name_is_reported(urls: dict[str, str]) -> None:
+def test_a_reader_that_takes_a_workers_name_is_reported(urls):
     """The message speaks of the name, and of no dataset."""
     reached = waiting(PostgresDatabase(urls["worker"]), 0.2).server
     owners = SessionOwners(reached)
@@ -344,7 +343,7 @@ def test_a_reader_that_takes_a_workers_name_is_reported(urls: dict[str, str]) ->
     owners.close()
 
 
-def test_a_worker_charges_people(urls: dict[str, str], tmp_path: Path) -> None:
+def test_a_worker_charges_people(urls, tmp_path):
     """Under its login the steps of a store are noted, too, and others go on from it."""
     ledger, worker = (open_ledger(urls[r], witness="none") for r in ("super", "worker"))
     assert step(ledger, tmp_path, 0.5, 0.5, 0.5) == [True, True, True]
@@ -355,7 +354,7 @@ def test_a_worker_charges_people(urls: dict[str, str], tmp_path: Path) -> None:
     worker.close()
 
 
-def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
+def test_not_even_the_owner_edits_the_journal(urls):
     """It would have to drop the triggers first, which is no accident."""
     for statement in (
         "UPDATE dpflow.journal SET at = ''",
@@ -368,7 +367,7 @@ def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
     run(urls["owner"], "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine")
 
 
-def test_strangers_see_nothing(urls: dict[str, str]) -> None:
+def test_strangers_see_nothing(urls):
     """A login without a role of the ledger is refused immediately."""
     name = f"u{secrets.token_hex(4)}"
     server().run(f"CREATE ROLE {name} LOGIN")

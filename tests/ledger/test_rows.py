@@ -61,9 +61,7 @@ def name_kind(row: Any) -> str:
 
 
 @pytest.mark.parametrize("row", [*WHOLE, *EMPTY], ids=name_kind)
-def test_a_row_is_read_as_it_was_written(
-    row: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_is_read_as_it_was_written(row, monkeypatch):
     """Also by another process, which remembers none of its rows."""
     columns = name_columns(row)
     monkeypatch.setattr("dpflow.ledger.tables.rows._proved", {})
@@ -74,7 +72,7 @@ def test_a_row_is_read_as_it_was_written(
 
 
 @pytest.mark.parametrize("row", WHOLE, ids=name_kind)
-def test_columns_are_the_fields_in_their_order(row: Any) -> None:
+def test_columns_are_the_fields_in_their_order(row):
     """What is no JSON stands in the column of its name, or of its place in a term."""
     kind: Any = type(row)
     form, columns = form_of(kind), name_columns(row)
@@ -85,13 +83,13 @@ def test_columns_are_the_fields_in_their_order(row: Any) -> None:
             assert kind is Term or kind._fields[place] == name
 
 
-def test_marked_rows_are_those_that_steps_read() -> None:
+def test_marked_rows_are_those_that_steps_read():
     """Accounts, charges and datasets have marks."""
     assert [*map(name_kind, MARKED)] == ["Dataset", "Account", "Charge"]
 
 
 @pytest.mark.parametrize("row", MARKED, ids=name_kind)
-def test_an_edit_of_any_column_is_noticed(row: Any) -> None:
+def test_an_edit_of_any_column_is_noticed(row):
     """A process notices it although it wrote the row itself."""
     columns = [*name_columns(row).values()]
     for place, value in enumerate(columns):

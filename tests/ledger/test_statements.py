@@ -16,7 +16,7 @@ SCRIPTS = {"tables", "rules", "make_schema"}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_statements_keep_the_rules(name: str) -> None:
+def test_statements_keep_the_rules(name):
     """No `SELECT *`, no `REPLACE`, no literal with a colon, one statement each."""
     for title, text in read_statements(name).items():
         assert text.endswith(";"), title
@@ -26,7 +26,7 @@ def test_statements_keep_the_rules(name: str) -> None:
         assert text.count(";") == 1 or title in SCRIPTS, title
 
 
-def test_databases_have_the_same_statements() -> None:
+def test_databases_have_the_same_statements():
     """What differs has one name in both files."""
     ours, theirs = read_statements("sqlite"), read_statements("postgres")
     locks = {"lock_datasets", "lock_all", "stop_steps", "wait_shortly"}
@@ -34,7 +34,7 @@ def test_databases_have_the_same_statements() -> None:
     assert ours.keys() <= theirs.keys()
 
 
-def test_sqlite_prepares_each_statement() -> None:
+def test_sqlite_prepares_each_statement():
     """Names of tables and columns exist, and the parameters are named."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     make_tables(connection, Identity("x", None, "t"), b"0", 1)
@@ -44,7 +44,7 @@ def test_sqlite_prepares_each_statement() -> None:
             connection.execute(f"EXPLAIN {text}", values)
 
 
-def test_postgres_prepares_each_statement(postgres_url: str) -> None:
+def test_postgres_prepares_each_statement(postgres_url):
     """The same on a server."""
     import psycopg
 
@@ -64,7 +64,7 @@ def test_postgres_prepares_each_statement(postgres_url: str) -> None:
             session.execute(b"DEALLOCATE try")
 
 
-def test_the_journal_is_only_appended() -> None:
+def test_the_journal_is_only_appended():
     """Also for REPLACE, for a number that does not follow, and for a released value."""
     edits = [
         "UPDATE journal SET body = '{}'",

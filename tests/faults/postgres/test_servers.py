@@ -76,7 +76,7 @@ def reserved(ledger: Ledger) -> str:
 # Lost answers
 
 
-def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
+def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url):
     """Cut before and after the commit: exactly the requested charges."""
     create_ledger(postgres_url).close()
     proxy, chance = Proxy(server().folder), random.Random(7)
@@ -98,7 +98,7 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
     audit(postgres_url)
 
 
-def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
+def test_a_storm_of_ended_sessions_loses_nothing(postgres_url):
     """Four threads work while their sessions are ended again and again."""
     create_ledger(postgres_url).close()
     ledgers = [open_ledger(postgres_url) for _ in range(4)]
@@ -162,7 +162,7 @@ def test_a_killed_server_keeps_what_it_acknowledged(own_server):
 # A server that may lose what it acknowledges
 
 
-def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> None:
+def test_a_server_that_does_not_sync_is_refused(own_server):
     """At the opening, and at the next decision if it changes meanwhile."""
     url = own_server.new_database()
     ledger = create_ledger(url)
@@ -285,7 +285,7 @@ def test_a_dump_restored_on_another_server_is_refused(
     restored.close()
 
 
-def test_a_pooler_is_refused(postgres_url: str) -> None:
+def test_a_pooler_is_refused(postgres_url):
     """It hands one session to many; locks and settings would be another's."""
     create_ledger(postgres_url).close()
     proxy = Proxy(server().folder, hides_process=True)
@@ -294,7 +294,7 @@ def test_a_pooler_is_refused(postgres_url: str) -> None:
     proxy.close()
 
 
-def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
+def test_a_commit_that_rolled_back_is_no_commit(postgres_url):
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
     create_ledger(postgres_url).close()
     database = FaultyPostgres(postgres_url)

@@ -13,12 +13,7 @@ from fractions import Fraction
 import psycopg
 import pytest
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerMissing,
-    LedgerUnavailable,
-)
-from dpflow.ledger.ledger import Ledger
+from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables import postgres_connection as sessions
 from dpflow.ledger.tables.loading import find_scope, load_rows
@@ -40,7 +35,7 @@ from tests.postgres import server
 # Making and opening
 
 
-def test_makers_in_parallel_make_one_ledger(postgres_url: str) -> None:
+def test_makers_in_parallel_make_one_ledger(postgres_url):
     """The others are refused."""
     answers: list[str] = []
 
@@ -59,7 +54,7 @@ def test_makers_in_parallel_make_one_ledger(postgres_url: str) -> None:
     assert read(postgres_url, "SELECT count(*) FROM ledger") == [(1,)]
 
 
-def test_no_ledger_is_missing(postgres_url: str) -> None:
+def test_no_ledger_is_missing(postgres_url):
     """Nothing is made by opening; neither is a database."""
     for url in (postgres_url, postgres_url.replace("?", "x?")):
         with pytest.raises(LedgerMissing, match="dpflow ledger init"):
@@ -89,7 +84,7 @@ _FETCHED = (
 )
 
 
-def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) -> None:
+def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger):
     """A session plans its statements once, when the tables are perhaps still small."""
     for number in range(60):
         key = f"{number:064x}"
@@ -117,7 +112,7 @@ def await_end(owners: SessionOwners, name: str) -> None:
         assert time.monotonic() < until
 
 
-def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
+def test_an_owner_lives_until_it_is_closed(postgres_url):
     """One name per object, alive for others while its session stands."""
     first, second = (SessionOwners(Server(postgres_url)) for _ in "ab")
     assert first.mine() == first.mine() != second.mine()
@@ -140,7 +135,7 @@ def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
     second.close()
 
 
-def test_a_forked_child_takes_no_name_of_its_parent(postgres_url: str) -> None:
+def test_a_forked_child_takes_no_name_of_its_parent(postgres_url):
     """Neither for itself, nor when it asks for others."""
     mine = SessionOwners(Server(postgres_url))
     name = mine.mine()
@@ -155,7 +150,7 @@ def test_a_forked_child_takes_no_name_of_its_parent(postgres_url: str) -> None:
     mine.close()
 
 
-def test_many_names_do_not_collide(postgres_url: str) -> None:
+def test_many_names_do_not_collide(postgres_url):
     """The two halves of a lock's number are looked up as they were taken."""
     asking = SessionOwners(PostgresDatabase(postgres_url).server)
     elsewhere = server().new_database()
@@ -183,7 +178,7 @@ SECRET = "s3cr3t/w@rd"
         ("postgresql://ann@db/x?password=pw", "postgresql://ann@db/x"),
     ],
 )
-def test_a_place_is_its_url_without_a_secret(url: str, place: str) -> None:
+def test_a_place_is_its_url_without_a_secret(url, place):
     """So that any message may say it."""
     assert PostgresDatabase(url).place == place
 
@@ -203,14 +198,14 @@ def test_a_place_is_its_url_without_a_secret(url: str, place: str) -> None:
         "postgresql://ann:s3cr3t%zz@db/x",
     ],
 )
-def test_a_url_that_cannot_be_read_is_not_quoted(url: str) -> None:
+def test_a_url_that_cannot_be_read_is_not_quoted(url):
     """The driver would quote what it takes for a port, which is half a password."""
     with pytest.raises(ConfigurationError, match="cannot be read") as caught:
         open_ledger(url)
     assert "s3cr3t" not in f"{caught.value} {caught.value.__context__}"
 
 
-def test_a_server_out_of_reach_is_unavailable() -> None:
+def test_a_server_out_of_reach_is_unavailable():
     """With the place and the reason, without the password."""
     url = f"postgresql://ann:{secrets.token_hex(8)}@127.0.0.1:1/x?connect_timeout=2"
     password = url.split(":")[2].partition("@")[0]
@@ -221,7 +216,7 @@ def test_a_server_out_of_reach_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize("password", ["a", "connection", "hunter2"])
-def test_a_driver_s_message_is_never_shown(password: str) -> None:
+def test_a_driver_s_message_is_never_shown(password):
     """A mask would show where a short password stands in a sentence that all know."""
     url = f"postgresql://app:{password}@db/x"
     failed = f'connection failed: {url} at "127.0.0.1": Connection refused'
@@ -233,7 +228,7 @@ def test_a_driver_s_message_is_never_shown(password: str) -> None:
     )
 
 
-def test_a_database_that_cannot_keep_every_name_is_refused() -> None:
+def test_a_database_that_cannot_keep_every_name_is_refused():
     """At the first connection, before anything is charged."""
     odd = server().new_database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with pytest.raises(LedgerUnavailable, match="encoding LATIN1"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def test_a_copy_is_the_same_ledger(tmp_path, source, target):
     assert [*export_lines(there)] == [*export_lines(workers.ledger)]
 
 
-def test_a_backup_is_made_while_steps_run(tmp_path: Path) -> None:
+def test_a_backup_is_made_while_steps_run(tmp_path):
     """It replays what was released, and is never made over a file."""
     ledger = make(tmp_path / "ledger.db")
     released = request(ledger, key="k")
@@ -68,7 +67,7 @@ def test_a_backup_is_made_while_steps_run(tmp_path: Path) -> None:
         inside.connection.execute("DELETE FROM journal")  # type: ignore[attr-defined]
 
 
-def test_an_export_shows_no_secret(tmp_path: Path) -> None:
+def test_an_export_shows_no_secret(tmp_path):
     """Neither the secret of keys, nor values, nor arguments."""
     ledger = make(tmp_path / "ledger.db")
     released = request(ledger, key="k", arguments={"x": "f" * 64})
@@ -86,7 +85,7 @@ def test_an_export_shows_no_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kinds", [("sqlite", "postgres"), ("postgres", "sqlite")])
-def test_a_ledger_moves(tmp_path: Path, kinds: tuple[str, str]) -> None:
+def test_a_ledger_moves(tmp_path, kinds):
     """With its id, its releases and its witness; the source says where it is."""
     urls = {
         "sqlite": f"sqlite:///{tmp_path}/ledger.db",

@@ -72,7 +72,7 @@ COMPARED = [name for name in TABLES if name not in ("run", "people_store")]
 
 
 @pytest.mark.parametrize("table", COMPARED)
-def test_an_edit_of_any_column_is_found(tmp_path: Path, rows: Rows, table: str) -> None:
+def test_an_edit_of_any_column_is_found(tmp_path, rows, table):
     """Also with the marks and the hash of the row computed anew."""
     missed = []
     columns = [name for name in of(rows, table)[0] if name not in ("table", "mark")]
@@ -111,7 +111,7 @@ def mark_anew(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("table", COMPARED)
-def test_a_removed_row_is_found(tmp_path: Path, rows: Rows, table: str) -> None:
+def test_a_removed_row_is_found(tmp_path, rows, table):
     """The first, and the last, of each table."""
     for place in (0, -1):
         gone = of(rows, table)[place]
@@ -119,7 +119,7 @@ def test_a_removed_row_is_found(tmp_path: Path, rows: Rows, table: str) -> None:
         assert verify_export(write(tmp_path / "e", left))[1].bad, (table, gone)
 
 
-def test_a_shorter_journal_reaches_other_heads(tmp_path: Path, rows: Rows) -> None:
+def test_a_shorter_journal_reaches_other_heads(tmp_path, rows):
     """A dataset that is left out, or cut with its rows, shows in the heads."""
     whole = verify_export(write(tmp_path / "e", rows))[1].heads
     edited = json.loads(json.dumps(rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +85,7 @@ def test_a_move_that_is_cut_short(tmp_path, target, then, name, after):
     assert verify(there).bad == []
 
 
-def test_a_restored_backup_is_no_finished_move(tmp_path: Path) -> None:
+def test_a_restored_backup_is_no_finished_move(tmp_path):
     """A complete ledger at the target that lacks an entry is never moved to."""
     ledger = make(tmp_path / "ledger.db")
     charged(ledger, "0.1")
@@ -118,7 +117,7 @@ def test_orders_of_a_move_and_its_way_back(tmp_path, order):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_there_and_back_with_everything(tmp_path: Path, seed: int) -> None:
+def test_there_and_back_with_everything(tmp_path, seed):
     """A random history moves to a server and into a file again, row by row."""
     owners = People()
     workers = Workers(owners, in_sqlite())

@@ -89,7 +89,7 @@ def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
 
 
 @pytest.mark.parametrize("goes_on", [0, 9])
-def test_a_lost_freeze_is_frozen_once(tmp_path: Path, place: str, goes_on: int) -> None:
+def test_a_lost_freeze_is_frozen_once(tmp_path, place, goes_on):
     """A dataset whose freeze is lost is frozen; a person's decision ends that."""
     path = tmp_path / "ledger.db"
     ledger = make(path, place)

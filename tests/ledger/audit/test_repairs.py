@@ -160,7 +160,7 @@ def test_a_repair_never_undercounts(tmp_path, kind, seed, goes_on):
             server().drop(database)
 
 
-def test_two_copies_are_joined(tmp_path: Path) -> None:
+def test_two_copies_are_joined(tmp_path):
     """A fork refuses every step until the copy that stays is repaired."""
     path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, place)
@@ -182,7 +182,7 @@ def test_two_copies_are_joined(tmp_path: Path) -> None:
     assert verify(one).bad == []
 
 
-def test_a_lost_term_is_kept_frozen(tmp_path: Path) -> None:
+def test_a_lost_term_is_kept_frozen(tmp_path):
     """Its accounts have no gate until a person opens a term behind it."""
     path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, place)

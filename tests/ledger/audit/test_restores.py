@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ def test_a_restore_never_forgets_what_is_known(tmp_path, target, known):
     assert verify(restored).witness == "agrees"
 
 
-def test_a_replaced_ledger_stays_aside(tmp_path: Path) -> None:
+def test_a_replaced_ledger_stays_aside(tmp_path):
     """It is refused where it is opened again; another ledger is not replaced at all."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, witness)
@@ -90,7 +89,7 @@ def test_a_replaced_ledger_stays_aside(tmp_path: Path) -> None:
         restore(saved, url(tmp_path / "other.db"), reason="x", witness=witness)
 
 
-def test_a_damaged_backup_replaces_nothing(tmp_path: Path) -> None:
+def test_a_damaged_backup_replaces_nothing(tmp_path):
     """The ledger stays, and so does its witness."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, witness)
@@ -154,7 +153,7 @@ def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     restore(saved, url(path), reason="x", witness=witness)
 
 
-def test_a_restore_without_a_witness_marks_the_next_one(tmp_path: Path) -> None:
+def test_a_restore_without_a_witness_marks_the_next_one(tmp_path):
     """What it begins holds nothing of the accepted loss."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, "none")
@@ -169,7 +168,7 @@ def test_a_restore_without_a_witness_marks_the_next_one(tmp_path: Path) -> None:
         restore(saved, url(path), reason="x", witness=witness)
 
 
-def test_a_dataset_that_nothing_witnessed_is_named(tmp_path: Path) -> None:
+def test_a_dataset_that_nothing_witnessed_is_named(tmp_path):
     """A replaced ledger that lacks a dataset does not say what it was charged."""
     path = tmp_path / "ledger.db"
     ledger = make(path, "none")
@@ -186,7 +185,7 @@ def test_a_dataset_that_nothing_witnessed_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
-def test_a_freeze_that_a_backup_lacks_is_written(tmp_path: Path, target: str) -> None:
+def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, target):
     """Also into a database whose functions come last."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger = make(path, witness)
@@ -229,7 +228,7 @@ def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
     assert [p.name for p in tmp_path.iterdir() if "replaced" in p.name] == []
 
 
-def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path: Path) -> None:
+def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path):
     """A row that is not what its mark says counts as no knowledge, in words."""
     path, saved = tmp_path / "ledger.db", tmp_path / "backup.db"
     ledger = make(path)

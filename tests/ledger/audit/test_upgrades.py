@@ -114,7 +114,7 @@ def test_other_versions_are_refused(at, tmp_path, version, migrations, match):
     granted(ledger, "0.1")
 
 
-def test_a_failed_migration_changes_nothing(at: str, tmp_path: Path) -> None:
+def test_a_failed_migration_changes_nothing(at, tmp_path):
     """Neither tables, nor version, nor journals; a damaged ledger is not begun."""
     ledger, _ = made(at, tmp_path)
     witness = str(tmp_path / "witness")
@@ -130,7 +130,7 @@ def test_a_failed_migration_changes_nothing(at: str, tmp_path: Path) -> None:
         upgrade(at, saved=tmp_path / "2.db", witness=witness, **to_next())
 
 
-def test_a_saved_file_is_never_replaced(tmp_path: Path) -> None:
+def test_a_saved_file_is_never_replaced(tmp_path):
     """Something is at its place: nothing is changed."""
     at = url(tmp_path / "ledger.db")
     ledger, _ = made(at, tmp_path)
@@ -217,7 +217,7 @@ def raise_interrupt(_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path: Path) -> None:
+def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path):
     """Its entries are not witnessed: the newer ledger goes on."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
     ledger, _ = made(url(path), tmp_path)
@@ -268,7 +268,7 @@ def test_a_damaged_ledger_is_found_under_the_lock(at, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_ledger_of_version_4_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_ledger_of_version_4_is_named(tmp_path, kind):
     """Each way to open it names the tool that reads it."""
     path = tmp_path / "old.db"
     shutil.copy(VERSION_4, path)
@@ -283,7 +283,7 @@ def test_a_ledger_of_version_4_is_named(tmp_path: Path, kind: str) -> None:
             attempt()
 
 
-def test_the_default_backup_lies_next_to_the_file(at: str, tmp_path: Path) -> None:
+def test_the_default_backup_lies_next_to_the_file(at, tmp_path):
     """A server has no such place, so that one must be named."""
     made(at, tmp_path)
     if at.startswith("sqlite"):

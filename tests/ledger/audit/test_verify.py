@@ -59,7 +59,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("edit", "finding"), EDITS)
-def test_an_edit_is_found(ledger: Ledger, edit: str, finding: str) -> None:
+def test_an_edit_is_found(ledger, edit, finding):
     """Also where the editor computes the marks anew."""
     assert verify(ledger).bad == []
     drop_triggers(ledger).execute(edit)
@@ -89,7 +89,7 @@ def mark_anew(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("finding", ["is above its gate", "was edited"])
-def test_a_forger_who_fits_all_hashes_is_found(ledger: Ledger, finding: str) -> None:
+def test_a_forger_who_fits_all_hashes_is_found(ledger, finding):
     """A gate that was passed, and a pinned copy that was edited, in all rows."""
     if finding == "is above its gate":
         with pytest.MonkeyPatch.context() as patch:
@@ -116,14 +116,14 @@ def test_a_forger_who_fits_all_hashes_is_found(ledger: Ledger, finding: str) -> 
 
 
 @pytest.mark.parametrize("table", ["dataset", "account", "charge"])
-def test_a_row_without_its_mark_is_found(ledger: Ledger, table: str) -> None:
+def test_a_row_without_its_mark_is_found(ledger, table):
     """An edit of a marked row is found by its mark."""
     drop_triggers(ledger).execute(f"UPDATE {table} SET mark = 'x'")
     assert any("mark says" in str(bad) for bad in verify(ledger).bad)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_whole_history_has_no_findings(seed: int) -> None:
+def test_a_whole_history_has_no_findings(seed):
     """Terms, windows, freezes, corrections and withdrawals are as their entries say."""
     owners = People()
     workers = Workers(owners, in_memory())

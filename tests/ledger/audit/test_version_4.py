@@ -90,7 +90,7 @@ def carried(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     ledger.close()
 
 
-def test_it_has_the_sums_of_before(carried: Ledger) -> None:
+def test_it_has_the_sums_of_before(carried):
     """Of each account, everything settled; with the same id, alerts and overdrafts."""
     assert carried.id == FACTS["id"]
     with carried.reading() as transaction:
@@ -112,7 +112,7 @@ def test_it_has_the_sums_of_before(carried: Ledger) -> None:
 
 
 @pytest.mark.parametrize("key", FACTS["releases"])
-def test_its_releases_are_replayed(carried: Ledger, key: str) -> None:
+def test_its_releases_are_replayed(carried, key):
     """At no cost, under the keys of before."""
     facts = FACTS["releases"][key]
     before = state_of_ledger(carried.database).uses
@@ -132,7 +132,7 @@ def test_its_releases_are_replayed(carried: Ledger, key: str) -> None:
     assert state_of_ledger(carried.database).uses == before
 
 
-def test_it_goes_on_as_before(carried: Ledger) -> None:
+def test_it_goes_on_as_before(carried):
     """What was refused is refused, and what may be charged is charged."""
     # A withdrawn release, and one whose charge was open, are drawn anew.
     for key in ("withdrawn", "claimed", "failed"):
@@ -200,7 +200,7 @@ def ask_policy(ledger: Ledger, policy: Policy) -> Request:
     return request(ledger, "0.01", policies=[policy])
 
 
-def test_its_people_are_those_of_before(carried: Ledger) -> None:
+def test_its_people_are_those_of_before(carried):
     """The newest step of each store pays the next one."""
     ((account, (_, newest)),) = FACTS["people"].items()
     for before in (None, newest):
@@ -255,7 +255,7 @@ def test_a_place_that_is_taken_is_refused(tmp_path, capsys):
         carry_ledger(new, url(tmp_path / "newer.db"))
 
 
-def test_version_4_itself_is_named(tmp_path: Path) -> None:
+def test_version_4_itself_is_named(tmp_path):
     """It is not opened, upgraded or restored."""
     path = tmp_path / "old.db"
     shutil.copy(FILE, path)
@@ -263,7 +263,7 @@ def test_version_4_itself_is_named(tmp_path: Path) -> None:
         open_ledger(url(path), witness="none")
 
 
-def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_kind_is_refused(tmp_path):
     """It is named, and nothing is carried."""
     from tools import version_4
     from tools.read_version_4 import Carrier

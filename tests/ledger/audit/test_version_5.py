@@ -57,14 +57,14 @@ def ask(ledger: Ledger, facts: Any, *names: str, **fields: Any) -> Request:
     return request(ledger, given.pop("epsilon"), populations=populations, **given)
 
 
-def test_every_version_has_a_file() -> None:
+def test_every_version_has_a_file():
     """A new version brings one."""
     found = {file.stem for file in FOLDER.glob("version_*.db")}
     assert found == {f"version_{number}" for number in (4, *VERSIONS)}
     assert all(file.stat().st_size < 200_000 for file in FOLDER.glob("*.db"))
 
 
-def test_it_goes_on(opened: tuple[Ledger, dict[str, Any]]) -> None:
+def test_it_goes_on(opened):
     """It is verified, settled, replayed from, refused and charged."""
     ledger, facts = opened
     assert ledger.id == facts["id"]

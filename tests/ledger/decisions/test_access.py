@@ -12,11 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow.exceptions import (
-    BudgetRefused,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import BudgetRefused, PolicyChanged, PolicyNotApplied
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
@@ -53,7 +49,7 @@ def ledger() -> Iterator[Ledger]:
     forget_memory(url)
 
 
-def test_a_second_report_needs_a_reason_and_no_term(ledger: Ledger) -> None:
+def test_a_second_report_needs_a_reason_and_no_term(ledger):
     """What is guaranteed is the same, and the journal says who let it in, and why."""
     with pytest.raises(BudgetRefused, match="second"):
         charged(ledger, "0.1", policies=[policy()], flow="second")
@@ -71,7 +67,7 @@ def test_a_second_report_needs_a_reason_and_no_term(ledger: Ledger) -> None:
     assert verify(ledger).fine
 
 
-def test_unnamed_flows_have_a_share_each(ledger: Ledger) -> None:
+def test_unnamed_flows_have_a_share_each(ledger):
     """The first is stopped at its limit, the second runs, steps outside do not."""
     each = policy(others="{share_each: 5%}")
     assert ledger.apply(each, **WHY).action == "access"
@@ -91,9 +87,7 @@ def test_unnamed_flows_have_a_share_each(ledger: Ledger) -> None:
     assert verify(ledger).fine
 
 
-def test_a_share_may_not_begin_after_charges_that_it_did_not_see(
-    ledger: Ledger,
-) -> None:
+def test_a_share_may_not_begin_after_charges_that_it_did_not_see(ledger):
     """That needs a term, in which every tally begins at 0."""
     share = policy("{weekly: {share: 50%}}")
     with pytest.raises(PolicyChanged, match="would forget"):
@@ -103,7 +97,7 @@ def test_a_share_may_not_begin_after_charges_that_it_did_not_see(
     assert ledger.propose(policy("{}", "allow")).action == "access"
 
 
-def test_where_a_share_is_reserved_a_new_flow_needs_a_term() -> None:
+def test_where_a_share_is_reserved_a_new_flow_needs_a_term():
     """The rest of the others would be used by one more."""
     made, url = memory()
     kept = "weekly: {epsilon: 0.5, reserved: true}"
@@ -113,7 +107,7 @@ def test_where_a_share_is_reserved_a_new_flow_needs_a_term() -> None:
     forget_memory(url)
 
 
-def test_access_and_a_tighter_budget_are_two_decisions(ledger: Ledger) -> None:
+def test_access_and_a_tighter_budget_are_two_decisions(ledger):
     """Words about the guarantee are not those about access."""
     both = policy("{weekly: {}, second: {}}", budget="{epsilon: 0.9}")
     assert ledger.propose(both).verdict == "tighter"
@@ -124,7 +118,7 @@ def test_access_and_a_tighter_budget_are_two_decisions(ledger: Ledger) -> None:
     assert verify(ledger).fine
 
 
-def test_a_share_in_percent_shrinks_with_the_budget() -> None:
+def test_a_share_in_percent_shrinks_with_the_budget():
     """It is a part of the threshold in force."""
     made, url = memory()
     half = "{weekly: {share: 50%}}"
@@ -137,7 +131,7 @@ def test_a_share_in_percent_shrinks_with_the_budget() -> None:
     forget_memory(url)
 
 
-def test_a_person_pins_the_first_copy() -> None:
+def test_a_person_pins_the_first_copy():
     """With `pin: apply` no step does, nor does one replace an uncharged copy."""
     made, url = memory()
     by_hand = policy(pin="apply")
@@ -166,7 +160,7 @@ ACTS = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ACTS, min_size=4, max_size=14))
-def test_access_never_changes_the_guarantee_of_the_dataset(acts: list[Any]) -> None:
+def test_access_never_changes_the_guarantee_of_the_dataset(acts):
     """Every gate of the dataset stays, and no tally forgets a charge."""
     made, url = memory()
     now, used = policy("{w: {}}"), dict.fromkeys(FLOWS, Fraction(0))

@@ -15,7 +15,6 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger import views
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.provenance import system_user
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget
@@ -50,7 +49,7 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
 # The first term, and terms that nothing was charged under
 
 
-def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> None:
+def test_an_uncharged_term_is_replaced_and_does_not_count(ledger):
     """Whatever it promised, nothing rests on it."""
     ledger.apply(budget("9"))
     with pytest.raises(BudgetRefused):
@@ -62,9 +61,7 @@ def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> Non
     assert ledger.apply(capped("2", "3"), **NEW).term == 3
 
 
-def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
-    ledger: Ledger,
-) -> None:
+def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(ledger):
     """Tallies of zero are no proof; a charge is one."""
     policy = make_policy(filter="output-dp")
     cost = OutputDP({"none": 0, "some": "0.1"})
@@ -76,7 +73,7 @@ def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
 # In place
 
 
-def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
+def test_a_lower_budget_is_applied_in_place(ledger):
     """The tally is kept, the limit falls, the chain goes on."""
     ledger.settle(granted(ledger, "0.3"))
     held = granted(ledger, "0.1")
@@ -96,9 +93,7 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_usage_above_the_new_limit_closes_the_account_without_alarm(
-    ledger: Ledger,
-) -> None:
+def test_usage_above_the_new_limit_closes_the_account_without_alarm(ledger):
     """It was admitted, so that nothing is overdrawn; only nothing more fits."""
     held = granted(ledger, "0.8")
     result = ledger.apply(budget("0.5"))
@@ -118,7 +113,7 @@ def about(text: str, **fields: str) -> Policy:
 
 
 @pytest.mark.parametrize("charged", [True, False])
-def test_a_free_text_alone_tightens_nothing(ledger: Ledger, charged: bool) -> None:
+def test_a_free_text_alone_tightens_nothing(ledger, charged):
     """The entry has equal limits, and steps run before and after it."""
     ledger.apply(about("one"))
     if charged:
@@ -138,7 +133,7 @@ def test_a_free_text_alone_tightens_nothing(ledger: Ledger, charged: bool) -> No
     audit(ledger)
 
 
-def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
+def test_shares_and_halts_fall_on_every_account(ledger):
     """Each account with a changed gate has an entry; the dataset's has all changes."""
     odometer = "basic"
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": odometer}
@@ -157,7 +152,7 @@ def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> None:
+def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger):
     """They are out of reach, and no halt is taken off them on the way."""
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
     flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
@@ -179,9 +174,7 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> No
     audit(ledger)
 
 
-def test_a_share_cannot_forget_what_its_flow_was_charged_before(
-    ledger: Ledger,
-) -> None:
+def test_a_share_cannot_forget_what_its_flow_was_charged_before(ledger):
     """A flow that has charged without one needs a new term; another does not."""
     granted(ledger, flow="weekly")
     share = "{%s: {epsilon: 0.5}}"
@@ -196,7 +189,7 @@ def test_a_share_cannot_forget_what_its_flow_was_charged_before(
     audit(ledger)
 
 
-def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
+def test_derived_numbers_stay_fixed_under_a_tally(ledger):
     """Another order would have kept another tally; what it cannot defend is refused."""
     step = Gaussian(sensitivity=1, sigma=50)
     wide, lower, tiny = (
@@ -216,9 +209,7 @@ def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_loosening_that_was_misjudged_is_stopped(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loosening_that_was_misjudged_is_stopped(ledger, monkeypatch):
     """The rules are compared once more, in one currency, before anything is written."""
     granted(ledger)
     module = "dpflow.ledger.decisions.policy_changes"
@@ -235,7 +226,7 @@ def test_a_loosening_that_was_misjudged_is_stopped(
 # New terms
 
 
-def test_anything_else_needs_an_explicit_new_term(ledger: Ledger) -> None:
+def test_anything_else_needs_an_explicit_new_term(ledger):
     """With a reason; the refusal names each change, its verdict, and the command."""
     granted(ledger)
     bare = "A new term would be refused as well.*Write `lifetime"
@@ -258,7 +249,7 @@ def test_anything_else_needs_an_explicit_new_term(ledger: Ledger) -> None:
     granted(ledger)
 
 
-def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
+def test_a_new_term_has_tallies_of_its_own(ledger):
     """What is open stays with its term, and can be settled or forfeited later."""
     settled, forfeited = granted(ledger, "0.7"), granted(ledger, "0.2", owner="0" * 32)
     result = ledger.apply(capped("2", "3"), **NEW)
@@ -274,9 +265,7 @@ def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
     assert (entry["reason"], entry["who"]) == ("a new year", system_user())
 
 
-def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
-    ledger: Ledger,
-) -> None:
+def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(ledger):
     """By someone who applies it, never by a step, and never above the cap."""
     granted(ledger)
     ledger.apply(capped("2", "3"), **NEW)
@@ -288,7 +277,7 @@ def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
     granted(ledger, "1", policies=[capped("1", "3")])
 
 
-def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
+def test_a_frozen_dataset_gets_no_new_term(ledger):
     """A new account would not be frozen; tightening is fine."""
     granted(ledger)
     ledger.freeze("a", reason="a bug")
@@ -299,9 +288,7 @@ def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
         granted(ledger, policies=[budget("0.5")])
 
 
-def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(
-    ledger: Ledger,
-) -> None:
+def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(ledger):
     """Else the next step would unfreeze the dataset."""
     with pytest.raises(BudgetRefused):
         granted(ledger, "5")

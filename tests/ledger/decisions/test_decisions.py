@@ -136,9 +136,7 @@ OTHER_POLICY = make_policy("a", budget="{epsilon: 9}")
         (rows(), step(partitions=("x",)), ConfigurationError),
     ],
 )
-def test_a_step_is_answered_by_what_the_ledger_holds(
-    before: Rows, request_: Request, answer: type[object]
-) -> None:
+def test_a_step_is_answered_by_what_the_ledger_holds(before, request_, answer):
     """One row a promise."""
     assert type(answered(before, request_)) is answer
 
@@ -154,13 +152,13 @@ def answered(before: Rows, request: Request, *, applies: bool = True) -> object:
     return decision.answer
 
 
-def test_a_worker_opens_no_term() -> None:
+def test_a_worker_opens_no_term():
     """Where an operator applies policies, the first step says so."""
     before = rows(used=None, term=False)
     assert isinstance(answered(before, step(), applies=False), PolicyNotApplied)
 
 
-def test_a_grant_holds_its_amount_and_claims_its_key() -> None:
+def test_a_grant_holds_its_amount_and_claims_its_key():
     """In one entry, whose postings are the changes of the accounts."""
     decision = decide_reserve(rows(used=3), step(2), AUTHOR)
     assert isinstance(decision, Decision)
@@ -205,9 +203,7 @@ def end(**fields: Any) -> End:
         (ended(rows()), decide_forfeit, end(owner=""), 2),
     ],
 )
-def test_an_end_posts_what_its_outcome_costs(
-    before: Rows, decide: Any, request_: End, posted: float
-) -> None:
+def test_an_end_posts_what_its_outcome_costs(before, decide, request_, posted):
     """In full, unless the outcome returns something and nothing was lost since."""
     decision = decide(before, request_, AUTHOR)
     account = decision.accounts["a#1"]
@@ -222,7 +218,7 @@ def test_an_end_posts_what_its_outcome_costs(
         (ended(rows()), decide_forfeit, end(owner="")),
     ],
 )
-def test_an_end_may_be_a_conflict(before: Rows, decide: Any, request_: End) -> None:
+def test_an_end_may_be_a_conflict(before, decide, request_):
     """Another process's void, no charge, a forfeit while its owner lives."""
     before.claimant_is_alive = True
     with pytest.raises(ReservationConflict):
@@ -233,9 +229,7 @@ def test_an_end_may_be_a_conflict(before: Rows, decide: Any, request_: End) -> N
     ("used", "alerted", "raised"),
     [(2.9, None, []), (3, None, ["0.5"]), (3, "0.5", []), (7, "0.5", ["0.9"])],
 )
-def test_an_end_raises_the_highest_threshold_once(
-    used: float, alerted: str | None, raised: list[str]
-) -> None:
+def test_an_end_raises_the_highest_threshold_once(used, alerted, raised):
     """Held amounts raise none; settled ones do, in the entry that ends the charge."""
     before = ended(rows(used=used))
     account = before.account_rows["a#1"]

@@ -22,11 +22,7 @@ from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    BudgetExhausted,
-    BudgetRefused,
-    UnsupportedCost,
-)
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Granted
@@ -34,7 +30,6 @@ from dpflow.ledger.views.accounts import standing_gates
 from dpflow.policy import parse_policy
 from tests.ledger.support import (
     BASIC,
-    Place,
     audit,
     body,
     everything,
@@ -53,7 +48,7 @@ ODOMETER = "a#1/odometer/weekly"
 # Several accounts
 
 
-def test_several_datasets_all_or_none(ledger: Ledger, path: Place) -> None:
+def test_several_datasets_all_or_none(ledger, path):
     """One that refuses keeps all of them as they were."""
     pair = (BASIC, make_policy("b", budget="{epsilon: 0.3}"))
     first = granted(ledger, "0.2", policies=pair)
@@ -69,7 +64,7 @@ def test_several_datasets_all_or_none(ledger: Ledger, path: Place) -> None:
     audit(path)
 
 
-def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
+def test_every_gate_of_a_flow_is_charged(ledger, path):
     """Dataset, share and odometer; a void gives all of them back."""
     policy = make_policy(
         budget="{epsilon: 1, delta: 1e-6}",
@@ -91,7 +86,7 @@ def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
 # Refusals
 
 
-def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -> None:
+def test_a_refusal_is_journaled_and_costs_nothing(ledger, path):
     """With the request, the rest and a cost that fits."""
     granted(ledger, "0.75")
     error = refused(ledger, "0.5", step="big", flow="f", flow_run="r")
@@ -109,7 +104,7 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
     audit(path)
 
 
-def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
+def test_a_refusal_that_no_noise_helps_says_why(ledger):
     """Zeros are named, and a step above the whole budget says so."""
     wide = "{epsilon: 1, delta: 1e-6}"
     cases: list[tuple[str, Cost | None, Cost, str]] = [
@@ -134,7 +129,7 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
         assert sentence in refused(ledger, cost, policies=policies).message
 
 
-def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> None:
+def test_a_request_that_errs_leaves_no_trace(ledger, path):
     """No term, no account, no entry; rules that keep no delta say so."""
     before, step = everything(path), ApproxDP(epsilon="0.5", delta="1e-7")
     narrow, wide = "{epsilon: 10}", "{epsilon: 10, delta: 1e-5}"
@@ -149,7 +144,7 @@ def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> Non
         assert before == everything(path)
 
 
-def test_what_would_fit_fits(ledger: Ledger) -> None:
+def test_what_would_fit_fits(ledger):
     """The factor of noise that a refusal names is admitted, and not far too much."""
     granted(ledger, "0.7")
     error = refused(ledger, "0.5")
@@ -176,7 +171,7 @@ def weekly(ledger: Ledger, cost: Cost, run: str | None = "run 1", **more: Any) -
     return granted(ledger, cost, **fields)
 
 
-def test_an_odometer_halts_its_flow_run(ledger: Ledger, path: Place) -> None:
+def test_an_odometer_halts_its_flow_run(ledger, path):
     """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run."""
     for _ in range(6):
         ledger.settle(weekly(ledger, STEP))
@@ -197,7 +192,7 @@ def test_an_odometer_halts_its_flow_run(ledger: Ledger, path: Place) -> None:
     audit(path)
 
 
-def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
+def test_a_reading_at_the_halt_is_admitted(ledger):
     """Exactly at it, and not a hair above; an undefined reading is above any."""
     weekly(ledger, STEP)
     gate = standing_gates(ledger, "a")[ODOMETER]
@@ -209,7 +204,7 @@ def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
     assert not gate._replace(used=Tally((0, 1))).admits(price)
 
 
-def test_another_run_is_not_halted(ledger: Ledger) -> None:
+def test_another_run_is_not_halted(ledger):
     """Its cheaper step fits, its dear one does not; nor is another flow halted."""
     for _ in range(6):
         weekly(ledger, STEP)
@@ -224,7 +219,7 @@ def test_another_run_is_not_halted(ledger: Ledger) -> None:
         weekly(ledger, SMALL, "run 2")
 
 
-def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> None:
+def test_a_step_that_two_gates_refuse_halts_too(ledger, path):
     """The filter is named first, but the odometer would have passed its halt."""
     with pytest.raises(BudgetRefused) as caught:
         weekly(ledger, Gaussian(sensitivity=1, sigma="0.05"))
@@ -238,7 +233,7 @@ def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> 
     audit(path)
 
 
-def test_a_filter_that_refuses_does_not_halt(ledger: Ledger) -> None:
+def test_a_filter_that_refuses_does_not_halt(ledger):
     """Only odometers do: a cheaper step of the same run may follow."""
     policy = make_policy(
         budget="{epsilon: 1, delta: 1e-6}",
@@ -251,9 +246,7 @@ def test_a_filter_that_refuses_does_not_halt(ledger: Ledger) -> None:
     weekly(ledger, SMALL, policies=[policy])
 
 
-def test_an_uncovered_step_makes_the_reading_undefined(
-    ledger: Ledger, path: Place
-) -> None:
+def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
     """It is counted, and a void takes the count back; a halt would never halt then."""
     policy = make_policy(
         budget="{epsilon: 20, delta: 1e-6}",

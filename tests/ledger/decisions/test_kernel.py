@@ -42,7 +42,7 @@ TENTH = Fraction(1, 10)
 
 
 @pytest.mark.storages("sqlite", "postgres")
-def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
+def test_a_forfeit_posts_in_full(ledger, path):
     """It moves from held to settled and never back."""
     reservation = killed(path, "0.4")
     assert sums(path) == (0, Fraction(4, 10))
@@ -56,7 +56,7 @@ def test_a_forfeit_posts_in_full(ledger: Ledger, path: Place) -> None:
 
 
 @pytest.mark.storages("sqlite", "postgres")
-def test_a_dead_charge_stays(ledger: Ledger, path: Place) -> None:
+def test_a_dead_charge_stays(ledger, path):
     """Only an operator ends the charge of a dead process."""
     killed(path, "0.6")
     error = refused(ledger, "0.5")
@@ -65,7 +65,7 @@ def test_a_dead_charge_stays(ledger: Ledger, path: Place) -> None:
 
 
 @pytest.mark.storages("sqlite", "postgres")
-def test_only_the_owner_voids(ledger: Ledger, path: Place) -> None:
+def test_only_the_owner_voids(ledger, path):
     """No other process knows that the body has not started; a death says nothing."""
     dead, live, other = killed(path), granted(ledger), open_ledger(url(path))
     for reservation in (dead, live):
@@ -96,9 +96,7 @@ def end(ledger: Ledger, path: Place, how: str) -> str:
 # One id, one execution
 
 
-def test_the_same_id_for_another_request_is_an_error(
-    ledger: Ledger, path: Place
-) -> None:
+def test_the_same_id_for_another_request_is_an_error(ledger, path):
     """Also from another process: an id belongs to one execution of a body."""
     step = request(ledger, flow="f", flow_run="r")
     ledger.reserve(step)
@@ -122,9 +120,7 @@ def test_the_same_id_for_another_request_is_an_error(
 
 @pytest.mark.storages("sqlite", "postgres")
 @pytest.mark.parametrize("how", ["settled", "void", "forfeited"])
-def test_an_ended_id_is_not_granted_again(
-    ledger: Ledger, path: Place, how: str
-) -> None:
+def test_an_ended_id_is_not_granted_again(ledger, path, how):
     """Each charge ends once and pays for one execution; so does a settlement."""
     reservation = end(ledger, path, how)
     step = replace(request(ledger), reservation=reservation)
@@ -156,7 +152,7 @@ BAD: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_a_request_that_cannot_be_kept_is_refused(ledger: Ledger, path: Place) -> None:
+def test_a_request_that_cannot_be_kept_is_refused(ledger, path):
     """A database that keeps other text than was hashed would always look edited."""
     before = everything(path)
     for field, values in BAD.items():
@@ -171,7 +167,7 @@ def test_a_request_that_cannot_be_kept_is_refused(ledger: Ledger, path: Place) -
 # Batches
 
 
-def test_facts_of_the_ledger_come_from_no_request(ledger: Ledger, path: Place) -> None:
+def test_facts_of_the_ledger_come_from_no_request(ledger, path):
     """Facts of a caller neither claim a release key nor name another owner."""
     before = everything(path)
     for name in ("key", "owner", "alerts", "units", "accounts"):
@@ -185,9 +181,7 @@ def test_facts_of_the_ledger_come_from_no_request(ledger: Ledger, path: Place) -
 LOOP = EarlyStopping(PureDP(epsilon="0.05"), stops=(2, 4))
 
 
-def test_a_report_charges_at_most_what_was_reserved(
-    ledger: Ledger, path: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_charges_at_most_what_was_reserved(ledger, path, monkeypatch):
     """What did not run returns; a price above what was held posts what was held."""
     ledger.settle(granted(ledger, LOOP), reported=2)
     assert sums(path) == (Fraction(1, 10), 0)

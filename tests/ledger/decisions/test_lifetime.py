@@ -55,9 +55,7 @@ def spent(ledger: Ledger) -> Fraction:
 
 
 @pytest.mark.parametrize("while_frozen", [False, True])
-def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
-    ledger: Ledger, while_frozen: bool
-) -> None:
+def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(ledger, while_frozen):
     """No sum bounds what it lost; who opens a further term has to say so."""
     before = policy("1", "2")
     name = granted(ledger, policies=[before])
@@ -80,7 +78,7 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(
     granted(ledger, policies=[before])
 
 
-def test_the_terms_add_up_to_the_lifetime_exactly(ledger: Ledger) -> None:
+def test_the_terms_add_up_to_the_lifetime_exactly(ledger):
     """Equality fits; the least more does not, and the error holds the numbers."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied) as caught:
@@ -90,7 +88,7 @@ def test_the_terms_add_up_to_the_lifetime_exactly(ledger: Ledger) -> None:
     assert ledger.apply(policy("2", "3"), **NEW).term == 2
 
 
-def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
+def test_a_lifetime_below_what_was_opened_is_no_promise(ledger):
     """It would be broken already; later it can be lowered to the sum, not below."""
     granted(ledger)
     with pytest.raises(PolicyNotApplied, match=r"its lifetime .*Write `lifetime"):
@@ -100,7 +98,7 @@ def test_a_lifetime_below_what_was_opened_is_no_promise(ledger: Ledger) -> None:
         assert done.action == "tighten"
 
 
-def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
+def test_the_lifetime_is_raised_only_by_saying_so(ledger):
     """With a new term, a reason, and a flag; no term opens without a lifetime."""
     granted(ledger, policies=[policy("1", "2")])
     longer = policy("1.5", "2.5")
@@ -122,7 +120,7 @@ def test_the_lifetime_is_raised_only_by_saying_so(ledger: Ledger) -> None:
 # In words
 
 
-def test_no_step_replaces_what_a_person_applied(ledger: Ledger) -> None:
+def test_no_step_replaces_what_a_person_applied(ledger):
     """Whatever the reason is: also that of terms which steps open."""
     granted(ledger, policies=[policy("1", "3")])
     ledger.apply(policy("2", "3"), new_term=True, reason=FIRST)
@@ -131,7 +129,7 @@ def test_no_step_replaces_what_a_person_applied(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_no_step_opens_a_term_after_a_repair_charged_an_older_one(ledger: Ledger):
+def test_no_step_opens_a_term_after_a_repair_charged_an_older_one(ledger):
     """The first term was uncharged when its file was replaced; its charge was lost."""
     for epsilon in ("1", "2"):
         refused(ledger, "9", policies=[policy(epsilon, "3")])
@@ -199,9 +197,7 @@ def run_deeds(ledger: Ledger, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", spread(range(6), 4))
-def test_no_sequence_of_edits_and_charges_passes_the_lifetime(
-    ledger: Ledger, seed: int
-) -> None:
+def test_no_sequence_of_edits_and_charges_passes_the_lifetime(ledger, seed):
     """What all terms admitted stays within the lifetime that was promised first."""
     run_deeds(ledger, seed)
     opened = [v.opened["epsilon"] for v in views.terms(ledger, "a") if v.charged]
@@ -215,17 +211,13 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
     decision = Decision(author, "x")
     with ledger.database.transaction() as transaction:
         rows = load_rows(
-            transaction,
-            Scope(datasets=[given.dataset], policies=[given]),
-            ledger.terms,
+            transaction, Scope(datasets=[given.dataset], policies=[given]), ledger.terms
         )
         write_term(decision, open_term(rows, given, author, "x"))
         transaction.write(decision)
 
 
-def test_an_apply_that_resets_usage_in_place_is_caught(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_apply_that_resets_usage_in_place_is_caught(ledger, monkeypatch):
     """Control: a known-bad `apply` passes the lifetime."""
     monkeypatch.setattr(Ledger, "apply", _reset_in_place)
     with pytest.raises(AssertionError):

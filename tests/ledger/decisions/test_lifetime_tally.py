@@ -19,7 +19,6 @@ from dpflow.policy import Policy, parse_policy
 from dpflow.policy.lifetime import Opened
 from dpflow.show.guarantees import term_guarantee, terms_in_words
 from tests.ledger.support import (
-    Place,
     audit,
     granted,
     make_ledger,
@@ -71,7 +70,7 @@ def words(ledger: Ledger, file: Policy) -> str:
     return f"{term_guarantee(file.declared(), terms)} {terms_in_words(terms)}"
 
 
-def test_five_terms_lose_6_991_and_not_15(ledger: Ledger) -> None:
+def test_five_terms_lose_6_991_and_not_15(ledger):
     """The printed number is rounded up, and the lifetime holds it exactly."""
     file = policy()
     open_terms(ledger, file, 5)
@@ -88,7 +87,7 @@ def test_five_terms_lose_6_991_and_not_15(ledger: Ledger) -> None:
     assert verify(ledger).fine
 
 
-def test_a_lifetime_of_6_99_refuses_the_fifth_term(ledger: Ledger) -> None:
+def test_a_lifetime_of_6_99_refuses_the_fifth_term(ledger):
     """The refusal says what remains, a smaller term fits, and a wide file is judged."""
     file = policy("6.99")
     open_terms(ledger, file, 4)
@@ -103,7 +102,7 @@ def test_a_lifetime_of_6_99_refuses_the_fifth_term(ledger: Ledger) -> None:
     assert verify(ledger).fine
 
 
-def test_deltas_of_gaussian_terms_need_not_add_up(ledger: Ledger) -> None:
+def test_deltas_of_gaussian_terms_need_not_add_up(ledger):
     """Five terms are (7.493, 1e-6), too, and that is printed under such a lifetime."""
     file = policy("7.493", "1e-6")
     open_terms(ledger, file, 5)
@@ -116,7 +115,7 @@ TOTALS |= dict.fromkeys((*BY_BUDGETS, "{theorem: rdp, orders: [8, 9]}"), "15")
 
 
 @pytest.mark.parametrize(("filter_", "total"), TOTALS.items())
-def test_each_filter_adds_terms_up_in_its_own_way(filter_: str, total: str) -> None:
+def test_each_filter_adds_terms_up_in_its_own_way(filter_, total):
     """In its tally where constants are declared and steady, else by budgets."""
     file = policy("15", filter=filter_)
     terms = [opened_as(file, number) for number in range(1, 6)]
@@ -133,9 +132,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
-def test_a_term_of_another_kind_ends_the_promise(
-    ledger: Ledger, fields: dict[str, str]
-) -> None:
+def test_a_term_of_another_kind_ends_the_promise(ledger, fields):
     """It needs --raise-lifetime, and no number is printed."""
     charge(ledger, policy("15"))
     other = policy("15", **fields)
@@ -153,7 +150,7 @@ def test_a_term_of_another_kind_ends_the_promise(
     assert verify(ledger).fine
 
 
-def test_an_order_must_be_declared_and_equal(ledger: Ledger) -> None:
+def test_an_order_must_be_declared_and_equal(ledger):
     """Orders price steps: a second one ends the promise."""
     order = {"filter": "{theorem: rdp, order: 9}"}
     charge(ledger, policy("15", **order))
@@ -165,7 +162,7 @@ def test_an_order_must_be_declared_and_equal(ledger: Ledger) -> None:
     assert ledger.apply(smaller, **NEW).term == 2
 
 
-def test_under_sums_of_budgets_any_filter_may_follow(ledger: Ledger) -> None:
+def test_under_sums_of_budgets_any_filter_may_follow(ledger):
     """A first term under `auto` fixes basic sums, also for later Gaussian terms."""
     charge(ledger, policy("6", filter="auto"))
     gaussian = policy("6")
@@ -175,9 +172,7 @@ def test_under_sums_of_budgets_any_filter_may_follow(ledger: Ledger) -> None:
     refuse_renewal(ledger, gaussian)
 
 
-def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(
-    ledger: Ledger,
-) -> None:
+def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(ledger):
     """Also before its delta; its author may have seen outputs."""
     file = policy("4.288")
     charge(ledger, file)
@@ -190,9 +185,7 @@ def test_a_tightened_term_counts_with_the_threshold_it_was_opened_with(
     refuse_renewal(ledger, tiny)
 
 
-def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(
-    ledger: Ledger,
-) -> None:
+def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(ledger):
     """Outputs may have chosen it; a lowered one leaves the first promise."""
     bare = make_policy(budget="{epsilon: 3, delta: 1e-6}", filter="gdp")
     charge(ledger, bare)
@@ -210,9 +203,7 @@ def test_a_lifetime_named_or_raised_after_a_charge_is_no_guarantee(
     assert "(epsilon = 9, delta = 5e-06) limits further terms" in words(ledger, higher)
 
 
-def test_settled_usage_in_place_of_thresholds_is_caught(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settled_usage_in_place_of_thresholds_is_caught(ledger, monkeypatch):
     """Control: usage without held amounts admits any number of running terms."""
     file = policy("4.288")
     open_terms(ledger, file, 2)
@@ -223,7 +214,7 @@ def test_settled_usage_in_place_of_thresholds_is_caught(
     assert ledger.apply(file, **NEW).term == 3
 
 
-def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger: Ledger) -> None:
+def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger):
     """Its terms add up in its tally; those of its datasets in theirs."""
     text = "population: people\nunit: customer\nrelation: add-or-remove\nfilter: gdp\n"
     text += "budget: {epsilon: 3, delta: 1e-6}\nlifetime: {epsilon: 4.288, delta: 2e-6}"
@@ -237,7 +228,7 @@ def test_a_population_has_its_own_lifetime_under_the_same_rule(ledger: Ledger) -
     refuse_renewal(ledger, people)
 
 
-def test_thresholds_of_parts_by_a_public_id_add_up(ledger: Ledger) -> None:
+def test_thresholds_of_parts_by_a_public_id_add_up(ledger):
     """A person is in one part, which every term gives its whole threshold."""
     file = policy("4.288", partition="{by: region}")
     open_terms(ledger, file, 2, partitions=("north",))
@@ -266,9 +257,7 @@ def any_lifetime(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch
         ({"lifetime": "9"}, "raises the lifetime"),
     ],
 )
-def test_a_term_past_its_lifetime_is_found(
-    path: Place, monkeypatch: pytest.MonkeyPatch, other: dict[str, str], match: str
-) -> None:
+def test_a_term_past_its_lifetime_is_found(path, monkeypatch, other, match):
     """By `verify`, which compares the terms with their lifetime."""
     ledger = make_ledger(path)
     charge(ledger, policy())
@@ -278,9 +267,7 @@ def test_a_term_past_its_lifetime_is_found(
     assert match in str(verify(ledger).bad)
 
 
-def test_a_charge_that_only_the_witness_saw_fixes_the_method(
-    path: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_charge_that_only_the_witness_saw_fixes_the_method(path, monkeypatch):
     """Also after the repair that charges it again."""
     ledger = make_ledger(path)
     sums = policy("9", filter="auto")

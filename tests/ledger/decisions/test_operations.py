@@ -171,7 +171,7 @@ WIDE = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
 HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **WIDE)
 
 
-def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
+def test_a_frozen_dataset_refuses_with_who_and_why(ledger):
     """Not as an exhausted budget; steps that run already settle and void."""
     first, second = granted(ledger), granted(ledger)
     assert ledger.freeze(**FREEZE)
@@ -187,7 +187,7 @@ def test_a_frozen_dataset_refuses_with_who_and_why(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_second_freeze_or_unfreeze_changes_nothing(ledger: Ledger) -> None:
+def test_a_second_freeze_or_unfreeze_changes_nothing(ledger):
     """A flow that may not use the dataset hears of the freeze first."""
     granted(ledger, policies=[HALTING], flow="weekly")
     assert ledger.freeze(**FREEZE)
@@ -203,7 +203,7 @@ def test_a_second_freeze_or_unfreeze_changes_nothing(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger: Ledger) -> None:
+def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger):
     """Its odometer was frozen like all else, but did not refuse by its reading."""
     step = {"policies": [HALTING], "flow": "weekly", "flow_run": "run1"}
     granted(ledger, **step)
@@ -214,7 +214,7 @@ def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger: Ledger) -> None:
     granted(ledger, **step)
 
 
-def test_another_dataset_goes_on(ledger: Ledger) -> None:
+def test_another_dataset_goes_on(ledger):
     """A step that reads both is refused as a whole."""
     other = make_policy("b")
     granted(ledger)
@@ -224,16 +224,14 @@ def test_another_dataset_goes_on(ledger: Ledger) -> None:
         granted(ledger, policies=[other, make_policy()])
 
 
-def test_what_was_never_applied_cannot_be_frozen(ledger: Ledger) -> None:
+def test_what_was_never_applied_cannot_be_frozen(ledger):
     """The error says how to make a term first."""
     for command in (FREEZE, THAW):
         with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
             ledger.freeze(**command)
 
 
-def test_a_decision_that_is_sent_again_is_witnessed_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decision_that_is_sent_again_is_witnessed_as_one(tmp_path, monkeypatch):
     """A repair freezes a dataset that lost it; the first COMMIT had no answer."""
     witness = str(tmp_path / "witness")
     ledger = create_ledger(url(tmp_path / "ledger.db"), witness=witness)

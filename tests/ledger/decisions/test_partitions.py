@@ -64,9 +64,7 @@ def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
         (WEEKS, "2026-W05", "2026-W06", "Each week has"),
     ],
 )
-def test_each_part_has_the_budget_to_itself(
-    ledger: Ledger, policy: Policy, first: str, second: str, said: str
-) -> None:
+def test_each_part_has_the_budget_to_itself(ledger, policy, first, second, said):
     """A full one refuses its own steps only; the sentence says in which zone it is."""
     for part in (first, second):
         charge(ledger, policy, part, cost="1")
@@ -77,9 +75,7 @@ def test_each_part_has_the_budget_to_itself(
 
 
 @pytest.mark.parametrize("other", ["region", "month"])
-def test_a_join_of_datasets_divided_otherwise_is_refused(
-    ledger: Ledger, other: str
-) -> None:
+def test_a_join_of_datasets_divided_otherwise_is_refused(ledger, other):
     """A week would pass for a region, and give people of all regions a new budget."""
     units = {"region": "customer", "month": "user-month"}
     second = make_policy("b", unit=units[other], partition=f"{{by: {other}}}")
@@ -93,7 +89,7 @@ def test_a_join_of_datasets_divided_otherwise_is_refused(
     granted(ledger, "1", policies=(WEEKS, alike), partitions=("2026-W01",))
 
 
-def test_a_step_is_charged_to_every_partition_or_to_none(ledger: Ledger) -> None:
+def test_a_step_is_charged_to_every_partition_or_to_none(ledger):
     """One full week refuses the step of four."""
     charge(ledger, WEEKS, "2026-W02", cost="0.9")
     weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
@@ -105,7 +101,7 @@ def test_a_step_is_charged_to_every_partition_or_to_none(ledger: Ledger) -> None
     assert spent(ledger) == {**others, "2026-W02": Fraction(1)}
 
 
-def test_a_lifetime_sees_a_person_in_every_partition(ledger: Ledger) -> None:
+def test_a_lifetime_sees_a_person_in_every_partition(ledger):
     """A step on four weeks costs a person of all four weeks four times."""
     weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
     charge(ledger, CAPPED, *weeks, cost="0.4")
@@ -123,7 +119,7 @@ def five(theorem: str) -> Policy:
     return make_policy(**BY_WEEK, lifetime=lifetime, budget=budget, filter=theorem)
 
 
-def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
+def test_a_group_that_has_no_price_is_refused(ledger):
     """Where the cap would have to guess; one week at a time it is priced."""
     step, weeks = RenyiDP(order=100, epsilon="0.01"), ("2026-W01", "2026-W02")
     with pytest.raises(UnsupportedCost, match="one partition at a time"):
@@ -131,7 +127,7 @@ def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
     granted(ledger, step, policies=(five("rdp"),), partitions=weeks[:1])
 
 
-def test_a_partition_has_one_name(ledger: Ledger) -> None:
+def test_a_partition_has_one_name(ledger):
     """A second spelling would be a second budget for the same rows."""
     months = make_policy(unit="user-month", partition="{by: month}")
     weeks = ("2026-w05", "2026-W5", "2026-W54", "2025-W53", "week 5", "2026-05")
@@ -153,9 +149,7 @@ def test_a_partition_has_one_name(ledger: Ledger) -> None:
     assert accounts(ledger) == []
 
 
-def test_a_parser_that_reads_more_names_opens_no_second_budget(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parser_that_reads_more_names_opens_no_second_budget(ledger, monkeypatch):
     """Python 3.14 reads hour 24 as the next day's hour 0, and 3.11 refuses it."""
 
     class Lenient(datetime):
@@ -178,9 +172,7 @@ def test_a_parser_that_reads_more_names_opens_no_second_budget(
     charge(ledger, HOURS, "2026-02-02T00")
 
 
-def test_partitions_are_said_where_there_are_some_and_only_there(
-    ledger: Ledger,
-) -> None:
+def test_partitions_are_said_where_there_are_some_and_only_there(ledger):
     """A step that says nothing could read everything."""
     with pytest.raises(ConfigurationError, match="partitions="):
         charge(ledger, WEEKS)
@@ -190,7 +182,7 @@ def test_partitions_are_said_where_there_are_some_and_only_there(
         charge(ledger, WEEKS, "2026-W01", "2026-W01")
 
 
-def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> None:
+def test_flows_have_shares_and_odometers_in_each_partition(ledger):
     """A share is a share of a week's budget."""
     flows = "{report: {epsilon: 0.5, halt_at_epsilon: 2}}"
     policy = make_policy(**BY_WEEK, odometer="basic", flows=flows)
@@ -208,9 +200,7 @@ def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> No
 
 
 @pytest.mark.parametrize("lifetime", [None, "2", "1.5", "100"])
-def test_no_further_term_fits_after_parts_by_time(
-    ledger: Ledger, lifetime: str | None
-) -> None:
+def test_no_further_term_fits_after_parts_by_time(ledger, lifetime):
     """A person may be in all of them; no advice is given that would be refused, too."""
     before = CAPPED if lifetime else WEEKS
     charge(ledger, before, "2026-W05")
@@ -225,7 +215,7 @@ def test_no_further_term_fits_after_parts_by_time(
             assert advice not in str(caught.value)
 
 
-def test_a_step_reads_its_own_parts_only(ledger: Ledger) -> None:
+def test_a_step_reads_its_own_parts_only(ledger):
     """However many others the dataset has."""
     for number in range(20):
         charge(ledger, REGIONS, f"r{number}", cost="0.1")
@@ -236,9 +226,7 @@ def test_a_step_reads_its_own_parts_only(ledger: Ledger) -> None:
     assert rows.account_rows.keys() == {"a#1", *parts}
 
 
-def test_a_step_of_too_many_parts_is_refused_before_it_is_charged(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_too_many_parts_is_refused_before_it_is_charged(ledger, monkeypatch):
     """An entry has its room; the error says how many parts fit."""
     monkeypatch.setattr("dpflow.ledger.decisions.reserve.MOST_TEXT", 2000)
     monkeypatch.setattr("dpflow.ledger.decisions.reserve._MANY", 10)
@@ -285,7 +273,7 @@ def on(ledger: Ledger, folder: Path, *names: str, **fields: Any) -> dict[str, st
     return {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
 
 
-def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) -> None:
+def test_a_population_pays_for_all_its_datasets(ledger, folder):
     """Each has room of its own, and together they have no more than the cap."""
     for name in ("shop", "web", "shop"):
         totals = on(ledger, folder, name)
@@ -296,7 +284,7 @@ def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) ->
         parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
 
 
-def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> None:
+def test_a_join_sees_a_person_in_both_datasets(ledger, folder):
     """It costs the population a group of two."""
     totals = on(ledger, folder, "shop", "web")
     assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
@@ -307,9 +295,7 @@ def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> 
     [("week", "customer-week", "0.6"), ("region", "customer", "0.3")],
     ids=["time", "people"],
 )
-def test_a_population_sees_a_person_in_every_week(
-    ledger: Ledger, folder: Path, by: str, unit: str, population: str
-) -> None:
+def test_a_population_sees_a_person_in_every_week(ledger, folder, by, unit, population):
     """Two weeks of one person are a group of two; of two regions a person is in one."""
     shop = folder / "shop.yaml"
     text = shop.read_text().replace("unit: customer", f"unit: {unit}")
@@ -318,7 +304,7 @@ def test_a_population_sees_a_person_in_every_week(
     assert totals["population/people"] == population
 
 
-def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> None:
+def test_a_frozen_population_answers_no_replay(ledger, folder):
     """Nothing of its datasets goes out, be it free; others go on."""
     step = step_on(folder, "shop")
     ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
@@ -332,9 +318,7 @@ def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> 
     )
 
 
-def test_a_request_cannot_leave_the_population_out(
-    ledger: Ledger, folder: Path
-) -> None:
+def test_a_request_cannot_leave_the_population_out(ledger, folder):
     """Nor bring one that it does not belong to."""
     policies = load_policies(folder)
     with pytest.raises(DpflowError, match="belong to the populations"):
@@ -343,7 +327,7 @@ def test_a_request_cannot_leave_the_population_out(
         granted(ledger, populations=(policies["population/people"],))
 
 
-def test_a_member_must_fit_its_population(folder: Path) -> None:
+def test_a_member_must_fit_its_population(folder):
     """Or the cap would protect somebody else."""
     shop = folder / "shop.yaml"
     text = shop.read_text()

@@ -10,7 +10,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.policy_changes import Proposal
 from dpflow.ledger.ledger import Ledger
 from dpflow.policy import Policy
-from tests.ledger.support import Place, granted, make_policy, sums
+from tests.ledger.support import granted, make_policy, sums
 
 REPORT, BUDGET = "weekly-report", "{epsilon: 100}"
 
@@ -39,14 +39,14 @@ def apply(ledger: Ledger, policy: Policy) -> Proposal:
     return ledger.apply(policy, reason="a test")
 
 
-def test_without_reserved_the_others_take_the_share(ledger: Ledger) -> None:
+def test_without_reserved_the_others_take_the_share(ledger):
     """The negative control: a share alone is a limit."""
     plain = reserving(f"{{{REPORT}: {{epsilon: 52}}}}")
     assert fits(ledger, plain, "100", None)
     assert not fits(ledger, plain, "1", REPORT)
 
 
-def test_a_charge_posts_to_the_share_or_to_others(ledger: Ledger, path: Place) -> None:
+def test_a_charge_posts_to_the_share_or_to_others(ledger, path):
     """What returns comes back to its own account."""
     name = granted(ledger, "10", policies=[TWO], flow="a")
     granted(ledger, "20", policies=[TWO], flow="c")
@@ -56,9 +56,7 @@ def test_a_charge_posts_to_the_share_or_to_others(ledger: Ledger, path: Place) -
     assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 0)
 
 
-def test_prior_spending_and_corrections_post_to_the_same_accounts(
-    ledger: Ledger, path: Place
-) -> None:
+def test_prior_spending_and_corrections_post_to_the_same_accounts(ledger, path):
     """Of a reserved flow to its share, all else to `others`; both may overdraw."""
     pure = PureDP(epsilon=10)
     ledger.charge_prior(TWO, pure, reason="a test", flow="a")
@@ -72,7 +70,7 @@ def test_prior_spending_and_corrections_post_to_the_same_accounts(
     assert verify(ledger).bad == []
 
 
-def test_a_refusal_names_the_reserved_shares(ledger: Ledger) -> None:
+def test_a_refusal_names_the_reserved_shares(ledger):
     """With the rest that remains."""
     granted(ledger, "20", policies=[TWO], flow="c")
     with pytest.raises(BudgetRefused, match="the reserved shares of dataset 'a'") as e:
@@ -81,7 +79,7 @@ def test_a_refusal_names_the_reserved_shares(ledger: Ledger) -> None:
     assert e.value.details["gate"] == "others"
 
 
-def test_dropping_one_of_two_used_shares_needs_a_new_term(ledger: Ledger) -> None:
+def test_dropping_one_of_two_used_shares_needs_a_new_term(ledger):
     """Others could take the second share: 40 used by a, 20 by others, 40 for b."""
     granted(ledger, "40", policies=[TWO], flow="a")
     granted(ledger, "20", policies=[TWO], flow="c")
@@ -104,9 +102,7 @@ def test_dropping_one_of_two_used_shares_needs_a_new_term(ledger: Ledger) -> Non
         ("40, reserved: true", "30, reserved: true", True),
     ],
 )
-def test_changes_of_a_reserved_share_in_a_charged_term(
-    ledger: Ledger, before: str, after: str, allowed: bool
-) -> None:
+def test_changes_of_a_reserved_share_in_a_charged_term(ledger, before, after, allowed):
     """Turning it on and raising it need a new term; dropping the last one does not."""
     old, new = (reserving(f"{{a: {{epsilon: {each}}}}}") for each in (before, after))
     granted(ledger, "5", policies=[old], flow="a")
@@ -121,9 +117,7 @@ def test_changes_of_a_reserved_share_in_a_charged_term(
     assert verify(ledger).bad == []
 
 
-def test_a_budget_below_what_others_used_is_not_applied_in_place(
-    ledger: Ledger,
-) -> None:
+def test_a_budget_below_what_others_used_is_not_applied_in_place(ledger):
     """The share that is reserved would not be free any more; at the usage it is."""
     granted(ledger, "20", policies=[ONE], flow=None)
     flows = f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,7 @@ def draw_cost(draw: random.Random) -> Cost:
 
 
 @pytest.mark.parametrize("theorem", FILTERS)
-def test_a_refused_step_needs_more_than_remains(theorem: str) -> None:
+def test_a_refused_step_needs_more_than_remains(theorem):
     """Needed and remaining shares are of one component, and never negative."""
     draw, refused = random.Random(7), 0
     for _ in range(40):
@@ -64,9 +63,7 @@ def test_a_refused_step_needs_more_than_remains(theorem: str) -> None:
     assert refused > 5
 
 
-def test_advice_ends_at_ten_times_the_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_ends_at_ten_times_the_noise(tmp_path, monkeypatch):
     """Above it the refusal says what is missing."""
     make_project(tmp_path, monkeypatch)
     charge(PureDP(epsilon="0.9"))
@@ -76,9 +73,7 @@ def test_advice_ends_at_ten_times_the_noise(
     assert "Missing: 1.4 times the budget. Nothing was charged" in text
 
 
-def test_a_union_says_what_remains_and_which_member_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_union_says_what_remains_and_which_member_ended(tmp_path, monkeypatch):
     """In per cent, with a cause for each member."""
     policy = POLICY.replace("{epsilon: 1}", "{epsilon: 3, delta: 1e-6}")
     make_project(tmp_path, monkeypatch, policy.replace("basic", "auto"))
@@ -106,9 +101,7 @@ def refusal(cost: Cost) -> str:
     return caught.value.message
 
 
-def test_the_fullest_of_the_gates_that_refuse_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fullest_of_the_gates_that_refuse_is_named(tmp_path, monkeypatch):
     """A share that is used up, or the dataset that others used up."""
     flows = "flows: {a: {epsilon: 0.5}, b: {epsilon: 0.9}}\n"
     make_project(tmp_path, monkeypatch, POLICY + flows)

@@ -43,9 +43,7 @@ HALF = make_policy(budget="{epsilon: 0.5}")
 # What is kept and compared
 
 
-def test_rules_come_from_the_ledger_not_from_the_file(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_come_from_the_ledger_not_from_the_file(ledger, monkeypatch):
     """A worker whose defaults are tuned otherwise charges the pinned order."""
     policy = make_policy(budget=WIDE, filter="rdp")
     other = make_policy(budget=WIDE, filter="{theorem: rdp, order: 30}")
@@ -67,7 +65,7 @@ def test_rules_come_from_the_ledger_not_from_the_file(
 # Who applies
 
 
-def test_a_ledger_that_applies_no_policy_of_a_step(ledger: Ledger, path: Place) -> None:
+def test_a_ledger_that_applies_no_policy_of_a_step(ledger, path):
     """As where many machines share one; the first of two workers wins not by chance."""
     shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
@@ -84,7 +82,7 @@ def test_a_ledger_that_applies_no_policy_of_a_step(ledger: Ledger, path: Place) 
 # What each decision tells
 
 
-def test_each_decision_names_its_author_code_and_policy(path: Place) -> None:
+def test_each_decision_names_its_author_code_and_policy(path):
     """In the hashed body; the user who ends or amends a charge did not make it."""
     make_ledger(path).close()
     dirty = {"commit": "c0ffee", "dirty": True}
@@ -134,9 +132,7 @@ EDITS: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_a_policy_edited_after_the_first_charge_is_refused(
-    ledger: Ledger, path: Place
-) -> None:
+def test_a_policy_edited_after_the_first_charge_is_refused(ledger, path):
     """The ledger's copy governs; the difference is shown, and nothing changes."""
     reservation = granted(ledger)
     for _ in range(2):
@@ -154,9 +150,7 @@ def test_a_policy_edited_after_the_first_charge_is_refused(
 
 
 @pytest.mark.parametrize(("epsilon", "above"), [("2", "1.6"), ("0.5", "0.1")])
-def test_a_policy_edited_before_any_charge_is_fine(
-    ledger: Ledger, epsilon: str, above: str
-) -> None:
+def test_a_policy_edited_before_any_charge_is_fine(ledger, epsilon, above):
     """Also after a refusal; the account is a new one under the new rule."""
     edited = make_policy(budget=f"{{epsilon: {epsilon}}}")
     refused(ledger, "5")
@@ -168,7 +162,7 @@ def test_a_policy_edited_before_any_charge_is_fine(
     audit(ledger)
 
 
-def test_an_edit_that_touches_no_guarantee_is_fine(ledger: Ledger) -> None:
+def test_an_edit_that_touches_no_guarantee_is_fine(ledger):
     """It is charged to the same account."""
     granted(ledger)
     edits = (

@@ -12,11 +12,7 @@ import pytest
 
 from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting.rules.windows import most_in_window
-from dpflow.exceptions import (
-    BudgetRefused,
-    PolicyNotApplied,
-    UnsupportedCost,
-)
+from dpflow.exceptions import BudgetRefused, PolicyNotApplied, UnsupportedCost
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
@@ -53,7 +49,7 @@ def charge(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str
     return reservation
 
 
-def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None:
+def test_a_weekly_report_of_three_years_is_never_refused(ledger):
     """For a user in all weeks of any window, the exact delta is below the promise."""
     noise = Fraction(YEAR.pinned()["flows"]["report"]["noise"]["buyers"])
     cost = Gaussian(sensitivity=1, noise_multiplier=noise)
@@ -74,7 +70,7 @@ def test_a_weekly_report_of_three_years_is_never_refused(ledger: Ledger) -> None
     assert gaussian_delta(MP.mpf(3), real(53 / noise**2)) > promised
 
 
-def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger: Ledger) -> None:
+def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger):
     """Compared with all windows in turn, for steps with parts at random."""
     policy = by_week(3, budget="{epsilon: 12}")
     rng, used, refused = random.Random(1), Counter[int](), 0
@@ -95,7 +91,7 @@ def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger: Ledger) -> 
     assert verify(ledger).fine
 
 
-def test_a_part_is_charged_for_the_most_parts_that_a_window_shares(ledger: Ledger):
+def test_a_part_is_charged_for_the_most_parts_that_a_window_shares(ledger):
     """Two neighbours cost each part two squares; parts far apart cost one each."""
     cost = Gaussian(sensitivity=1, noise_multiplier=10)
     charge(ledger, 0, 1, 9, policy=GAUSSIAN, cost=cost)
@@ -106,7 +102,7 @@ def test_a_part_is_charged_for_the_most_parts_that_a_window_shares(ledger: Ledge
     assert most_in_window([0, 1, 9], 1, 2) == 2
 
 
-def test_a_refusal_names_the_first_part_that_fits_again(ledger: Ledger) -> None:
+def test_a_refusal_names_the_first_part_that_fits_again(ledger):
     """Late reports count in the windows of their own part."""
     for week in (0, 1, 2, 3, 5):
         charge(ledger, week)
@@ -123,7 +119,7 @@ def test_a_refusal_names_the_first_part_that_fits_again(ledger: Ledger) -> None:
     assert "again" not in str(caught.value)
 
 
-def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
+def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger):
     """The windows of the dataset go on; only a budget that does not rise may follow."""
     first, more = (
         by_week(flows=f"{{report: {{epsilon: {share}}}}}") for share in ("0.5", "0.6")
@@ -156,9 +152,7 @@ def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger: Ledger):
     assert verify(ledger).fine
 
 
-def test_windows_neither_begin_nor_change_after_a_charge(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_neither_begin_nor_change_after_a_charge(ledger, monkeypatch):
     """Sums would lack what was charged, even where only the witness knows of it."""
     charge(ledger, 0, policy=make_policy("b", **BY_WEEK))
     ledger.apply(PAIRS)
@@ -168,7 +162,7 @@ def test_windows_neither_begin_nor_change_after_a_charge(
             ledger.apply(other, reason="r", new_term=True)
 
 
-def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
+def test_an_overdraft_by_hand_closes_its_windows(ledger):
     """Prior spending counts in all windows of its parts, and is noted there."""
     charge(ledger, 1)
     cost, parts = PureDP(epsilon="0.6"), (WEEKS[0],)
@@ -182,7 +176,7 @@ def test_an_overdraft_by_hand_closes_its_windows(ledger: Ledger) -> None:
     assert verify(ledger).fine
 
 
-def test_a_refusal_names_no_part_that_is_overdrawn(ledger: Ledger) -> None:
+def test_a_refusal_names_no_part_that_is_overdrawn(ledger):
     """A part stays so although a void makes room in its windows again."""
     held = granted(ledger, policies=(PAIRS,), partitions=WEEKS[1:2], cost="1")
     over, parts = PureDP(epsilon="0.1"), (WEEKS[2],)
@@ -193,7 +187,7 @@ def test_a_refusal_names_no_part_that_is_overdrawn(ledger: Ledger) -> None:
         charge(ledger, 1, cost="0.9")
 
 
-def test_a_grant_above_a_window_is_detected(ledger: Ledger, monkeypatch) -> None:
+def test_a_grant_above_a_window_is_detected(ledger, monkeypatch):
     """A process that compares only the part's own account is found by `verify`."""
     charge(ledger, 0)
     charge(ledger, 1)
@@ -205,7 +199,7 @@ def test_a_grant_above_a_window_is_detected(ledger: Ledger, monkeypatch) -> None
     assert found in [finding.problem for finding in verify(ledger).bad]
 
 
-def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
+def test_costs_that_windows_cannot_price_are_refused(ledger):
     """Before anything is charged: a delta over several parts needs `basic`."""
     policy = by_week(budget="{epsilon: 9, delta: 0.1}", filter="zcdp")
     loss = ApproxDP(epsilon="0.1", delta="1e-6")
@@ -214,7 +208,7 @@ def test_costs_that_windows_cannot_price_are_refused(ledger: Ledger) -> None:
     assert not accounts(ledger)
 
 
-def test_parts_are_consecutive_in_the_calendar() -> None:
+def test_parts_are_consecutive_in_the_calendar():
     """Week 53, leap days and midnights count like all others."""
     for part, later in (
         ("2026-W53", "2027-W01"),
@@ -227,7 +221,7 @@ def test_parts_are_consecutive_in_the_calendar() -> None:
         assert name_at(part, -10) is name_at(part, 10**9) is None
 
 
-def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger: Ledger):
+def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger):
     """A steady report fits permanently; a dearer one until its window is full."""
     pinned = YEAR.pinned()
     noise = pinned["flows"]["report"]["noise"]["buyers"]

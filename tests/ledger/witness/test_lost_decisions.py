@@ -20,14 +20,7 @@ from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from tests.ledger.copies import charged, copied, make, put_back, reopen
-from tests.ledger.support import (
-    BASIC,
-    freeze_of,
-    granted,
-    kinds,
-    make_policy,
-    sums,
-)
+from tests.ledger.support import BASIC, freeze_of, granted, kinds, make_policy, sums
 
 LOWER = make_policy(budget="{epsilon: 0.5}")
 FLOWS = make_policy(flows="{f: {epsilon: 0.5}}", other_flows="allow")
@@ -127,7 +120,7 @@ def test_a_decision_that_is_back_is_not_repeated(tmp_path, decide):
         granted(ledger, policies=[OTHER_UNIT])
 
 
-def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path: Path) -> None:
+def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path):
     """The policy's file opens the term, and a step would find it open."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "w")
     make(path, witness).close()
@@ -144,7 +137,7 @@ def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path: Path) ->
     assert compare(ledger) == []
 
 
-def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path: Path) -> None:
+def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path):
     """The witness knows that a step ran under it, so that the lifetime decides."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "w")
     ledger = make(path, witness)
@@ -165,7 +158,7 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path: Path) -> 
     assert sums(ledger) == (1, 0)
 
 
-def test_a_lost_share_and_its_flow_are_charged_again(tmp_path: Path) -> None:
+def test_a_lost_share_and_its_flow_are_charged_again(tmp_path):
     """A later policy finds that they were charged."""
 
     def shares(ledger: Ledger) -> None:
@@ -184,7 +177,7 @@ def test_a_lost_share_and_its_flow_are_charged_again(tmp_path: Path) -> None:
     assert verify(ledger).bad == []
 
 
-def test_a_freeze_needs_no_witness(tmp_path: Path) -> None:
+def test_a_freeze_needs_no_witness(tmp_path):
     """It is for emergencies; without a witness no step runs anyway."""
     ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
     granted(ledger)

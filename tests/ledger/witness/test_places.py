@@ -48,7 +48,7 @@ def failing(*_: object, **__: object) -> None:
 # Both places
 
 
-def test_a_line_is_written_before_the_body_starts(tmp_path: Path, place: str) -> None:
+def test_a_line_is_written_before_the_body_starts(tmp_path, place):
     """A reader of the place then sees the charge."""
     ledger = make(tmp_path / "ledger.db", place)
     charge = granted(ledger, key="k")
@@ -57,7 +57,7 @@ def test_a_line_is_written_before_the_body_starts(tmp_path: Path, place: str) ->
     assert read(ledger, sql, charge) == [(head.number, head.hash)]
 
 
-def test_a_missing_witness_is_begun_once(tmp_path: Path, place: str) -> None:
+def test_a_missing_witness_is_begun_once(tmp_path, place):
     """It fails closed; `trust` begins it."""
     path = tmp_path / "ledger.db"
     make(path).close()
@@ -82,7 +82,7 @@ def test_a_witness_that_cannot_be_read_stops_steps(tmp_path, place, monkeypatch)
     granted(ledger)
 
 
-def test_a_repeated_grant_is_witnessed_again(tmp_path: Path, place: str) -> None:
+def test_a_repeated_grant_is_witnessed_again(tmp_path, place):
     """After a lost answer a process cannot know whether the line was written."""
     ledger = make(tmp_path / "ledger.db", place)
     step, witness = request(ledger), witness_of(ledger)
@@ -94,7 +94,7 @@ def test_a_repeated_grant_is_witnessed_again(tmp_path: Path, place: str) -> None
     assert witness.read_all().heads["a"].number == 2
 
 
-def test_processes_that_fork_are_served(tmp_path: Path, place: str) -> None:
+def test_processes_that_fork_are_served(tmp_path, place):
     """Whatever the parent had open, and the parent goes on."""
     ledger = make(tmp_path / "ledger.db", place)
     granted(ledger)
@@ -141,7 +141,7 @@ def test_the_original_is_refused_while_a_copy_is_in_use(tmp_path, place):
 # Files
 
 
-def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_file_is_for_its_owner_only(tmp_path):
     """The file names all datasets."""
     ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
     path = witness_of(ledger).path
@@ -176,7 +176,7 @@ def test_a_compaction_that_fails_loses_no_line(tmp_path, monkeypatch):
     granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
 
 
-def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path: Path) -> None:
+def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path):
     """No line goes into a file without a reader."""
     ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
     granted(ledger)
@@ -209,7 +209,7 @@ def test_a_turn_within_a_turn_does_not_take_its_lock(tmp_path, monkeypatch):
     granted(other)
 
 
-def test_a_folder_that_is_a_file_makes_no_ledger(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_makes_no_ledger(tmp_path):
     """No ledger is made that would lack its witness."""
     (tmp_path / "file").touch()
     with pytest.raises(LedgerUnavailable, match="does not answer"):
@@ -256,7 +256,7 @@ def name_of(database: str) -> str:
     return database.partition("@/")[2].partition("?")[0]
 
 
-def test_the_ledgers_own_database_is_refused(database: str) -> None:
+def test_the_ledgers_own_database_is_refused(database):
     """One restore would bring both back; another database serves."""
     with pytest.raises(ConfigurationError, match="in the ledger's own database"):
         create_ledger(database, witness=database)
@@ -302,7 +302,7 @@ def test_a_server_that_may_lose_commits_is_refused(tmp_path, database):
     assert not (tmp_path / "other.db").exists()
 
 
-def test_no_answer_means_no_step_and_shows_no_password(tmp_path: Path) -> None:
+def test_no_answer_means_no_step_and_shows_no_password(tmp_path):
     """No server listens; the error names the place without its password."""
     setting = f"postgresql://me:{PASSWORD}@127.0.0.1:9/x"
     path = tmp_path / "ledger.db"

@@ -100,7 +100,7 @@ def path_of_ledger(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_no_body_runs_on_two_copies(path: Path, place: str, seed: int) -> None:
+def test_no_body_runs_on_two_copies(path, place, seed):
     """One copy at most runs bodies; after a fork both are refused until a repair."""
     copies, ledgers = play(path, place, seed)
     bodies = [sum(process.bodies for process in copy) for copy in copies]

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from dpflow.exceptions import (
-    LedgerCorrupt,
-)
+from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
@@ -36,7 +34,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         server().drop(url)
 
 
-def test_an_edited_account_is_noticed(tmp_path: Path, place: str) -> None:
+def test_an_edited_account_is_noticed(tmp_path, place):
     """A row with its mark computed anew differs from what was witnessed."""
     ledger = make(tmp_path / "ledger.db", place)
     granted(ledger)
@@ -57,7 +55,7 @@ def uses(ledger: Ledger) -> dict[str, tuple[int, ...]]:
     }
 
 
-def test_the_witness_is_what_the_ledger_holds(tmp_path: Path, place: str) -> None:
+def test_the_witness_is_what_the_ledger_holds(tmp_path, place):
     """Its heads and uses are the ledger's, after ends, too, and after compaction."""
     ledger = make(tmp_path / "ledger.db", place)
     for _ in range(3):
@@ -77,7 +75,7 @@ def summary(state: Witnessed) -> object:
     return state.heads, state.uses, state.people
 
 
-def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> None:
+def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
     """Two processes write them at the same time: the newest number stays."""
     place = server().new_database()
     ledger = make(tmp_path / "ledger.db", place)
@@ -103,9 +101,7 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> Non
     server().drop(place)
 
 
-def test_ends_wait_for_the_next_line_on_a_server(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
     """There with the next step, after some others, or last; in a file alone."""
     ledger, waits = make(tmp_path / "ledger.db", place), is_postgres(place)
     charged(ledger, "0.01")
