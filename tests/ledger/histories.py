@@ -229,7 +229,7 @@ class Play:
         self.policies |= {"auto": AUTO, **MEMBERS, **SOURCED}
         self.choices, self.costs = CHOICES, COSTS
         self.open: list[tuple[str, Request]] = []
-        self.ended: list[str] = []
+        self.ended: list[tuple[str, Request]] = []
         self.answers: list[tuple[str, list[Any]]] = []
         self.deeds: list[Callable[[], None]] = [self.reserve] * 8 + [self.end] * 5
         self.deeds += [self.die] * 3 + [self.again, self.amend, self.prior]
@@ -310,16 +310,16 @@ class Play:
             self.open.append(pair)
 
     def again(self) -> None:
-        """Send an id again."""
-        if self.open:
-            self.send(self.random.choice(self.open)[1])
+        """Send an id again, of a charge that ended or not."""
+        if charges := self.open + self.ended:
+            self.send(self.random.choice(charges)[1])
 
     def end(self) -> None:
-        """Settle, void or forfeit an open charge."""
-        if not self.open:
+        """Settle, void or forfeit a charge; few have ended before."""
+        charges = self.ended if self.random.random() < 0.1 else self.open
+        if not charges:
             return
-        place = self.random.randrange(len(self.open))
-        name, request = self.open.pop(place)
+        name, request = charges.pop(self.random.randrange(len(charges)))
         kind = self.random.choice(["settle"] * 4 + ["void", "void", "forfeit"])
         fields: dict[str, Any] = {}
         if kind == "settle":
@@ -332,7 +332,7 @@ class Play:
                 "reported": self.random.choice([None, 2, 4]) if stops else None,
             }
         self.ask("end", kind, name, **fields)
-        self.ended.append(name)
+        self.ended.append((name, request))
 
     def die(self) -> None:
         """Let a process begin, or the oldest end: its charges are abandoned."""
@@ -343,10 +343,10 @@ class Play:
 
     def amend(self) -> None:
         """Charge more for a step, ended or not."""
-        names = [*self.ended, *(name for name, _ in self.open)]
-        if names:
+        charges = self.open if self.random.random() < 0.5 else self.ended
+        if charges:
             cost = PureDP(epsilon=self.random.choice(["0.2", "0.4", "2"]))
-            self.ask("amend", self.random.choice(names), cost)
+            self.ask("amend", self.random.choice(charges)[0], cost)
 
     def prior(self) -> None:
         """Charge what was spent elsewhere."""

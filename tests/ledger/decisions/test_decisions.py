@@ -172,12 +172,19 @@ def test_a_grant_holds_its_amount_and_claims_its_key():
 
 
 def ended(
-    before: Rows, *, repaired_at: int = 0, version: int = 4, owner: str = ME
+    *,
+    repaired_at: int = 0,
+    version: int = 4,
+    added: Any = None,
+    used: float = 0,
+    **fields: str,
 ) -> Rows:
     """Return rows with a charge of entry 1 that is to be ended."""
+    before = rows(used=used)
     row = before.datasets["a"]._replace(repaired_at=repaired_at)
     before.datasets["a"] = row
-    before.charge = charge(cost=STOPPING, owner=owner)
+    before.charge = made = charge(cost=STOPPING, **fields)
+    made.amounts["a#1"] = made.amounts["a#1"]._replace(added=added)
     before.charge_datasets = [ChargeDataset("a", 1, "c", None, None, "s")]
     account = before.account_rows["a#1"]
     before.account_rows["a#1"] = account._replace(held=tally(2), version=version)
@@ -193,14 +200,16 @@ def end(**fields: Any) -> End:
 @pytest.mark.parametrize(
     ("before", "decide", "request_", "posted"),
     [
-        (ended(rows()), decide_settle, end(), 2),
-        (ended(rows()), decide_settle, end(reported=2), 1),
-        (ended(rows()), decide_settle, end(reported=2, owner=OTHER), 2),
-        (ended(rows(), repaired_at=1), decide_settle, end(reported=2), 2),
-        (ended(rows(), version=7), decide_settle, end(reported=2), 1),
-        (ended(rows()), decide_void, end(), 0),
-        (ended(rows(), repaired_at=1), decide_void, end(), 2),
-        (ended(rows()), decide_forfeit, end(owner=""), 2),
+        (ended(), decide_settle, end(), 2),
+        (ended(), decide_settle, end(reported=2), 1),
+        (ended(), decide_settle, end(reported=2, owner=OTHER), 2),
+        # What it reports is a part of a cost that was declared too small.
+        (ended(added=tally(1)), decide_settle, end(reported=2), 2),
+        (ended(repaired_at=1), decide_settle, end(reported=2), 2),
+        (ended(version=7), decide_settle, end(reported=2), 1),
+        (ended(), decide_void, end(), 0),
+        (ended(repaired_at=1), decide_void, end(), 2),
+        (ended(), decide_forfeit, end(owner=""), 2),
     ],
 )
 def test_an_end_posts_what_its_outcome_costs(before, decide, request_, posted):
@@ -211,17 +220,18 @@ def test_an_end_posts_what_its_outcome_costs(before, decide, request_, posted):
 
 
 @pytest.mark.parametrize(
-    ("before", "decide", "request_"),
+    ("before", "decide", "request_", "words"),
     [
-        (ended(rows(), owner=OTHER), decide_void, end()),
-        (Rows(), decide_settle, end()),
-        (ended(rows()), decide_forfeit, end(owner="")),
+        (ended(owner=OTHER), decide_void, end(), "another process"),
+        (Rows(), decide_settle, end(), "has no reservation c"),
+        (ended(), decide_forfeit, end(owner=""), "still runs"),
+        (ended(state="void"), decide_settle, end(), "is void already"),
     ],
 )
-def test_an_end_may_be_a_conflict(before, decide, request_):
+def test_an_end_may_be_a_conflict(before, decide, request_, words):
     """Another process's void, no charge, a forfeit while its owner lives."""
     before.claimant_is_alive = True
-    with pytest.raises(ReservationConflict):
+    with pytest.raises(ReservationConflict, match=words):
         decide(before, request_, AUTHOR)
 
 
@@ -231,7 +241,7 @@ def test_an_end_may_be_a_conflict(before, decide, request_):
 )
 def test_an_end_raises_the_highest_threshold_once(used, alerted, raised):
     """Held amounts raise none; settled ones do, in the entry that ends the charge."""
-    before = ended(rows(used=used))
+    before = ended(used=used)
     account = before.account_rows["a#1"]
     before.account_rows["a#1"] = account._replace(alerted=alerted)
     decision = decide_settle(before, end(), AUTHOR)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import is_postgres
@@ -19,7 +20,7 @@ from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
 from tests.ledger.copies import charged, make
-from tests.ledger.support import granted
+from tests.ledger.support import BASIC, granted
 from tests.postgres import server
 
 
@@ -56,12 +57,13 @@ def uses(ledger: Ledger) -> dict[str, tuple[int, ...]]:
 
 
 def test_the_witness_is_what_the_ledger_holds(tmp_path, place):
-    """Its heads and uses are the ledger's, after ends, too, and after compaction."""
+    """Its heads and uses are the ledger's, after each kind, too, and compaction."""
     ledger = make(tmp_path / "ledger.db", place)
     for _ in range(3):
         charged(ledger, "0.01")
     granted(ledger, "0.01")
     ledger.freeze("a", reason="x")
+    ledger.charge_prior(BASIC, PureDP(epsilon="0.02"), reason="x")
     witness, now = ledger.watch.witness, state_of_ledger(ledger.database)
     assert witness is not None
     assert summary(witness.read_all()) == summary(now)

@@ -1,19 +1,23 @@
-"""Commands of operators: charges, which only ever raise usage, and freezes."""
+"""Charges of processes and of operators, and freezes: nothing unsaid, nothing lowered.
+
+Random histories foretell the sums and the answers (`test_histories`); here are the
+words, and what the histories do not meet.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpflow import EarlyStopping, Gaussian, PoissonSampledGaussian, PureDP
+from dpflow import EarlyStopping, Gaussian, Laplace, PoissonSampledGaussian, PureDP
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
-    LedgerRolledBack,
     LedgerUnavailable,
     PolicyChanged,
     PolicyNotApplied,
@@ -21,62 +25,126 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger import views
+from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.provenance import system_user
+from tests.ledger.processes import killed
 from tests.ledger.support import (
     BASIC,
+    UNIT,
     audit,
     body,
     everything,
     freeze_of,
     granted,
     kinds,
-    make_ledger,
     make_policy,
+    refused,
+    request,
+    state_of,
     sums,
     url,
 )
 
+pytestmark = pytest.mark.quick
+
 WHY = "sigma was 10, not 20"
-DEAD = "0" * 32
 
 
-@pytest.mark.parametrize("end", ["open", "settled", "forfeited", "void"])
-def test_an_amendment_charges_the_difference(ledger, end):
-    """Whatever became of the step; a voided one was charged nothing."""
-    mine = ledger.owners.mine()
-    name = granted(ledger, "0.1", owner=DEAD if end == "forfeited" else mine)
-    if end == "settled":
-        ledger.settle(name)
-    elif end == "forfeited":
-        ledger.forfeit(name, reason="gone")
-    elif end == "void":
-        ledger.void(name, reason="test")
-    (charge,) = ledger.amend(name, PureDP(epsilon="0.25"), reason=WHY)
-    wanted = Fraction(1, 4) if end == "void" else Fraction(15, 100)
-    assert Fraction(charge.amount["epsilon"]) == wanted
-    assert sum(sums(ledger)) == Fraction(1, 4)
-    audit(ledger)
+@pytest.mark.storages("sqlite", "postgres")
+def test_a_dead_charge_stays_until_it_is_forfeited_in_full(ledger, path):
+    """Only an operator ends the charge of a dead process, and nobody returns it."""
+    reservation = killed(path, "0.6")
+    error = refused(ledger, "0.5")
+    assert error.left == {"epsilon": "0.4", "delta": "0"}
+    with pytest.raises(ReservationConflict, match="another process"):
+        ledger.void(reservation, reason="guess")
+    assert sums(path) == (0, Fraction(6, 10))
+    ledger.forfeit(reservation, reason="the machine is gone")
+    assert sums(path) == (Fraction(6, 10), 0)
+    assert state_of(path, reservation) == "forfeited"
+    assert kinds(path) == ["open", "reserve", "refuse", "forfeit"]
+    (entry,) = views.history(ledger, limit=1)
+    assert entry.body["reason"] == "the machine is gone"
+    audit(path)
 
 
-def test_an_amended_step_cannot_report_its_cost_down(ledger):
-    """What it reports is a part of a cost that was declared too small."""
-    policy = make_policy(budget="{epsilon: 10}")
+def test_the_same_id_for_another_request_is_an_error(ledger, path):
+    """Also from another process: an id belongs to one execution of a body."""
+    step = request(ledger, flow="f", flow_run="r")
+    ledger.reserve(step)
+    before = everything(path)
+    changes: list[dict[str, Any]] = [
+        {"cost": PureDP(epsilon="0.2")},
+        {"cost": Laplace(sensitivity=1, epsilon="0.1")},
+        {"step": "another"},
+        {"flow": "another"},
+        {"flow_run": "another"},
+        {"release_key": "0" * 64},
+        {"policies": (make_policy("b"),)},
+        {"policies": (BASIC, make_policy("b"))},
+        {"owner": "0" * 32},
+    ]
+    for change in changes:
+        with pytest.raises(ReservationConflict, match="id of its own"):
+            ledger.reserve(replace(step, **change))
+    assert before == everything(path)
 
-    def steps(epsilon):
-        return EarlyStopping(step=PureDP(epsilon=epsilon), stops=range(1, 11))
 
-    names = [granted(ledger, steps("0.1"), policies=[policy]) for _ in range(3)]
-    ledger.amend(names[0], steps("0.2"), reason=WHY)
-    ledger.settle(names[0], reported=1)
-    assert sums(ledger) == (2, 2)
-    ledger.settle(names[1], reported=1)
-    ledger.amend(names[1], steps("0.2"), reason=WHY)
-    assert sums(ledger) == (4, 1)
-    ledger.settle(names[2], reported=1)
-    assert sums(ledger) == (Fraction("4.1"), 0)
-    audit(ledger)
+#: What no ledger keeps, by field of a request.
+BAD: dict[str, tuple[Any, ...]] = {
+    "reservation": ("", "x" * 201, "a b", "a\0b", "\ud800"),
+    "owner": ("",),
+    "policies": ((BASIC, BASIC),),
+    "step": ("", "\ud800"),
+    "flow": ("x" * 401, "a\0b"),
+    "enclosing_runs": (("r", "\ud800"),),
+    "release_key": ("0" * 63, "G" * 64),
+    "key_text": ("\udfff",),
+}
+
+
+def test_a_request_that_cannot_be_kept_is_refused(ledger, path):
+    """A database that keeps other text than was hashed would always look edited."""
+    before = everything(path)
+    for field, values in BAD.items():
+        for value in values:
+            with pytest.raises(ConfigurationError):
+                ledger.reserve(request(ledger, **{field: value}))
+    assert before == everything(path)
+    granted(ledger)
+    audit(path)
+
+
+def test_facts_of_the_ledger_come_from_no_request(ledger, path):
+    """Facts of a caller neither claim a release key nor name another owner."""
+    before = everything(path)
+    for name in ("key", "owner", "alerts", "units", "accounts"):
+        with pytest.raises(ConfigurationError, match=f"says '{name}'"):
+            ledger.reserve(request(ledger, body={name: "x"}))
+    with pytest.raises(ConfigurationError, match="reads no dataset"):
+        request(ledger, policies=())
+    assert everything(path) == before
+
+
+LOOP = EarlyStopping(PureDP(epsilon="0.05"), stops=(2, 4))
+
+
+def test_a_report_charges_at_most_what_was_reserved(ledger, path, monkeypatch):
+    """What did not run returns; a price above what was held posts what was held."""
+    ledger.settle(granted(ledger, LOOP), reported=2)
+    assert sums(path) == (Fraction(1, 10), 0)
+    for held, more in enumerate([Tally((UNIT // 2, 0)), Tally((0, 1))], start=1):
+        charge = granted(ledger, LOOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(Gate, "price", lambda *_, more=more: more)
+            ledger.settle(charge, reported=2)
+        # No component of another price is mixed into that of the reservation.
+        assert sums(path) == (Fraction(1 + 2 * held, 10), 0)
+
+
+# Charges by hand
 
 
 def test_an_amendment_of_another_relation_is_refused(ledger):
@@ -104,48 +172,16 @@ def test_nothing_is_ever_lowered(ledger):
     assert kinds(ledger) == ["open", "reserve"]
 
 
-def prior(ledger, epsilon="0.4", policy=BASIC, evidence="e" * 64):
-    """Charge what was spent before."""
-    cost = PureDP(epsilon=epsilon)
-    return ledger.charge_prior(policy, cost, reason="2025", evidence=evidence)
-
-
-def test_prior_spending_is_charged_before_the_first_step(ledger):
-    """It opens the dataset's term, and the budget is smaller from the start."""
-    (charge,) = prior(ledger)
-    assert (charge.account, charge.overdrawn) == ("a#1", False)
-    assert sums(ledger) == (Fraction(2, 5), 0)
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.7")
-    facts = body(ledger, "adjust")
-    assert (facts["evidence"], facts["reason"]) == ("e" * 64, "2025")
-    audit(ledger)
-
-
-def test_what_was_charged_by_hand_is_witnessed(tmp_path):
-    """A backup from before it is refused; in a file, which is simple to put back."""
-    path = tmp_path / "ledger.db"
-    ledger = make_ledger(path)
-    granted(ledger, "0.1")
-    ledger.close()
-    before = path.read_bytes()
-    prior(open_ledger(url(path)), "0.2")
-    open_ledger(url(path)).close()
-    for end in ("-wal", "-shm"):
-        Path(f"{path}{end}").unlink(missing_ok=True)
-    other = tmp_path / "other.db"
-    other.write_bytes(before)
-    with pytest.raises(LedgerRolledBack):
-        granted(open_ledger(url(other)), "0.1")
-
-
-def test_prior_spending_notes_its_flow(ledger):
+def test_prior_spending_opens_the_term_and_notes_its_flow(ledger):
     """What a flow used without a share cannot be set against one afterwards."""
-    before, cost = make_policy(flows="{f: {}, g: {}}"), PureDP(epsilon="0.5")
-    granted(ledger, "0.01", policies=[before], flow="g")
-    ledger.charge_prior(before, cost, flow="f", reason=WHY)
+    before, cost = make_policy(flows="{f: {}, g: {}}"), PureDP(epsilon="0.4")
+    (charge,) = ledger.charge_prior(before, cost, flow="f", reason="2025")
+    assert (charge.account, charge.overdrawn) == ("a#1", False)
+    assert body(ledger, "adjust")["reason"] == "2025"
+    refused(ledger, "0.7", policies=[before], flow="g")
     with pytest.raises(PolicyChanged, match=r"flows\.f: ledger"):
         ledger.apply(make_policy(flows="{f: {epsilon: 0.3}, g: {}}"))
+    audit(ledger)
 
 
 def test_evidence_proves_one_charge_of_a_term(ledger):
@@ -212,16 +248,6 @@ def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger):
         granted(ledger, **step)
     ledger.freeze(**THAW)
     granted(ledger, **step)
-
-
-def test_another_dataset_goes_on(ledger):
-    """A step that reads both is refused as a whole."""
-    other = make_policy("b")
-    granted(ledger)
-    ledger.freeze(**FREEZE)
-    granted(ledger, policies=[other])
-    with pytest.raises(BudgetRefused, match="Dataset 'a' is frozen"):
-        granted(ledger, policies=[other, make_policy()])
 
 
 def test_what_was_never_applied_cannot_be_frozen(ledger):
