@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -78,6 +78,34 @@ def make_ledger(path: Place) -> Ledger:
     return create_ledger(url(path))
 
 
+def make(path: Path, witness: str = "none") -> Ledger:
+    """Make a ledger file."""
+    return create_ledger(url(path), witness=witness)
+
+
+def reopen(path: Path, witness: str = "none") -> Ledger:
+    """Open a ledger file."""
+    return open_ledger(url(path), witness=witness)
+
+
+def copied(path: Path, to: Path) -> Path:
+    """Copy a ledger file that nobody uses."""
+    with closing(reopen(path)) as ledger, ledger.database.transaction() as transaction:
+        transaction.begin(lock=False)
+    for end in ("", "-wal", "-shm"):
+        file = path.with_name(f"{path.name}{end}")
+        if file.exists():
+            shutil.copy(file, to.with_name(f"{to.name}{end}"))
+    return to
+
+
+def put_back(path: Path, copy: Path) -> None:
+    """Put a copy in the place of a ledger, without what belonged to the old file."""
+    shutil.copy(copy, path)
+    for end in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
+
+
 def ledger_on(database: Database) -> Ledger:
     """Open a ledger on a database, with its usual owners."""
     return Ledger(database, database.owners())
@@ -126,30 +154,20 @@ def charged(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
 def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Ask the database itself, over a connection that dpflow knows nothing of."""
     path = place_of(of)
-    if in_memory(path):
-        connection = _copy_of_memory(str(path))
-    elif isinstance(path, str):
-        return _READER.read(path, sql.replace("?", "%s"), values)
-    else:
-        connection = sqlite3.connect(path)
-    try:
+    if isinstance(path, str) and not in_memory(path):
+        with _postgres(path) as session:
+            return session.execute(sql.replace("?", "%s").encode(), values).fetchall()
+    connection = sqlite3.connect(":memory:" if in_memory(path) else path)
+    with closing(connection):
+        if in_memory(path):
+            memory = MemoryDatabase(str(path).removeprefix(MEMORY)).connection
+            connection.deserialize(memory.serialize())
         return connection.execute(sql, values).fetchall()
-    finally:
-        connection.close()
 
 
 def in_memory(path: Place) -> bool:
     """Say whether a ledger is in this process's memory."""
     return str(path).startswith(MEMORY)
-
-
-def _copy_of_memory(path: str) -> sqlite3.Connection:
-    """Copy a ledger in memory, to ask its tables."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(
-        MemoryDatabase(path.removeprefix(MEMORY)).connection.serialize()
-    )
-    return connection
 
 
 def edit(
@@ -170,9 +188,9 @@ def edit(
             for table in tables:
                 postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
         return
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
-    try:
+    with closing(sqlite3.connect(path)) as connection:
+        ignored = not (checked or locked)
+        connection.execute(f"PRAGMA ignore_check_constraints = {ignored}")
         triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
         dropped = [] if locked else connection.execute(triggers).fetchall()
         for name, _ in dropped:
@@ -182,8 +200,6 @@ def edit(
         for _, sql in dropped:
             connection.execute(sql)
         connection.commit()
-    finally:
-        connection.close()
 
 
 def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
@@ -196,39 +212,6 @@ def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
             postgres.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
         return tables
     return []
-
-
-class _Reader:
-    """A session that stays for the next question, for sessions are dear to begin."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[int, str, psycopg.Connection[Any]] | None = None
-
-    def read(self, url: str, sql: str, values: Sequence[object]) -> list[Any]:
-        """Ask, in a new session if the last one has ended or serves no longer."""
-        if self._kept and self._kept[:2] == (os.getpid(), url):
-            with suppress(psycopg.Error):
-                return self._ask(self._kept[2], sql, values)
-        self.close()
-        connection = _postgres(url)
-        connection.commit()
-        connection.autocommit = True
-        self._kept = os.getpid(), url, connection
-        return self._ask(connection, sql, values)
-
-    def _ask(
-        self, connection: psycopg.Connection[Any], sql: str, values: Sequence[object]
-    ) -> list[Any]:
-        return connection.execute(sql.encode(), values).fetchall()
-
-    def close(self) -> None:
-        """End the session, unless it is that of a parent."""
-        if self._kept and self._kept[0] == os.getpid():
-            self._kept[2].close()
-        self._kept = None
-
-
-_READER = _Reader()
 
 
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -259,12 +242,6 @@ def kinds(of: Place | Ledger, account: str = "a#1") -> list[str]:
         or account in json.loads(body).get("accounts", ())
         or (kind == "refuse" and json.loads(body).get("account") == account)
     ]
-
-
-def epoch(path: Place, dataset: str = "a") -> int:
-    """Return how many repairs a dataset had."""
-    rows = read(path, "SELECT epoch FROM dataset WHERE name = ?", dataset)
-    return int(rows[0][0]) if rows else 0
 
 
 def state_of(of: Place | Ledger, reservation: str) -> str | None:
@@ -317,11 +294,8 @@ def audit(of: Place | Ledger) -> None:
     if isinstance(of, Ledger):
         assert verify(of).bad == []
         return
-    ledger = open_ledger(url(of), witness="none", read_only=True)
-    try:
+    with closing(open_ledger(url(of), witness="none", read_only=True)) as ledger:
         assert verify(ledger).bad == []
-    finally:
-        ledger.close()
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -331,34 +305,6 @@ def refusal(call: Callable[[], object]) -> str:
     except DpflowError as error:
         return type(error).__name__
     return "none"
-
-
-def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
-    """Reserve and settle until an error; say what was acknowledged."""
-    for _ in range(2000):
-        try:
-            reservation = granted(ledger, "1e-6")
-            say(f"reserved {reservation}")
-            ledger.settle(reservation)
-            say(f"settled {reservation}")
-        except DpflowError as error:
-            return type(error).__name__
-    return "none"
-
-
-def check_acknowledged(path: Path, acknowledged: list[str]) -> None:
-    """Everything acknowledged is kept, and at most one charge besides."""
-    audit(path)
-    kept = dict(read(path, "SELECT id, state FROM charge"))
-    said = {"reserved": set[str](), "settled": set[str]()}
-    for line in acknowledged:
-        word, reservation = line.split()
-        said[word].add(reservation)
-    assert said["reserved"] <= kept.keys()
-    assert all(kept[reservation] == "settled" for reservation in said["settled"])
-    assert len(kept.keys() - said["reserved"]) <= 1
-    settled = [name for name, state in kept.items() if state == "settled"]
-    assert len(set(settled) - said["settled"]) <= 1
 
 
 def everything(path: Place | Ledger) -> list[Any]:

@@ -19,9 +19,9 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
-from tests.ledger.copies import charged
 from tests.ledger.support import (
     BASIC,
+    charged,
     granted,
     ledger_on,
     make_policy,

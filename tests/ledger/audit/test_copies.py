@@ -17,9 +17,8 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from tests.ledger.copies import charged, make, reopen
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_postgres, in_sqlite
-from tests.ledger.support import granted, request
+from tests.ledger.support import charged, granted, make, reopen, request
 from tests.postgres import server
 
 

@@ -14,9 +14,8 @@ from dpflow.ledger.audit.moves import move, move_back
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database, open_ledger
-from tests.ledger.copies import charged, make
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_sqlite
-from tests.ledger.support import granted, url
+from tests.ledger.support import charged, granted, make, url
 from tests.postgres import server
 
 #: Where a move is cut short: before a function, or after it.

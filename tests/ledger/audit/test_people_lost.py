@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +13,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
-from tests.ledger.copies import copied, make, reopen
-from tests.ledger.support import granted
-from tests.ledger.witness.test_witness import place as place  # noqa: PLC0414 (a fixture)
+from tests.ledger.support import copied, granted, make, put_back, reopen
 
 STORE = "a#1"
 
@@ -37,13 +33,6 @@ def pay(ledger: Ledger) -> str:
     return charge
 
 
-def restored(path: Path, older: Path) -> None:
-    """Put an older copy in the place of a ledger."""
-    shutil.copy(older, path)
-    for end in ("-wal", "-shm"):
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize(
     ("before", "lost", "own"),
     [(0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 0), (0, 2, 2)],
@@ -60,7 +49,7 @@ def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
     granted(ledger, "0.01")
     steps += [pay(ledger) for _ in range(lost)]
     ledger.close()
-    restored(path, older)
+    put_back(path, older)
     copy = reopen(path, "none")
     granted(copy, "0.01")
     paid = [pay(copy) for _ in range(own)]
@@ -102,7 +91,7 @@ def test_a_lost_freeze_is_frozen_once(tmp_path, place, goes_on):
     ledger.freeze("a", reason="x")
     ledger.close()
     for again in (True, False):
-        restored(path, older)
+        put_back(path, older)
         copy = reopen(path, "none")
         for _ in range(goes_on):
             granted(copy, "0.01")
@@ -117,7 +106,7 @@ def test_a_lost_freeze_is_frozen_once(tmp_path, place, goes_on):
             repaired = reopen(path, place)
             granted(repaired, "0.01")
             repaired.close()
-            restored(path, older)
+            put_back(path, older)
             repaired = reopen(path, place)
             reconcile(repaired, reason="x")
             assert not repaired.freeze("a", reason="x", unfreeze=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from fractions import Fraction
 from pathlib import Path
@@ -26,8 +25,17 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
-from tests.ledger.copies import charged, copied, make, reopen
-from tests.ledger.support import granted, make_policy, request, url
+from tests.ledger.support import (
+    charged,
+    copied,
+    granted,
+    make,
+    make_policy,
+    put_back,
+    reopen,
+    request,
+    url,
+)
 from tests.postgres import server
 from tests.sizes import scaled
 
@@ -194,9 +202,7 @@ def test_a_lost_term_is_kept_frozen(tmp_path):
     ledger.apply(wider, reason="x", new_term=True)
     charged(ledger, "0.5", policies=[wider])
     ledger.close()
-    shutil.copy(older, path)
-    for end in ("-wal", "-shm"):
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
+    put_back(path, older)
     restored = reopen(path, place)
     reconcile(restored, reason="x")
     assert state_of_ledger(restored.database).uses["a#2"].used[0] >= UNITS // 2

@@ -24,9 +24,8 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
-from tests.ledger.copies import charged, make
 from tests.ledger.processes import holding
-from tests.ledger.support import edit, granted, request, url
+from tests.ledger.support import charged, edit, granted, make, request, url
 from tests.postgres import server
 
 

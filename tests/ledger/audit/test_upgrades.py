@@ -31,8 +31,7 @@ from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.ledger.audit.test_version_4 import FILE as VERSION_4
 from tests.ledger.audit.test_version_4 import copy_to_server
-from tests.ledger.copies import charged
-from tests.ledger.support import granted, request, url
+from tests.ledger.support import charged, granted, request, url
 from tests.postgres import server
 
 ADDED = ["ALTER TABLE run ADD COLUMN note TEXT"]

@@ -17,9 +17,8 @@ from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.rows import hash_columns
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.faults.auditor import COLUMNS, hashed
-from tests.ledger.copies import charged
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory
-from tests.ledger.support import BASIC, granted, request
+from tests.ledger.support import BASIC, charged, granted, request
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any
@@ -21,8 +20,7 @@ from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.sqlite import forget_memory
 from dpflow.policy import Policy
 from dpflow.show.guarantees import odds_in_words, term_guarantee
-from tests.ledger.copies import charged
-from tests.ledger.support import make_policy
+from tests.ledger.support import charged, make_policy
 
 WHY = {"reason": "a second report"}
 
@@ -34,116 +32,102 @@ def policy(
     return make_policy(flows=flows, other_flows=others, **fields)
 
 
-def memory() -> tuple[Ledger, str]:
-    """Make a ledger in memory."""
-    url = f"{MEMORY}{uuid.uuid4().hex}"
-    return create_ledger(url), url
-
-
 @pytest.fixture
-def ledger() -> Iterator[Ledger]:
+def reported(ledger: Ledger) -> Ledger:
     """Give a ledger in which the weekly report was charged."""
-    made, url = memory()
-    charged(made, "0.1", policies=[policy()], flow="weekly")
-    yield made
-    forget_memory(url)
+    charged(ledger, "0.1", policies=[policy()], flow="weekly")
+    return ledger
 
 
-def test_a_second_report_needs_a_reason_and_no_term(ledger):
+def test_a_second_report_needs_a_reason_and_no_term(reported):
     """What is guaranteed is the same, and the journal says who let it in, and why."""
     with pytest.raises(BudgetRefused, match="second"):
-        charged(ledger, "0.1", policies=[policy()], flow="second")
+        charged(reported, "0.1", policies=[policy()], flow="second")
     more = policy("{weekly: {}, second: {epsilon: 0.3}}")
-    before = ledger.propose(more)
+    before = reported.propose(more)
     assert (before.action, before.verdict) == ("access", "access")
     with pytest.raises(PolicyNotApplied, match="needs a reason"):
-        ledger.apply(more)
-    applied = ledger.apply(more, **WHY)
+        reported.apply(more)
+    applied = reported.apply(more, **WHY)
     assert (applied.action, applied.term) == ("access", 1)
     assert applied.terms == before.terms
-    charged(ledger, "0.3", policies=[more], flow="second")
+    charged(reported, "0.3", policies=[more], flow="second")
     with pytest.raises(BudgetRefused):
-        charged(ledger, "0.1", policies=[more], flow="second")
-    assert verify(ledger).fine
+        charged(reported, "0.1", policies=[more], flow="second")
+    assert verify(reported).fine
 
 
-def test_unnamed_flows_have_a_share_each(ledger):
+def test_unnamed_flows_have_a_share_each(reported):
     """The first is stopped at its limit, the second runs, steps outside do not."""
     each = policy(others="{share_each: 5%}")
-    assert ledger.apply(each, **WHY).action == "access"
-    charged(ledger, "0.05", policies=[each], flow="one")
+    assert reported.apply(each, **WHY).action == "access"
+    charged(reported, "0.05", policies=[each], flow="one")
     with pytest.raises(BudgetRefused) as caught:
-        charged(ledger, "0.001", policies=[each], flow="one")
+        charged(reported, "0.001", policies=[each], flow="one")
     assert "one" in str(caught.value)
-    charged(ledger, "0.05", policies=[each], flow="two")
+    charged(reported, "0.05", policies=[each], flow="two")
     with pytest.raises(BudgetRefused):
-        charged(ledger, "0.001", policies=[each])
+        charged(reported, "0.001", policies=[each])
     more = policy(others="{share_each: 6%}")
-    assert ledger.apply(more, **WHY).action == "access"
-    charged(ledger, "0.01", policies=[more], flow="one")
+    assert reported.apply(more, **WHY).action == "access"
+    charged(reported, "0.01", policies=[more], flow="one")
     less = policy(others="{share_each: 1%}")
-    closed = ledger.apply(less, **WHY).closed
+    closed = reported.apply(less, **WHY).closed
     assert closed == ("a#1/flow/one", "a#1/flow/two")
-    assert verify(ledger).fine
+    assert verify(reported).fine
 
 
-def test_a_share_may_not_begin_after_charges_that_it_did_not_see(ledger):
+def test_a_share_may_not_begin_after_charges_that_it_did_not_see(reported):
     """That needs a term, in which every tally begins at 0."""
     share = policy("{weekly: {share: 50%}}")
     with pytest.raises(PolicyChanged, match="would forget"):
-        ledger.apply(share, **WHY)
+        reported.apply(share, **WHY)
     with pytest.raises(PolicyChanged, match="would forget"):
-        ledger.apply(policy("{other: {}}", "{share_each: 5%}"), **WHY)
-    assert ledger.propose(policy("{}", "allow")).action == "access"
+        reported.apply(policy("{other: {}}", "{share_each: 5%}"), **WHY)
+    assert reported.propose(policy("{}", "allow")).action == "access"
 
 
-def test_where_a_share_is_reserved_a_new_flow_needs_a_term():
+def test_where_a_share_is_reserved_a_new_flow_needs_a_term(ledger):
     """The rest of the others would be used by one more."""
-    made, url = memory()
     kept = "weekly: {epsilon: 0.5, reserved: true}"
-    charged(made, "0.1", policies=[policy(f"{{{kept}}}")], flow="weekly")
+    charged(ledger, "0.1", policies=[policy(f"{{{kept}}}")], flow="weekly")
     with pytest.raises(PolicyChanged, match="looser"):
-        made.apply(policy(f"{{{kept}, second: {{}}}}"), **WHY)
-    forget_memory(url)
+        ledger.apply(policy(f"{{{kept}, second: {{}}}}"), **WHY)
 
 
-def test_access_and_a_tighter_budget_are_two_decisions(ledger):
+def test_access_and_a_tighter_budget_are_two_decisions(reported):
     """Words about the guarantee are not those about access."""
     both = policy("{weekly: {}, second: {}}", budget="{epsilon: 0.9}")
-    assert ledger.propose(both).verdict == "tighter"
+    assert reported.propose(both).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="one after the other"):
-        ledger.apply(both, **WHY)
-    assert ledger.apply(policy(budget="{epsilon: 0.9}")).action == "tighten"
-    assert ledger.apply(both, **WHY).action == "access"
+        reported.apply(both, **WHY)
+    assert reported.apply(policy(budget="{epsilon: 0.9}")).action == "tighten"
+    assert reported.apply(both, **WHY).action == "access"
+    assert verify(reported).fine
+
+
+def test_a_share_in_percent_shrinks_with_the_budget(ledger):
+    """It is a part of the threshold in force."""
+    half = "{weekly: {share: 50%}}"
+    charged(ledger, "0.4", policies=[policy(half)], flow="weekly")
+    less = policy(half, budget="{epsilon: 0.8}")
+    assert ledger.apply(less).action == "tighten"
+    with pytest.raises(BudgetRefused):
+        charged(ledger, "0.01", policies=[less], flow="weekly")
     assert verify(ledger).fine
 
 
-def test_a_share_in_percent_shrinks_with_the_budget():
-    """It is a part of the threshold in force."""
-    made, url = memory()
-    half = "{weekly: {share: 50%}}"
-    charged(made, "0.4", policies=[policy(half)], flow="weekly")
-    less = policy(half, budget="{epsilon: 0.8}")
-    assert made.apply(less).action == "tighten"
-    with pytest.raises(BudgetRefused):
-        charged(made, "0.01", policies=[less], flow="weekly")
-    assert verify(made).fine
-    forget_memory(url)
-
-
-def test_a_person_pins_the_first_copy():
+def test_a_person_pins_the_first_copy(ledger):
     """With `pin: apply` no step does, nor does one replace an uncharged copy."""
-    made, url = memory()
     by_hand = policy(pin="apply")
     with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
-        charged(made, "0.1", policies=[by_hand], flow="weekly")
+        charged(ledger, "0.1", policies=[by_hand], flow="weekly")
     with pytest.raises(BudgetRefused):
-        charged(made, "5", policies=[policy()], flow="weekly")
+        charged(ledger, "5", policies=[policy()], flow="weekly")
     with pytest.raises(PolicyChanged):
-        charged(made, "0.1", policies=[policy("{weekly: {}, b: {}}", pin="apply")])
-    assert made.apply(by_hand).action in ("open", "nothing")
-    charged(made, "0.1", policies=[by_hand], flow="weekly")
-    forget_memory(url)
+        charged(ledger, "0.1", policies=[policy("{weekly: {}, b: {}}", pin="apply")])
+    assert ledger.apply(by_hand).action in ("open", "nothing")
+    charged(ledger, "0.1", policies=[by_hand], flow="weekly")
 
 
 SHARES = st.sampled_from(
@@ -162,7 +146,8 @@ ACTS = st.one_of(
 @given(st.lists(ACTS, min_size=4, max_size=14))
 def test_access_never_changes_the_guarantee_of_the_dataset(acts):
     """Every gate of the dataset stays, and no tally forgets a charge."""
-    made, url = memory()
+    url = f"{MEMORY}{uuid.uuid4().hex}"
+    made = create_ledger(url)
     now, used = policy("{w: {}}"), dict.fromkeys(FLOWS, Fraction(0))
     charged(made, "0.01", policies=[now], flow="w")
     used["w"] += Fraction("0.01")

@@ -34,20 +34,6 @@ def reached(ledger: Ledger, cost: Any = "0.1", **ends: Any) -> list[str]:
     return [alert.threshold for alert in charged(ledger, cost, **ends)]
 
 
-def test_each_threshold_alerts_once(ledger):
-    """When settled amounts cross it, equality included; what is held crosses none."""
-    held = [granted(ledger, "0.1", policies=(POLICY,)) for _ in range(6)]
-    ledger.void(held.pop(), reason="not started")
-    assert [ledger.settle(name).alerts for name in held[:4]] == [()] * 4
-    (alert,) = ledger.settle(held[4]).alerts
-    assert (alert.account, alert.threshold, alert.used_fraction) == ("a#1", "0.5", 0.5)
-    assert ledger.settle(held[4]).alerts == ()
-    assert [reached(ledger) for _ in range(5)] == [[], [], ["0.8"], [], ["0.95"]]
-    assert [view.threshold for view in views.alerts(ledger, "a")] == [
-        "0.95", "0.8", "0.5",
-    ]  # fmt: skip
-
-
 def test_what_an_outcome_returns_crosses_nothing(ledger):
     """Held amounts above each threshold that are settled below say nothing."""
     cells = OutputDP({"none": "0.1", "answer": "0.9"})

@@ -174,21 +174,6 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger):
     audit(ledger)
 
 
-def test_a_share_cannot_forget_what_its_flow_was_charged_before(ledger):
-    """A flow that has charged without one needs a new term; another does not."""
-    granted(ledger, flow="weekly")
-    share = "{%s: {epsilon: 0.5}}"
-    late = make_policy(flows=share % "weekly", other_flows="allow")
-    with pytest.raises(PolicyChanged, match="weekly"):
-        ledger.apply(late)
-    early = make_policy(flows=share % "daily", other_flows="allow")
-    assert ledger.apply(early, reason="a new flow").action == "access"
-    granted(ledger, "0.5", policies=[early], flow="daily")
-    with pytest.raises(BudgetRefused, match="the share of flow 'daily'"):
-        granted(ledger, "0.1", policies=[early], flow="daily")
-    audit(ledger)
-
-
 def test_derived_numbers_stay_fixed_under_a_tally(ledger):
     """Another order would have kept another tally; what it cannot defend is refused."""
     step = Gaussian(sensitivity=1, sigma=50)

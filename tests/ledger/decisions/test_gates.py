@@ -25,11 +25,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.requests import Granted
 from dpflow.ledger.views.accounts import standing_gates
-from dpflow.policy import parse_policy
 from tests.ledger.support import (
-    BASIC,
     audit,
     body,
     everything,
@@ -46,41 +43,6 @@ TENTH = Fraction(1, 10)
 ODOMETER = "a#1/odometer/weekly"
 
 # Several accounts
-
-
-def test_several_datasets_all_or_none(ledger, path):
-    """One that refuses keeps all of them as they were."""
-    pair = (BASIC, make_policy("b", budget="{epsilon: 0.3}"))
-    first = granted(ledger, "0.2", policies=pair)
-    error = refused(ledger, "0.2", policies=pair)
-    assert error.dataset == "b"
-    assert (sums(path, "a#1"), sums(path, "b#1")) == ((0, 2 * TENTH),) * 2
-    assert (kinds(path, "a#1"), kinds(path, "b#1")) == (
-        ["open", "reserve"],
-        ["open", "reserve", "refuse"],
-    )
-    ledger.settle(first)
-    assert (sums(path, "a#1"), sums(path, "b#1")) == ((2 * TENTH, 0),) * 2
-    audit(path)
-
-
-def test_every_gate_of_a_flow_is_charged(ledger, path):
-    """Dataset, share and odometer; a void gives all of them back."""
-    policy = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}",
-        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        flows="{weekly: {epsilon: 0.5}}",
-    )
-    answer = ledger.reserve(request(ledger, "0.2", policies=[policy], flow="weekly"))
-    assert isinstance(answer, Granted)
-    names = ("a#1", "a#1/flow/weekly", "a#1/odometer/weekly")
-    assert names == answer.accounts
-    held = [sums(path, name)[1] for name in names]
-    assert held[:2] == [2 * TENTH] * 2
-    assert 0 < held[2] < 2 * TENTH
-    ledger.void(answer.reservation, reason="test")
-    assert [sums(path, name) for name in names] == [(0, 0)] * 3
-    audit(path)
 
 
 # Refusals
@@ -171,24 +133,44 @@ def weekly(ledger: Ledger, cost: Cost, run: str | None = "run 1", **more: Any) -
     return granted(ledger, cost, **fields)
 
 
+#: Steps after six that the halt leaves room for, and how each is refused.
+HALTED = "halted this flow run"
+AFTER_SIX = [
+    (STEP, {}, "above halt_at_epsilon 3"),
+    *((cost, {}, HALTED) for cost in (SMALL, STEP)),
+    (SMALL, {"run": "run 2"}, None),
+    (SMALL, {"run": None}, None),
+    (STEP, {"flow": "free"}, None),
+    (STEP, {"run": "run 2"}, "would rise"),
+    (SMALL, {"run": "run 2"}, HALTED),
+]
+
+
 def test_an_odometer_halts_its_flow_run(ledger, path):
-    """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run."""
+    """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run.
+
+    Another run's cheaper step fits, its dear one does not; no other flow is halted.
+    """
     for _ in range(6):
         ledger.settle(weekly(ledger, STEP))
-    with pytest.raises(BudgetExhausted) as caught:
-        weekly(ledger, STEP)
-    error = caught.value
-    assert (error.gate, error.theorem) == ("odometer", "rdp")
-    assert "above halt_at_epsilon 3" in error.message
-    reading = Fraction(6 * 16, 100) + Fraction("1.973644")
-    assert 3 - reading - Fraction(1, 10**5) < Fraction(error.left["epsilon"])
-    assert Fraction(error.left["epsilon"]) < 3 - reading
-    for cost in (SMALL, STEP):
-        with pytest.raises(BudgetRefused, match="halted this flow run") as caught:
-            weekly(ledger, cost)
-        assert "No further DP step" in caught.value.fits
     assert sums(path, ODOMETER) == (Fraction(96, 100), 0)
     assert sums(path) == (Fraction(24, 100), 0)
+    errors = []
+    for cost, fields, words in AFTER_SIX:
+        if words is None:
+            weekly(ledger, cost, **fields)
+            continue
+        with pytest.raises(BudgetRefused, match=words) as caught:
+            weekly(ledger, cost, **fields)
+        errors.append(caught.value)
+        if words == HALTED:
+            assert "No further DP step" in caught.value.fits
+    first = errors[0]
+    assert type(first) is BudgetExhausted
+    assert (first.gate, first.theorem) == ("odometer", "rdp")
+    reading = Fraction(6 * 16, 100) + Fraction("1.973644")
+    assert 3 - reading - Fraction(1, 10**5) < Fraction(first.left["epsilon"])
+    assert Fraction(first.left["epsilon"]) < 3 - reading
     audit(path)
 
 
@@ -202,21 +184,6 @@ def test_a_reading_at_the_halt_is_admitted(ledger):
     assert gate._replace(halt=reading_at).admits(price)
     assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(price)
     assert not gate._replace(used=Tally((0, 1))).admits(price)
-
-
-def test_another_run_is_not_halted(ledger):
-    """Its cheaper step fits, its dear one does not; nor is another flow halted."""
-    for _ in range(6):
-        weekly(ledger, STEP)
-    with pytest.raises(BudgetRefused):
-        weekly(ledger, STEP)
-    weekly(ledger, SMALL, "run 2")
-    weekly(ledger, SMALL, None)
-    weekly(ledger, STEP, flow="free")
-    with pytest.raises(BudgetRefused, match="would rise"):
-        weekly(ledger, STEP, "run 2")
-    with pytest.raises(BudgetRefused, match="halted this flow run"):
-        weekly(ledger, SMALL, "run 2")
 
 
 def test_a_step_that_two_gates_refuse_halts_too(ledger, path):
@@ -279,17 +246,11 @@ def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
 
 
-def policy(relation, theorem="{theorem: rdp, order: 8}"):
-    """Return a policy under a relation."""
-    return parse_policy(
-        f"dataset: a\nunit: person\nrelation: {relation}\n"
-        f"budget: {{epsilon: 5, delta: 1e-6}}\nfilter: {theorem}\n"
-    )
-
-
 def ask(ledger, relation, cost):
     """Ask for a step on a dataset with this relation."""
-    return ledger.reserve(request(ledger, cost, policies=(policy(relation),)))
+    budget, theorem = "{epsilon: 5, delta: 1e-6}", "{theorem: rdp, order: 8}"
+    policy = make_policy(relation=relation, budget=budget, filter=theorem)
+    return ledger.reserve(request(ledger, cost, policies=(policy,)))
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,12 @@ from dpflow.exceptions import (
     UnsupportedCost,
 )
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.views import accounts
-from dpflow.periods import period_of, position_of
-from dpflow.policy import Policy, load_policies, parse_policy
+from dpflow.periods import _start, place_of
+from dpflow.policy import Policy, load_policies
 from dpflow.rounding import number_from_text
-from tests.ledger.support import granted, make_policy, request
+from tests.ledger.support import charged, granted, make_policy, request
 
 pytestmark = pytest.mark.quick
 
@@ -42,9 +41,7 @@ REGIONS = make_policy(partition="{by: region}")
 
 def charge(ledger: Ledger, policy: Policy, *weeks: str, cost: str = "0.5") -> str:
     """Reserve a step that touches some partitions, and settle it."""
-    reservation = granted(ledger, cost, policies=(policy,), partitions=weeks)
-    ledger.settle(reservation)
-    return reservation
+    return charged(ledger, cost, policies=(policy,), partitions=weeks)
 
 
 def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
@@ -266,56 +263,22 @@ def step_on(folder: Path, *names: str) -> dict[str, Any]:
     return {"policies": used, "populations": policies.populations_of(used)}
 
 
-def on(ledger: Ledger, folder: Path, *names: str, **fields: Any) -> dict[str, str]:
-    """Run a step on some datasets, and return what each was charged by now."""
-    given = {**step_on(folder, *names), **fields}
-    ledger.settle(granted(ledger, "0.3", **given))
-    return {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
-
-
-def test_a_population_pays_for_all_its_datasets(ledger, folder):
-    """Each has room of its own, and together they have no more than the cap."""
-    for name in ("shop", "web", "shop"):
-        totals = on(ledger, folder, name)
-    with pytest.raises(BudgetExhausted, match="population 'people'"):
-        on(ledger, folder, "web")
-    assert totals == {"shop": "0.6", "web": "0.3", "population/people": "0.9"}
-    with pytest.raises(PolicyError, match="begins with"):
-        parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
-
-
-def test_a_join_sees_a_person_in_both_datasets(ledger, folder):
-    """It costs the population a group of two."""
-    totals = on(ledger, folder, "shop", "web")
-    assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
-
-
 @pytest.mark.parametrize(
     ("by", "unit", "population"),
     [("week", "customer-week", "0.6"), ("region", "customer", "0.3")],
-    ids=["time", "people"],
 )
 def test_a_population_sees_a_person_in_every_week(ledger, folder, by, unit, population):
     """Two weeks of one person are a group of two; of two regions a person is in one."""
     shop = folder / "shop.yaml"
     text = shop.read_text().replace("unit: customer", f"unit: {unit}")
     shop.write_text(f"{text}partition: {{by: {by}}}\n")
-    totals = on(ledger, folder, "shop", partitions=("2026-W05", "2026-W06"))
-    assert totals["population/people"] == population
-
-
-def test_a_frozen_population_answers_no_replay(ledger, folder):
-    """Nothing of its datasets goes out, be it free; others go on."""
-    step = step_on(folder, "shop")
-    ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
+    step = {**step_on(folder, "shop"), "partitions": ("2026-W05", "2026-W06")}
+    charged(ledger, "0.3", **step)
+    (view,) = [v for v in accounts(ledger) if v.dataset == "population/people"]
+    assert view.spent["epsilon"] == population
     ledger.freeze("population/people", reason="wrong sigma")
-    for key in ("week/1", "week/2"):
-        with pytest.raises(BudgetRefused, match="Population 'people' is frozen by"):
-            granted(ledger, "0.1", key=key, **step)
-    ledger.freeze("population/people", reason="it was right", unfreeze=True)
-    assert isinstance(
-        ledger.reserve(request(ledger, "0.1", key="week/1", **step)), Replayed
-    )
+    with pytest.raises(BudgetRefused, match="Population 'people' is frozen by"):
+        granted(ledger, "0.1", **step)
 
 
 def test_a_request_cannot_leave_the_population_out(ledger, folder):

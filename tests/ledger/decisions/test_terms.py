@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import ConfigurationError, PolicyChanged, PolicyNotApplied
-from dpflow.ledger import create_ledger
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Conditions
@@ -18,7 +15,6 @@ from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
     UNIT,
-    Place,
     audit,
     body,
     error_of,
@@ -181,71 +177,55 @@ SOURCE = "warehouse.sales.customers"
 POLICY = make_policy(source=SOURCE, budget="{epsilon: 3}")
 
 
-@pytest.fixture
-def first(tmp_path: Path) -> Ledger:
-    """Return a ledger with a charge of 0.1."""
-    result = create_ledger(url(tmp_path / "first.db"), witness=str(tmp_path / "w"))
-    granted(result, policies=[POLICY])
-    return result
-
-
-@pytest.fixture
-def witnessed(path: Place, tmp_path: Path) -> Iterator[Ledger]:
-    """Return a ledger with a witness."""
-    result = create_ledger(url(path), witness=str(tmp_path / "w"))
-    yield result
-    result.close()
-
-
 def apply(ledger: Ledger, policy: Policy) -> None:
     """Apply a policy, as a new term where the dataset was charged."""
     ledger.apply(policy, reason="test", new_term=True)
 
 
-def test_another_name_for_a_charged_source_has_no_budget_of_its_own(witnessed, path):
+def test_another_name_for_a_charged_source_has_no_budget_of_its_own(ledger):
     """A renamed dataset would start anew; a step, `apply` and a first source say no."""
-    granted(witnessed, policies=[POLICY])
+    granted(ledger, policies=[POLICY])
     renamed = make_policy("b", source=SOURCE, budget="{epsilon: 3}")
     with pytest.raises(ConfigurationError, match=r"'b' names the source .* of 'a'"):
-        granted(witnessed, policies=[renamed])
+        granted(ledger, policies=[renamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, renamed)
+        apply(ledger, renamed)
     unnamed = make_policy("b", budget="{epsilon: 3}")
-    granted(witnessed, policies=[unnamed])
+    granted(ledger, policies=[unnamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        witnessed.apply(renamed)
-    assert kinds(path, "b#1") == ["open", "reserve"]
+        ledger.apply(renamed)
+    assert kinds(ledger, "b#1") == ["open", "reserve"]
     # The same name goes on, and a source that nobody named is free.
-    granted(witnessed, policies=[POLICY])
-    granted(witnessed, policies=[make_policy("c", source="warehouse.visits")])
+    granted(ledger, policies=[POLICY])
+    granted(ledger, policies=[make_policy("c", source="warehouse.visits")])
 
 
-def test_a_source_stays_with_the_dataset_that_named_it_first(witnessed, path):
+def test_a_source_stays_with_the_dataset_that_named_it_first(ledger):
     """Two policies that are applied before any charge would both be charged later."""
-    apply(witnessed, POLICY)
+    apply(ledger, POLICY)
     renamed = make_policy("b", source=SOURCE)
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, renamed)
-    apply(witnessed, make_policy("a", budget="{epsilon: 3}"))
+        apply(ledger, renamed)
+    apply(ledger, make_policy("a", budget="{epsilon: 3}"))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, renamed)
+        apply(ledger, renamed)
 
 
-def test_datasets_of_one_population_may_share_a_source(witnessed, path):
+def test_datasets_of_one_population_may_share_a_source(ledger):
     """The population caps what they lose together."""
     for name in ("a", "b"):
-        apply(witnessed, make_policy(name, source=SOURCE, population="people"))
+        apply(ledger, make_policy(name, source=SOURCE, population="people"))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, make_policy("c", source=SOURCE))
+        apply(ledger, make_policy("c", source=SOURCE))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, make_policy("c", source=SOURCE, population="others"))
+        apply(ledger, make_policy("c", source=SOURCE, population="others"))
 
 
-def test_naming_the_source_of_a_charged_dataset_applies_in_place(first):
+def test_naming_the_source_of_a_charged_dataset_applies_in_place(ledger):
     """Taking it off again needs a new term."""
     plain, named = make_policy("p"), make_policy("p", source="p")
-    granted(first, policies=[plain])
-    assert first.apply(named).action == "tighten"
-    granted(first, policies=[named])
+    granted(ledger, policies=[plain])
+    assert ledger.apply(named).action == "tighten"
+    granted(ledger, policies=[named])
     with pytest.raises(Exception, match="new term"):
-        first.apply(plain)
+        ledger.apply(plain)

@@ -21,7 +21,7 @@ from dpflow.ledger.views.accounts import accounts, standing_gates
 from dpflow.periods import name_at, position_of
 from dpflow.policy import Policy
 from tests.accounting.oracle import MP, gaussian_delta, real
-from tests.ledger.support import granted, make_policy
+from tests.ledger.support import charged, granted, make_policy
 
 WEEKS = [
     "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
@@ -44,9 +44,7 @@ YEAR = by_week(52, **GDP, flows=PLAN)
 def charge(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str:
     """Reserve a step that reads some weeks, counted from 0, and settle it."""
     parts = tuple(WEEKS[week] for week in weeks)
-    reservation = granted(ledger, cost, policies=(policy,), partitions=parts, **more)
-    ledger.settle(reservation)
-    return reservation
+    return charged(ledger, cost, policies=(policy,), partitions=parts, **more)
 
 
 def test_a_weekly_report_of_three_years_is_never_refused(ledger):

@@ -19,8 +19,19 @@ from dpflow.ledger import views
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from tests.ledger.copies import charged, copied, make, put_back, reopen
-from tests.ledger.support import BASIC, freeze_of, granted, kinds, make_policy, sums
+from tests.ledger.support import (
+    BASIC,
+    charged,
+    copied,
+    freeze_of,
+    granted,
+    kinds,
+    make,
+    make_policy,
+    put_back,
+    reopen,
+    sums,
+)
 
 LOWER = make_policy(budget="{epsilon: 0.5}")
 FLOWS = make_policy(flows="{f: {epsilon: 0.5}}", other_flows="allow")

@@ -25,10 +25,18 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Granted
 from dpflow.ledger.witness import file as file_module
 from dpflow.ledger.witness.comparison import witness_at
-from tests.ledger.copies import charged, make, reopen
 from tests.ledger.processes import Child, Gate
-from tests.ledger.support import edit, granted, kinds, read, request, url
-from tests.ledger.witness.test_witness import place as place  # noqa: PLC0414 (fixture)
+from tests.ledger.support import (
+    charged,
+    edit,
+    granted,
+    kinds,
+    make,
+    read,
+    reopen,
+    request,
+    url,
+)
 from tests.postgres import server
 
 PASSWORD = "s3cret-word"

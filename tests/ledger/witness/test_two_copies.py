@@ -18,9 +18,7 @@ from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.witness import base
-from tests.ledger.copies import charged, copied, make, reopen
-from tests.ledger.support import granted
-from tests.ledger.witness.test_witness import place as place  # noqa: PLC0414 (a fixture)
+from tests.ledger.support import charged, copied, granted, make, reopen
 from tests.sizes import scaled
 
 SCHEDULES = max(10, scaled(10))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +17,8 @@ from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
-from tests.ledger.copies import charged, make
-from tests.ledger.support import BASIC, granted
+from tests.ledger.support import BASIC, charged, granted, make
 from tests.postgres import server
-
-
-@pytest.fixture(params=["file", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Give a place for a witness."""
-    if request.param == "file":
-        yield str(tmp_path / "witness")
-    else:
-        url = server().new_database()
-        yield url
-        server().drop(url)
 
 
 def test_an_edited_account_is_noticed(tmp_path, place):
