@@ -23,9 +23,7 @@ from tests.ledger.support import (
     write_a_row,
 )
 
-NOBODY = 65534
 TENTH = Fraction(1, 10)
-SHORT = 0.4
 
 
 # Forks
@@ -128,25 +126,3 @@ def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path):
     os.waitpid(pid, 0)
     ledger.reserve(step)
     assert sums(path) == (0, 2 * TENTH)
-
-
-def test_a_child_does_not_keep_its_dead_parents_lock(path):
-    """A lock belongs to the open file, and a forked child closes its copy."""
-    gate = Gate()
-
-    def parent(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.transaction():
-            pid = os.fork()
-            if pid == 0:
-                gate.wait()
-                os._exit(0)
-            say("forked")
-            die()
-
-    child = Child(parent)
-    assert child.line() == "forked"
-    os.waitpid(child.pid, 0)
-    ledger = impatient(path)
-    granted(ledger)
-    ledger.close()
-    gate.open()

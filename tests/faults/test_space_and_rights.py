@@ -7,7 +7,6 @@ import resource
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,8 +19,6 @@ from tests.ledger.processes import Child, answer_of_child
 from tests.ledger.support import granted, kinds, new_ledger, refusal, request, url
 
 NOBODY = 65534
-TENTH = Fraction(1, 10)
-SHORT = 0.4
 
 
 # Space

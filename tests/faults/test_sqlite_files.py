@@ -42,9 +42,7 @@ from tests.ledger.support import (
     write_a_row,
 )
 
-NOBODY = 65534
 TENTH = Fraction(1, 10)
-SHORT = 0.4
 
 
 def pragmas(ledger: Ledger) -> dict[str, object]:

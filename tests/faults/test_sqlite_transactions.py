@@ -20,7 +20,7 @@ from dpflow.guard.project import current_project
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.requests import Granted, Replayed
+from dpflow.ledger.requests import Granted
 from dpflow.ledger.tables import sqlite_connection, sqlite_files
 from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite import SqliteDatabase
@@ -42,8 +42,6 @@ from tests.ledger.support import (
 )
 from tests.projects import POLICY, held, make_project, spent
 
-NOBODY = 65534
-TENTH = Fraction(1, 10)
 SHORT = 0.4
 
 
@@ -84,17 +82,6 @@ def test_a_link_to_the_ledger_shares_its_lock(path):
     link.symlink_to(path)
     with holding(path), pytest.raises(LedgerUnavailable, match="another process"):
         impatient(link)
-
-
-def test_a_removed_lock_file_is_no_lock(path):
-    """Who deletes a stale lock file splits it: the old handle is not trusted."""
-    ledger = impatient(path)
-    granted(ledger)
-    (path.parent / "ledger.db.lock").unlink()
-    with holding(path), pytest.raises(LedgerUnavailable, match="another process"):
-        ledger.reserve(request(ledger))
-    granted(ledger)
-    ledger.close()
 
 
 def test_a_kept_error_keeps_no_transaction(path):
@@ -161,33 +148,6 @@ def test_a_long_log_is_begun_anew(path, monkeypatch):
     granted(ledger)
     ledger.close()
     reader.close()
-
-
-# An unknown COMMIT
-
-
-@pytest.mark.parametrize("after", [True, False], ids=["applied", "lost"])
-def test_a_settlement_whose_commit_was_cut_is_looked_up(path, after):
-    """It is found settled, or settled then: once, with its release."""
-    database = FaultySqlite(path)
-    ledger = ledger_on(database)
-    reservation = granted(ledger, key="week/1")
-    cuts = iter([True])
-
-    def cut(sql: str) -> None:
-        if sql == "COMMIT" and next(cuts, False):
-            raise sqlite3.OperationalError("disk I/O error")
-
-    setattr(database, "after" if after else "before", cut)
-    ledger.settle(reservation, value='"the value"')
-    assert list(cuts) == []
-    assert kinds(path) == ["open", "reserve", "settle"]
-    assert sums(path) == (Fraction(1, 10), 0)
-    answer = ledger.reserve(request(ledger, key="week/1"))
-    assert isinstance(answer, Replayed)
-    assert answer.value == '"the value"'
-    audit(path)
-    ledger.close()
 
 
 # Versions

@@ -5,32 +5,55 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.postgres import PostgresDatabase
+from dpflow.ledger.tables.postgres_connection import SessionOwners
 from tests.ledger.processes import Child, Gate, answer_of_child
 
 
-@pytest.fixture
-def owners(tmp_path: Path) -> Iterator[Owners]:
-    """Give the owners of a ledger in a folder."""
-    result = Owners(tmp_path / "owners")
+@pytest.fixture(params=["file", "postgres"])
+def owners(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Give the owners of a ledger, in a file or in a database."""
+    if request.param == "file":
+        result: Any = Owners(tmp_path / "owners")
+    else:
+        at = request.getfixturevalue("postgres_url")
+        result = SessionOwners(PostgresDatabase(at).server)
+        result.at = at
     yield result
     result.close()
 
 
-def seen_from_outside(owners: Owners, name: str) -> bool:
+def again(owners: Any) -> Any:
+    """Return the owners of the same ledger, as another object has them."""
+    if isinstance(owners, Owners):
+        return Owners(owners._path)
+    return SessionOwners(PostgresDatabase(owners.at).server)
+
+
+def seen_from_outside(owners: Any, name: str) -> bool:
     """Ask another process whether an owner lives."""
-    return answer_of_child(lambda: Owners(owners._path).alive(name)) == "True"
+    return answer_of_child(lambda: again(owners).alive(name)) == "True"
+
+
+def await_end(owners: Any, name: str) -> None:
+    """Wait until an owner is dead: a server hears of it a moment later."""
+    until = time.monotonic() + 5
+    while owners.alive(name):
+        assert time.monotonic() < until
 
 
 class Worker:
     """Another process that owns something."""
 
-    def __init__(self, owners: Owners) -> None:
+    def __init__(self, owners: Any) -> None:
         self._gate = Gate()
 
         def work(say: Callable[[str], None]) -> None:
@@ -68,7 +91,9 @@ def test_a_worker_lives_until_it_is_killed(owners):
     worker = Worker(owners)
     assert owners.alive(worker.name)
     worker.child.kill()
-    assert not owners.alive(worker.name)
+    await_end(owners, worker.name)
+    # What no process has is dead as well.
+    assert not any(map(owners.alive, ("0" * 32, "no name", "")))
 
 
 def test_a_forked_child_is_another_owner(owners):
@@ -79,13 +104,14 @@ def test_a_forked_child_is_another_owner(owners):
     assert owners.alive(worker.name)
     assert answer_of_child(lambda: owners.alive(mine)) == "True"
     worker.finish()
-    assert not owners.alive(worker.name)
+    await_end(owners, worker.name)
     # The name that a child inherited is not its own to give up.
     answer_of_child(owners.close)
     assert mine == owners.mine()
     assert seen_from_outside(owners, mine)
 
 
+@pytest.mark.parametrize("owners", ["file"], indirect=True)
 def test_a_parent_does_not_outlive_itself_in_its_child(owners):
     """A child inherits the open file, and must not keep its parent alive by it."""
     gate = Gate()
@@ -107,13 +133,16 @@ def test_closing_gives_the_name_up(owners):
     """Its open reservations then have no owner, and the next name is a new one."""
     first = owners.mine()
     owners.close()
-    assert not owners.alive(first)
+    asking = again(owners)
+    await_end(asking, first)
+    asking.close()
     assert not seen_from_outside(owners, first)
     assert first != owners.mine()
     owners.close()
     owners.close()
 
 
+@pytest.mark.parametrize("owners", ["file"], indirect=True)
 def test_a_name_that_cannot_be_checked_lives(owners, monkeypatch):
     """Another user's file, say: the answer that frees nothing."""
     answer_of_child(owners.mine)
@@ -126,6 +155,7 @@ def test_a_name_that_cannot_be_checked_lives(owners, monkeypatch):
     assert owners.alive("f" * 32)
 
 
+@pytest.mark.parametrize("owners", ["file"], indirect=True)
 def test_names_in_one_file_keep_their_locks(owners):
     """Other objects of this process may read, take and give up names there."""
     dead, other = Worker(owners), Owners(owners._path)

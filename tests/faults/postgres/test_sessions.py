@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import threading
 import time
@@ -112,29 +111,6 @@ def await_end(owners: SessionOwners, name: str) -> None:
         assert time.monotonic() < until
 
 
-def test_an_owner_lives_until_it_is_closed(postgres_url):
-    """One name per object, alive for others while its session stands."""
-    first, second = (SessionOwners(Server(postgres_url)) for _ in "ab")
-    assert first.mine() == first.mine() != second.mine()
-    name = first.mine()
-    assert read(postgres_url, LOCKS) == [(2,)]
-
-    def look(say: Callable[[str], None]) -> None:
-        owners = SessionOwners(PostgresDatabase(postgres_url).server)
-        say(str([owners.alive(owner) for owner in (name, "0" * 32, "no name", "")]))
-
-    assert Child(look).end() == (0, ["[True, False, False, False]"])
-    first.close()
-    await_end(second, name)
-    # To ask for others takes no name that was given up.
-    last = second.mine()
-    assert not first.alive(f"{int(last[0], 16) ^ 1:x}{last[1:]}")
-    assert not second.alive(name)
-    assert first.mine() != name
-    first.close()
-    second.close()
-
-
 def test_a_forked_child_takes_no_name_of_its_parent(postgres_url):
     """Neither for itself, nor when it asks for others."""
     mine = SessionOwners(Server(postgres_url))
@@ -163,69 +139,6 @@ def test_many_names_do_not_collide(postgres_url):
         await_end(asking, name)
     asking.close()
     server().drop(elsewhere)
-
-
-SECRET = "s3cr3t/w@rd"
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [
-        ("postgresql://ann:pw@db:5433/x", "postgresql://ann@db:5433/x"),
-        ("postgres://ann:pw@db/x?sslmode=require", "postgresql://ann@db/x"),
-        ("postgresql://db/x", "postgresql://db/x"),
-        ("postgresql://ann@/x?host=/run/pg", "postgresql://ann@/x?host=/run/pg"),
-        ("postgresql://ann@db/x?password=pw", "postgresql://ann@db/x"),
-    ],
-)
-def test_a_place_is_its_url_without_a_secret(url, place):
-    """So that any message may say it."""
-    assert PostgresDatabase(url).place == place
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"postgresql://ann:{SECRET}@db:port/x",
-        f"postgresql://ann:{SECRET}@db/x?unheard=of",
-        f"postgresql://ann:{SECRET}@[db/x",
-        f"postgresql://ann:{SECRET}@db/x",
-        "postgresql://ann:s3cr3t@12@db/x",
-        "postgresql://ann:s3cr3t/12@db/x",
-        "postgresql://ann:s3cr3t?12@db/x",
-        "postgresql://ann:s3cr3t#12@db/x",
-        "postgresql://ann:12:s3cr3t@db/x",
-        "postgresql://ann:s3cr3t%zz@db/x",
-    ],
-)
-def test_a_url_that_cannot_be_read_is_not_quoted(url):
-    """The driver would quote what it takes for a port, which is half a password."""
-    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
-        open_ledger(url)
-    assert "s3cr3t" not in f"{caught.value} {caught.value.__context__}"
-
-
-def test_a_server_out_of_reach_is_unavailable():
-    """With the place and the reason, without the password."""
-    url = f"postgresql://ann:{secrets.token_hex(8)}@127.0.0.1:1/x?connect_timeout=2"
-    password = url.split(":")[2].partition("@")[0]
-    with pytest.raises(LedgerUnavailable, match=r"ann@127\.0\.0\.1:1/x") as caught:
-        open_ledger(url, witness="none")
-    assert password not in str(caught.value)
-    assert caught.value.__cause__ is None
-
-
-@pytest.mark.parametrize("password", ["a", "connection", "hunter2"])
-def test_a_driver_s_message_is_never_shown(password):
-    """A mask would show where a short password stands in a sentence that all know."""
-    url = f"postgresql://app:{password}@db/x"
-    failed = f'connection failed: {url} at "127.0.0.1": Connection refused'
-    error = Server(url).translated(psycopg.OperationalError(failed))
-    assert str(error) == (
-        "the ledger postgresql://app@db/x cannot be used: no server accepts "
-        "connections at this address. The step did not run and nothing was charged "
-        "unless `dpflow history` shows it."
-    )
 
 
 def test_a_database_that_cannot_keep_every_name_is_refused():

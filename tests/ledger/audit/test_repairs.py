@@ -6,18 +6,12 @@ from collections import defaultdict
 from fractions import Fraction
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
 from dpflow import EarlyStopping, Laplace
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import (
-    DpflowError,
-    LedgerError,
-    LedgerRolledBack,
-    ReservationConflict,
-)
+from dpflow.exceptions import DpflowError, LedgerError, ReservationConflict
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
@@ -166,28 +160,6 @@ def test_a_repair_never_undercounts(tmp_path, kind, seed, goes_on):
     if not is_file:
         for database in (at, older, place):
             server().drop(database)
-
-
-def test_two_copies_are_joined(tmp_path):
-    """A fork refuses every step until the copy that stays is repaired."""
-    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, place)
-    charged(ledger, "0.01")
-    ledger.close()
-    twin = copied(path, tmp_path / "twin.db")
-    one, other = reopen(path, place), reopen(twin, place)
-    witness: Any = other.watch.witness
-    state = witness.read(["a"], list)
-    charged(one, "0.02")
-    witness.read = lambda *_: state
-    with pytest.raises(LedgerError):
-        granted(other, "0.04")
-    other.close()
-    with pytest.raises(LedgerRolledBack):
-        granted(one, "0.01")
-    reconcile(one, reason="x")
-    assert granted(one, "0.01")
-    assert verify(one).bad == []
 
 
 def test_a_lost_term_is_kept_frozen(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +30,7 @@ from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.ledger.audit.test_version_4 import FILE as VERSION_4
 from tests.ledger.audit.test_version_4 import copy_to_server
-from tests.ledger.support import charged, granted, request, url
+from tests.ledger.support import Place, charged, granted, request, url
 from tests.postgres import server
 
 ADDED = ["ALTER TABLE run ADD COLUMN note TEXT"]
@@ -43,15 +42,13 @@ def to_next(migrations: upgrades.Migrations = NEXT) -> dict[str, Any]:
     return {"version": 6, "migrations": migrations}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+pytestmark = pytest.mark.storages("sqlite", "postgres")
+
+
+@pytest.fixture
+def at(path: Place) -> str:
     """Give a place for a ledger."""
-    if request.param == "sqlite":
-        yield url(tmp_path / "ledger.db")
-    else:
-        place = server().new_database()
-        yield place
-        server().drop(place)
+    return url(path)
 
 
 def made(at: str, tmp_path: Path) -> tuple[Ledger, str]:

@@ -17,7 +17,6 @@ from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.rows import hash_columns
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.faults.auditor import COLUMNS, hashed
-from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory
 from tests.ledger.support import BASIC, charged, granted, request
 
 
@@ -119,12 +118,3 @@ def test_a_row_without_its_mark_is_found(ledger, table):
     """An edit of a marked row is found by its mark."""
     drop_triggers(ledger).execute(f"UPDATE {table} SET mark = 'x'")
     assert any("mark says" in str(bad) for bad in verify(ledger).bad)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_whole_history_has_no_findings(seed):
-    """Terms, windows, freezes, corrections and withdrawals are as their entries say."""
-    owners = People()
-    workers = Workers(owners, in_memory())
-    Play(seed, owners, [workers]).play(2 * LENGTH)
-    assert verify(workers.ledger).bad == []

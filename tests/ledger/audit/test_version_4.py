@@ -18,7 +18,6 @@ from dpflow.exceptions import (
     ConfigurationError,
     DpflowError,
     LedgerCorrupt,
-    LedgerUnavailable,
     ReservationConflict,
 )
 from dpflow.ledger.audit.reconcile import trust
@@ -253,14 +252,6 @@ def test_a_place_that_is_taken_is_refused(tmp_path, capsys):
     assert main([new]) == 2
     with pytest.raises(DpflowError):
         carry_ledger(new, url(tmp_path / "newer.db"))
-
-
-def test_version_4_itself_is_named(tmp_path):
-    """It is not opened, upgraded or restored."""
-    path = tmp_path / "old.db"
-    shutil.copy(FILE, path)
-    with pytest.raises(LedgerUnavailable, match=r"tools\.read_version_4"):
-        open_ledger(url(path), witness="none")
 
 
 def test_an_unknown_kind_is_refused(tmp_path):

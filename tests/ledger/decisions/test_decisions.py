@@ -16,7 +16,7 @@ from dpflow.exceptions import (
     PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.decision import Author
 from dpflow.ledger.decisions.reserve import Refused, decide_refusal, decide_reserve
 from dpflow.ledger.decisions.settlement import (
     End,
@@ -156,19 +156,6 @@ def test_a_worker_opens_no_term():
     """Where an operator applies policies, the first step says so."""
     before = rows(used=None, term=False)
     assert isinstance(answered(before, step(), applies=False), PolicyNotApplied)
-
-
-def test_a_grant_holds_its_amount_and_claims_its_key():
-    """In one entry, whose postings are the changes of the accounts."""
-    decision = decide_reserve(rows(used=3), step(2), AUTHOR)
-    assert isinstance(decision, Decision)
-    account = decision.accounts["a#1"]
-    assert (account.settled, account.held, account.version) == (tally(3), tally(2), 4)
-    (entry, dataset, _), *more = decision.entries
-    assert (entry.kind, entry.number, dataset.number, more) == ("reserve", 2, 2, [])
-    assert entry.command == entry.charge == "r"
-    named = [name for name, _ in decision.changes]
-    assert named == ["insert_charge", "insert_charge_dataset", "put_release"]
 
 
 def ended(

@@ -56,15 +56,6 @@ def failing(*_: object, **__: object) -> None:
 # Both places
 
 
-def test_a_line_is_written_before_the_body_starts(tmp_path, place):
-    """A reader of the place then sees the charge."""
-    ledger = make(tmp_path / "ledger.db", place)
-    charge = granted(ledger, key="k")
-    head = witness_of(reopen(tmp_path / "ledger.db", place)).read_all().heads["a"]
-    sql = "SELECT number, hash FROM journal WHERE charge = ?"
-    assert read(ledger, sql, charge) == [(head.number, head.hash)]
-
-
 def test_a_missing_witness_is_begun_once(tmp_path, place):
     """It fails closed; `trust` begins it."""
     path = tmp_path / "ledger.db"
