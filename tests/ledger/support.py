@@ -41,9 +41,9 @@ DatabaseType = TypeVar("DatabaseType", bound=Database)
 UNIT = math.lcm(10**36, *range(1, 101))
 
 
-def make_policy(dataset: str = "a", **fields: str) -> Policy:
-    """Make a policy of basic composition with epsilon 1, or as the fields say."""
-    given = {
+def policy_text(dataset: str = "a", **fields: str) -> str:
+    """Write a policy of basic composition with epsilon 1, or as the fields say."""
+    texts = {
         "dataset": dataset,
         "unit": "customer",
         "relation": "add-or-remove",
@@ -51,7 +51,12 @@ def make_policy(dataset: str = "a", **fields: str) -> Policy:
         "filter": "basic",
         **fields,
     }
-    return parse_policy("\n".join(f"{name}: {text}" for name, text in given.items()))
+    return "\n".join(f"{name}: {text}" for name, text in texts.items())
+
+
+def make_policy(dataset: str = "a", **fields: str) -> Policy:
+    """Make a policy of basic composition with epsilon 1, or as the fields say."""
+    return parse_policy(policy_text(dataset, **fields))
 
 
 BASIC = make_policy()
