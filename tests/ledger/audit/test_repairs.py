@@ -11,7 +11,7 @@ import pytest
 
 from dpflow import EarlyStopping, Laplace
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import DpflowError, LedgerError, ReservationConflict
+from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
@@ -19,17 +19,7 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.rounding import UNITS
-from tests.ledger.support import (
-    charged,
-    copied,
-    granted,
-    make,
-    make_policy,
-    put_back,
-    reopen,
-    request,
-    url,
-)
+from tests.ledger.support import copied, granted, make_policy, request, url
 from tests.postgres import server
 from tests.sizes import scaled
 
@@ -160,34 +150,3 @@ def test_a_repair_never_undercounts(tmp_path, kind, seed, goes_on):
     if not is_file:
         for database in (at, older, place):
             server().drop(database)
-
-
-def test_a_lost_term_is_kept_frozen(tmp_path):
-    """Its accounts have no gate until a person opens a term behind it."""
-    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, place)
-    charged(ledger, "0.01")
-    ledger.close()
-    older = copied(path, tmp_path / "older.db")
-    ledger = reopen(path, place)
-    wider = make_policy("a", budget="{epsilon: 2}", lifetime="{epsilon: 5}")
-    ledger.apply(wider, reason="x", new_term=True)
-    charged(ledger, "0.5", policies=[wider])
-    ledger.close()
-    put_back(path, older)
-    restored = reopen(path, place)
-    reconcile(restored, reason="x")
-    assert state_of_ledger(restored.database).uses["a#2"].used[0] >= UNITS // 2
-    for attempt in (
-        lambda: restored.freeze("a", reason="x", unfreeze=True),
-        lambda: restored.apply(wider, reason="x", new_term=True),
-        lambda: granted(restored, "0.01"),
-    ):
-        with pytest.raises(DpflowError) as error:
-            attempt()
-        assert not isinstance(error.value, LedgerError)
-    applied = restored.apply(wider, reason="x", new_term=True, raise_lifetime=True)
-    assert applied.term == 3
-    assert restored.freeze("a", reason="x", unfreeze=True)
-    assert granted(restored, "0.5", policies=[wider])
-    assert verify(restored).bad == []

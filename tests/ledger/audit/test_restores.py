@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,21 +20,38 @@ from dpflow.ledger.audit.copies import backup
 from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.audit.restores import restore
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.rounding import UNITS
 from tests.ledger.processes import holding
 from tests.ledger.support import charged, edit, granted, make, request, url
 from tests.postgres import server
 
 
+def save(folder: Path, witness: str = "none") -> tuple[Ledger, Path, Path]:
+    """Make a ledger with a charge and its backup; return it, its place and that."""
+    path, saved = folder / "ledger.db", folder / "backup.db"
+    ledger = make(path, witness)
+    charged(ledger, "0.1")
+    backup(ledger, saved)
+    return ledger, path, saved
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> str:
+    """Give the place of a witness."""
+    return str(tmp_path / "witness")
+
+
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
 @pytest.mark.parametrize("known", ["witness", "replaced", "nothing"])
-def test_a_restore_never_forgets_what_is_known(tmp_path, target, known):
+def test_a_restore_never_forgets_what_is_known(tmp_path, witness, target, known):
     """The witness knows the lost charges, or the replaced ledger, or nobody does."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    path = tmp_path / "ledger.db"
     ledger = make(path, witness)
     released = request(ledger, "0.1", key="k")
     ledger.reserve(released)
@@ -69,13 +87,9 @@ def test_a_restore_never_forgets_what_is_known(tmp_path, target, known):
     assert verify(restored).witness == "agrees"
 
 
-def test_a_replaced_ledger_stays_aside(tmp_path):
+def test_a_replaced_ledger_stays_aside(tmp_path, witness):
     """It is refused where it is opened again; another ledger is not replaced at all."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    charged(ledger, "0.1")
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path, witness)
     charged(ledger, "0.1")
     ledger.close()
     restore(saved, url(path), reason="x", witness=witness)
@@ -88,42 +102,24 @@ def test_a_replaced_ledger_stays_aside(tmp_path):
         restore(saved, url(tmp_path / "other.db"), reason="x", witness=witness)
 
 
-def test_a_damaged_backup_replaces_nothing(tmp_path):
+def test_a_damaged_backup_replaces_nothing(tmp_path, witness):
     """The ledger stays, and so does its witness."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    charged(ledger, "0.1")
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path, witness)
     ledger.close()
-    copy = open_ledger(url(saved), witness="none")
-    with copy.database.transaction() as transaction:
-        transaction.begin(lock=False)
-        transaction.connection.execute("DELETE FROM release")  # type: ignore[attr-defined]
-        transaction.connection.execute(  # type: ignore[attr-defined]
-            "UPDATE account SET settled = '[0,0]'"
-        )
-    copy.close()
+    edit(saved, "DELETE FROM release", "UPDATE account SET settled = '[0,0]'")
     with pytest.raises(LedgerCorrupt, match="Nothing was restored"):
         restore(saved, url(path), reason="x", witness=witness)
     assert {file.name for file in tmp_path.glob("ledger.db.*new*")} == set()
     granted(open_ledger(url(path), witness=witness), "0.1")
 
 
-@pytest.mark.parametrize("place", ["file", "postgres"])
 def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     """It knows nothing of before, so an older backup asks; a newer one does not."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    if place == "postgres":
-        witness = server().new_database()
-    ledger = make(path, "none")
-    charged(ledger, "0.1")
-    older = tmp_path / "older.db"
-    backup(ledger, older)
+    ledger, path, older = save(tmp_path)
     charged(ledger, "0.2")
     ledger.close()
     restore(older, url(path), reason="x", witness="none", accept_loss=True)
-    ledger = open_ledger(url(path), witness=witness)
+    ledger = open_ledger(url(path), witness=place)
     trust(ledger, reason="x")
     charged(ledger, "0.1")
     newer = tmp_path / "newer.db"
@@ -131,16 +127,16 @@ def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     charged(ledger, "0.1")
     ledger.close()
     with pytest.raises(ConfigurationError, match="began the witness of dataset 'a'"):
-        restore(older, url(path), reason="x", witness=witness)
+        restore(older, url(path), reason="x", witness=place)
     # Nor is it forgotten by a repair, or by a file that is compacted.
-    restore(newer, url(path), reason="x", witness=witness)
-    kept: Any = open_ledger(url(path), witness=witness).watch.witness
-    if place == "file":
+    restore(newer, url(path), reason="x", witness=place)
+    kept: Any = open_ledger(url(path), witness=place).watch.witness
+    if isinstance(kept, FileWitness):
         kept._rewrite(None)
     with pytest.raises(ConfigurationError, match="after a loss"):
-        restore(older, url(path), reason="x", witness=witness)
-    restore(older, url(path), reason="x", witness=witness, accept_loss=True)
-    restored = open_ledger(url(path), witness=witness)
+        restore(older, url(path), reason="x", witness=place)
+    restore(older, url(path), reason="x", witness=place, accept_loss=True)
+    restored = open_ledger(url(path), witness=place)
     assert state_of_ledger(restored.database).uses["a#1"].used[0] >= UNITS * 3 // 10
     assert verify(restored).bad == []
     granted(restored, "0.1")
@@ -149,16 +145,12 @@ def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     backup(restored, saved)
     granted(restored, "0.1")
     restored.close()
-    restore(saved, url(path), reason="x", witness=witness)
+    restore(saved, url(path), reason="x", witness=place)
 
 
-def test_a_restore_without_a_witness_marks_the_next_one(tmp_path):
+def test_a_restore_without_a_witness_marks_the_next_one(tmp_path, witness):
     """What it begins holds nothing of the accepted loss."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, "none")
-    charged(ledger, "0.1")
-    saved = tmp_path / "saved.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path)
     ledger.close()
     path.unlink()
     restore(saved, url(path), reason="x", witness=witness, accept_loss=True)
@@ -184,13 +176,9 @@ def test_a_dataset_that_nothing_witnessed_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
-def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, target):
+def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, witness, target):
     """Also into a database whose functions come last."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    charged(ledger, "0.1")
-    saved = tmp_path / "saved.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path, witness)
     ledger.freeze("a", reason="x")
     ledger.close()
     at = url(path) if target == "sqlite" else server().new_database()
@@ -204,10 +192,7 @@ def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, target):
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
     """A charge that comes while its backup is restored is not lost."""
-    path = tmp_path / "ledger.db"
-    ledger = make(path)
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path)
     real = copies.copy_ledger
 
     def late(*values: Any) -> None:
@@ -229,10 +214,7 @@ def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
 
 def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path):
     """A row that is not what its mark says counts as no knowledge, in words."""
-    path, saved = tmp_path / "ledger.db", tmp_path / "backup.db"
-    ledger = make(path)
-    charged(ledger, "0.1")
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path)
     ledger.close()
     edit(path, "UPDATE account SET mark = 'x'")
     with pytest.raises(ConfigurationError, match="neither a witness"):
