@@ -6,6 +6,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 
 from dpflow.exceptions import LedgerUnavailable
@@ -15,6 +16,7 @@ from tests.ledger.support import (
     audit,
     granted,
     impatient,
+    make_ledger,
     read,
     refusal,
     request,
@@ -29,15 +31,29 @@ TENTH = Fraction(1, 10)
 # Forks
 
 
-def test_a_forked_child_opens_a_connection_of_its_own(ledger, path):
-    """Both go on; each charge is there."""
-    granted(ledger)
-    reservation = answer_of_child(lambda: granted(ledger))
-    mine = granted(ledger)
-    ledger.settle(mine)
-    ledger.settle(reservation)
-    assert sums(path) == (2 * TENTH, TENTH)
-    audit(path)
+def test_a_forked_child_opens_a_connection_of_its_own(place):
+    """Both go on; the child's end closes nothing of its parent's."""
+    ledger = make_ledger(place)
+    first, owner = granted(ledger), ledger.owners.mine()
+
+    def work(say: Callable[[str], None]) -> None:
+        assert ledger.owners.alive(owner)
+        say(ledger.owners.mine())
+        ledger.settle(granted(ledger, "0.2"))
+        ledger.close()
+
+    code, (name,) = Child(work).end()
+    assert (code, name == owner) == (0, False)
+    if isinstance(place, str):
+        ended = "SELECT sessions_abandoned, sessions_fatal FROM pg_stat_database"
+        assert read(place, f"{ended} WHERE datname = current_database()") == [(0, 0)]
+    ledger.settle(first)
+    with closing(open_ledger(url(place))) as other:
+        assert other.owners.alive(owner)
+        assert not other.owners.alive(name)
+    assert sums(place) == (3 * TENTH, 0)
+    audit(place)
+    ledger.close()
 
 
 def test_a_childs_commits_survive_its_parents_close(ledger, path):

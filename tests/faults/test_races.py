@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
 
 from dpflow import PureDP
-from dpflow.exceptions import BudgetRefused
+from dpflow.exceptions import BudgetRefused, LedgerUnavailable
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.gates import Gate as LedgerGate
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed
-from tests.ledger.processes import Child, Gate
+from tests.ledger.processes import Child, Gate, holding
 from tests.ledger.support import (
     audit,
     granted,
+    impatient,
     kinds,
     make_ledger,
     make_policy,
     read,
+    refusal,
     refused,
     request,
     sums,
@@ -108,6 +112,26 @@ def test_one_process_makes_the_release_and_the_others_replay_it(place):
     assert len({lines[-1] for lines in said}) == 1
     assert sums(place) == (Fraction(6, 10), 0)
     audit(place)
+
+
+def test_a_held_ledger_is_waited_for_and_no_longer(place):
+    """By another process or thread: nothing was sent, so nothing is sent again."""
+    granted(make_ledger(place))
+    patient = impatient(place)
+    step, since = request(patient), time.monotonic()
+    with holding(place), pytest.raises(LedgerUnavailable, match="another process") as e:
+        patient.reserve(step)
+    assert time.monotonic() - since >= e.value.waited == 0.4
+    answers: list[str] = []
+    with patient.database.snapshot():
+        ask = lambda: answers.append(refusal(lambda: patient.reserve(step)))
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert answers == ["LedgerUnavailable"]
+    patient.reserve(step)
+    assert kinds(place) == ["open", "reserve", "reserve"]
+    patient.close()
 
 
 def test_a_check_outside_the_transaction_is_found(path, monkeypatch):

@@ -48,21 +48,6 @@ SHORT = 0.4
 # The lock
 
 
-def test_another_process_that_holds_the_lock_is_waited_for_not_long(path):
-    """The deadline is one deadline: nothing was sent, so nothing is sent again."""
-    ledger = impatient(path)
-    step = request(ledger)
-    with (
-        holding(path),
-        pytest.raises(LedgerUnavailable, match="another process") as caught,
-    ):
-        ledger.reserve(step)
-    assert caught.value.waited == SHORT
-    ledger.reserve(step)
-    assert kinds(path) == ["open", "reserve"]
-    ledger.close()
-
-
 def test_closing_waits_for_the_lock(path):
     """For the same reason, up to the deadline."""
     ledger, other = impatient(path), SqliteDatabase(path)
@@ -76,8 +61,9 @@ def test_closing_waits_for_the_lock(path):
     other.close()
 
 
-def test_a_link_to_the_ledger_shares_its_lock(path):
+def test_a_link_to_the_ledger_shares_its_lock(ledger, path):
     """SQLite follows links, so a process with a link must wait as well."""
+    granted(ledger)
     link = path.with_name("link.db")
     link.symlink_to(path)
     with holding(path), pytest.raises(LedgerUnavailable, match="another process"):

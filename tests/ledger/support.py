@@ -30,6 +30,7 @@ from dpflow.ledger.tables.columns import TABLES
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Transaction, new_dataset
 from dpflow.policy import Policy, parse_policy
@@ -349,9 +350,10 @@ def repair(ledger: Ledger, used: Mapping[str, Amounts]) -> None:
         transaction.write(decision)
 
 
-def impatient(path: Path) -> Ledger:
+def impatient(path: Place) -> Ledger:
     """Open a ledger that does not wait long for others."""
-    return ledger_on(waiting(SqliteDatabase(path), 0.4))
+    kind = PostgresDatabase if isinstance(path, str) else SqliteDatabase
+    return ledger_on(waiting(kind(path), 0.4))
 
 
 def waiting(database: DatabaseType, seconds: float) -> DatabaseType:

@@ -19,16 +19,7 @@ from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.processes import Child
-from tests.ledger.support import (
-    audit,
-    granted,
-    ledger_on,
-    read,
-    refusal,
-    request,
-    sums,
-    waiting,
-)
+from tests.ledger.support import audit, granted, read, request, sums
 from tests.postgres import server
 
 # Making and opening
@@ -152,29 +143,6 @@ def test_a_database_that_cannot_keep_every_name_is_refused():
 # Locks and deadlines
 
 
-def test_a_held_ledger_is_waited_for_and_no_longer(ledger, postgres_url):
-    """The wait ends with a refusal, of another process or thread, and nothing runs."""
-    granted(ledger, "0.1")
-    patient = ledger_on(waiting(PostgresDatabase(postgres_url), 0.3))
-    with ledger.database.transaction() as transaction:
-        transaction.begin(["a"], lock=True)
-        since = time.monotonic()
-        with pytest.raises(LedgerUnavailable, match="another process holds the lock"):
-            granted(patient, "0.1")
-        assert 0.3 <= time.monotonic() - since < 10
-    answers: list[str] = []
-    with patient.database.snapshot():
-        thread = threading.Thread(
-            target=lambda: answers.append(refusal(lambda: granted(patient, "0.1")))
-        )
-        thread.start()
-        thread.join()
-    assert answers == ["LedgerUnavailable"]
-    granted(patient, "0.1")
-    assert sums(postgres_url) == (0, Fraction(2, 10))
-    patient.close()
-
-
 def test_a_holder_that_stopped_is_ended_by_the_server(
     ledger, postgres_url, monkeypatch
 ):
@@ -234,32 +202,6 @@ def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     assert other.owners.alive(owner)
     other.close()
     assert sums(postgres_url) == (Fraction(1, 10), Fraction(1, 10))
-
-
-def test_a_child_leaves_its_parents_sessions_alone(ledger, postgres_url):
-    """It has its own, and its end closes none of the parent's."""
-    first, owner = granted(ledger, "0.1"), ledger.owners.mine()
-
-    def work(say: Callable[[str], None]) -> None:
-        assert ledger.owners.alive(owner)
-        say(ledger.owners.mine())
-        ledger.settle(granted(ledger, "0.2"))
-        ledger.close()
-
-    child = Child(work)
-    name = child.line()
-    assert child.end() == (0, [])
-    assert name != owner
-    ended = "SELECT sessions_abandoned, sessions_fatal FROM pg_stat_database"
-    before = read(postgres_url, f"{ended} WHERE datname = current_database()")
-    ledger.settle(first)
-    assert ledger.owners.alive(owner)
-    other = open_ledger(postgres_url)
-    assert other.owners.alive(owner)
-    assert not other.owners.alive(name)
-    other.close()
-    assert before == [(0, 0)]
-    assert sums(postgres_url) == (Fraction(3, 10), 0)
 
 
 def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(postgres_url):
