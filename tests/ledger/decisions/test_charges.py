@@ -92,42 +92,6 @@ def test_the_same_id_for_another_request_is_an_error(ledger, path):
     assert before == everything(path)
 
 
-#: What no ledger keeps, by field of a request.
-BAD: dict[str, tuple[Any, ...]] = {
-    "reservation": ("", "x" * 201, "a b", "a\0b", "\ud800"),
-    "owner": ("",),
-    "policies": ((BASIC, BASIC),),
-    "step": ("", "\ud800"),
-    "flow": ("x" * 401, "a\0b"),
-    "enclosing_runs": (("r", "\ud800"),),
-    "release_key": ("0" * 63, "G" * 64),
-    "key_text": ("\udfff",),
-}
-
-
-def test_a_request_that_cannot_be_kept_is_refused(ledger, path):
-    """A database that keeps other text than was hashed would always look edited."""
-    before = everything(path)
-    for field, values in BAD.items():
-        for value in values:
-            with pytest.raises(ConfigurationError):
-                ledger.reserve(request(ledger, **{field: value}))
-    assert before == everything(path)
-    granted(ledger)
-    audit(path)
-
-
-def test_facts_of_the_ledger_come_from_no_request(ledger, path):
-    """Facts of a caller neither claim a release key nor name another owner."""
-    before = everything(path)
-    for name in ("key", "owner", "alerts", "units", "accounts"):
-        with pytest.raises(ConfigurationError, match=f"says '{name}'"):
-            ledger.reserve(request(ledger, body={name: "x"}))
-    with pytest.raises(ConfigurationError, match="reads no dataset"):
-        request(ledger, policies=())
-    assert everything(path) == before
-
-
 LOOP = EarlyStopping(PureDP(epsilon="0.05"), stops=(2, 4))
 
 

@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from dpflow import (
-    ApproxDP,
-    EarlyStopping,
-    Gaussian,
-    PoissonSampledGaussian,
-    PureDP,
-    RandomizedResponse,
-    SparseVector,
-)
+from dpflow import ApproxDP, Gaussian, PureDP
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.composed import Repeated
-from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
@@ -35,7 +25,6 @@ from tests.ledger.support import (
     make_policy,
     read,
     refused,
-    request,
     sums,
 )
 
@@ -89,21 +78,6 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger):
         if before is not None:
             granted(ledger, before, policies=policies)
         assert sentence in refused(ledger, cost, policies=policies).message
-
-
-def test_a_request_that_errs_leaves_no_trace(ledger, path):
-    """No term, no account, no entry; rules that keep no delta say so."""
-    before, step = everything(path), ApproxDP(epsilon="0.5", delta="1e-7")
-    narrow, wide = "{epsilon: 10}", "{epsilon: 10, delta: 1e-5}"
-    for rule, budget, why in (
-        ("basic", narrow, "keeps no delta for steps"),
-        ("residue", wide, "keeps no delta for steps"),
-        ("gdp", wide, None),
-    ):
-        policies = [make_policy(budget=budget, filter=rule)]
-        with pytest.raises(UnsupportedCost, match=why):
-            granted(ledger, step, policies=policies)
-        assert before == everything(path)
 
 
 def test_what_would_fit_fits(ledger):
@@ -241,37 +215,3 @@ def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
         weekly(ledger, cost, flow="halts", **here)
     assert before == everything(path)
     weekly(ledger, small, flow="halts", **here)
-
-
-SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
-
-
-def ask(ledger, relation, cost):
-    """Ask for a step on a dataset with this relation."""
-    budget, theorem = "{epsilon: 5, delta: 1e-6}", "{theorem: rdp, order: 8}"
-    policy = make_policy(relation=relation, budget=budget, filter=theorem)
-    return ledger.reserve(request(ledger, cost, policies=(policy,)))
-
-
-@pytest.mark.parametrize(
-    ("relation", "cost"),
-    [
-        ("replace-one", SAMPLED),
-        ("replace-one", Repeated(SAMPLED, 3)),
-        ("replace-one", EarlyStopping(SAMPLED, stops=(2, 4))),
-        ("replace-one", SparseVector(positives=2, epsilon="0.1", monotone=True)),
-        ("replace-one", IndividualBound(measure="rdp", order=8, bound="0.1")),
-        ("replace-one", IndividualBound(measure="gdp", bound="0.1")),
-        ("add-or-remove", RandomizedResponse(epsilon=1)),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.mechanism,
-)
-def test_a_cost_priced_for_the_other_relation_is_refused(ledger, relation, cost):
-    """Wherever the sampled Gaussian hides, replace-one does not admit it.
-
-    Nor what it would charge for one person only, where a replaced one is two people.
-    """
-    with pytest.raises(UnsupportedCost, match=relation):
-        ask(ledger, relation, cost)
-    other = {"replace-one": "add-or-remove"}.get(relation, "replace-one")
-    assert ask(ledger, other, cost).accounts == ("a#1",)

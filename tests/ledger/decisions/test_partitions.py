@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from dpflow.costs import RenyiDP
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
-    DpflowError,
     PolicyChanged,
     PolicyError,
     PolicyNotApplied,
-    UnsupportedCost,
 )
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.loading import find_scope, load_rows
@@ -71,21 +68,6 @@ def test_each_part_has_the_budget_to_itself(ledger, policy, first, second, said)
     assert said in policy.guarantee_sentence()
 
 
-@pytest.mark.parametrize("other", ["region", "month"])
-def test_a_join_of_datasets_divided_otherwise_is_refused(ledger, other):
-    """A week would pass for a region, and give people of all regions a new budget."""
-    units = {"region": "customer", "month": "user-month"}
-    second = make_policy("b", unit=units[other], partition=f"{{by: {other}}}")
-    for week in ("2026-W01", "2026-W02"):
-        with pytest.raises(ConfigurationError) as caught:
-            granted(ledger, "1", policies=(WEEKS, second), partitions=(week,))
-        assert "'a' by week, 'b' by " + other in caught.value.message
-    assert not accounts(ledger)
-    # Datasets that are divided alike are joined part by part.
-    alike = make_policy("c", unit="user-week", partition="{by: week}")
-    granted(ledger, "1", policies=(WEEKS, alike), partitions=("2026-W01",))
-
-
 def test_a_step_is_charged_to_every_partition_or_to_none(ledger):
     """One full week refuses the step of four."""
     charge(ledger, WEEKS, "2026-W02", cost="0.9")
@@ -110,42 +92,6 @@ def test_a_lifetime_sees_a_person_in_every_partition(ledger):
     assert spent(ledger, "dataset") == {"": Fraction(2)}
 
 
-def five(theorem: str) -> Policy:
-    """Make a policy of weeks with a lifetime of five."""
-    lifetime, budget = "{epsilon: 5, delta: 1e-6}", "{epsilon: 1, delta: 1e-6}"
-    return make_policy(**BY_WEEK, lifetime=lifetime, budget=budget, filter=theorem)
-
-
-def test_a_group_that_has_no_price_is_refused(ledger):
-    """Where the cap would have to guess; one week at a time it is priced."""
-    step, weeks = RenyiDP(order=100, epsilon="0.01"), ("2026-W01", "2026-W02")
-    with pytest.raises(UnsupportedCost, match="one partition at a time"):
-        granted(ledger, step, policies=(five("rdp"),), partitions=weeks)
-    granted(ledger, step, policies=(five("rdp"),), partitions=weeks[:1])
-
-
-def test_a_partition_has_one_name(ledger):
-    """A second spelling would be a second budget for the same rows."""
-    months = make_policy(unit="user-month", partition="{by: month}")
-    weeks = ("2026-w05", "2026-W5", "2026-W54", "2025-W53", "week 5", "2026-05")
-    weeks += ("2026W05", "2026-W05-1", " 2026-W05", "2026-W05 ", "2026-W0\u0665")
-    days = ("2026-2-01", "2026-02-29", "20260201", "2026-W05-1", "2026-02-01T00")
-    days += ("2026-2-1", "\uff12026-02-01", "2026-02-01\n")
-    hours = ("2026-02-01T24", "2026-02-01T9", "2026-02-01 09", "2026-02-01T09:00")
-    hours += ("2026-02-01T09Z", "20260201T09")
-    for policy, names in (
-        (WEEKS, weeks),
-        (months, ("2026-13", "2026-1", "202601", "2026-00", "2026-01-01")),
-        (DAYS, days),
-        (HOURS, hours),
-        (REGIONS, ("north/flow/report",)),
-    ):
-        for name in names:
-            with pytest.raises(ConfigurationError, match=r"did not run|must be text"):
-                charge(ledger, policy, name)
-    assert accounts(ledger) == []
-
-
 def test_a_parser_that_reads_more_names_opens_no_second_budget(ledger, monkeypatch):
     """Python 3.14 reads hour 24 as the next day's hour 0, and 3.11 refuses it."""
 
@@ -167,16 +113,6 @@ def test_a_parser_that_reads_more_names_opens_no_second_budget(ledger, monkeypat
         position_of("2026-02-01T24")
     assert accounts(ledger) == []
     charge(ledger, HOURS, "2026-02-02T00")
-
-
-def test_partitions_are_said_where_there_are_some_and_only_there(ledger):
-    """A step that says nothing could read everything."""
-    with pytest.raises(ConfigurationError, match="partitions="):
-        charge(ledger, WEEKS)
-    with pytest.raises(ConfigurationError, match="divided"):
-        charge(ledger, make_policy(), "2026-W01")
-    with pytest.raises(ConfigurationError, match="once"):
-        charge(ledger, WEEKS, "2026-W01", "2026-W01")
 
 
 def test_flows_have_shares_and_odometers_in_each_partition(ledger):
@@ -279,15 +215,6 @@ def test_a_population_sees_a_person_in_every_week(ledger, folder, by, unit, popu
     ledger.freeze("population/people", reason="wrong sigma")
     with pytest.raises(BudgetRefused, match="Population 'people' is frozen by"):
         granted(ledger, "0.1", **step)
-
-
-def test_a_request_cannot_leave_the_population_out(ledger, folder):
-    """Nor bring one that it does not belong to."""
-    policies = load_policies(folder)
-    with pytest.raises(DpflowError, match="belong to the populations"):
-        granted(ledger, policies=(policies["shop"],))
-    with pytest.raises(DpflowError, match="belong to the populations"):
-        granted(ledger, populations=(policies["population/people"],))
 
 
 def test_a_member_must_fit_its_population(folder):

@@ -10,15 +10,15 @@ from itertools import pairwise
 
 import pytest
 
-from dpflow import ApproxDP, Gaussian, PureDP
+from dpflow import Gaussian, PureDP
 from dpflow.accounting.rules.windows import most_in_window
-from dpflow.exceptions import BudgetRefused, PolicyNotApplied, UnsupportedCost
+from dpflow.exceptions import BudgetRefused, PolicyNotApplied
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.views.accounts import accounts, standing_gates
-from dpflow.periods import name_at, position_of
+from dpflow.ledger.views.accounts import standing_gates
+from dpflow.periods import part_at, place_of
 from dpflow.policy import Policy
 from tests.accounting.oracle import MP, gaussian_delta, real
 from tests.ledger.support import charged, granted, make_policy
@@ -195,15 +195,6 @@ def test_a_grant_above_a_window_is_detected(ledger, monkeypatch):
         charge(ledger, 2, cost="0.6")
     found = f"account 'a#/partition/{WEEKS[2]}' is above its gate"
     assert found in [finding.problem for finding in verify(ledger).bad]
-
-
-def test_costs_that_windows_cannot_price_are_refused(ledger):
-    """Before anything is charged: a delta over several parts needs `basic`."""
-    policy = by_week(budget="{epsilon: 9, delta: 0.1}", filter="zcdp")
-    loss = ApproxDP(epsilon="0.1", delta="1e-6")
-    with pytest.raises(UnsupportedCost):
-        charge(ledger, 0, policy=policy, cost=loss)
-    assert not accounts(ledger)
 
 
 def test_parts_are_consecutive_in_the_calendar():
