@@ -11,12 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
-from dpflow.ledger.audit.verify import verify
+from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.ledger.processes import Child
-from tests.ledger.support import audit, granted, refusal
+from tests.ledger.support import granted, refusal
 
 pytestmark = pytest.mark.quick
 
@@ -38,17 +37,6 @@ def test_it_is_never_made_by_opening(place):
         create_ledger(place)
     with pytest.raises(ConfigurationError, match="no name"):
         create_ledger("memory://")
-
-
-def test_all_objects_of_a_process_share_it(place):
-    """And its budget."""
-    one, two = create_ledger(place), open_ledger(place)
-    granted(one, "0.5")
-    granted(two, "0.5")
-    with pytest.raises(BudgetRefused):
-        granted(one, "0.1")
-    audit(place)
-    assert verify(one).bad == []
 
 
 def test_a_forked_child_is_refused(place):

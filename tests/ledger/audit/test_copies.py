@@ -19,7 +19,7 @@ from dpflow.ledger.audit.copies import backup, copy_ledger, export_lines
 from dpflow.ledger.audit.moves import move, move_back
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import create_ledger, find_database, open_ledger
+from dpflow.ledger.opening import find_database, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
@@ -90,15 +90,10 @@ def test_an_export_shows_no_secret(tmp_path):
     assert {*TABLES, "ledger"} == {*tables()}
 
 
-@pytest.mark.parametrize("kinds", [("sqlite", "postgres"), ("postgres", "sqlite")])
-def test_a_ledger_moves(tmp_path, kinds):
+def test_a_ledger_moves(tmp_path, postgres_url):
     """With its id, its releases and its witness; the source says where it is."""
-    urls = {
-        "sqlite": f"sqlite:///{tmp_path}/ledger.db",
-        "postgres": server().new_database(),
-    }
-    place, target = str(tmp_path / "witness"), urls[kinds[1]]
-    ledger = create_ledger(urls[kinds[0]], witness=place)
+    place, target = str(tmp_path / "witness"), postgres_url
+    ledger = make(tmp_path / "ledger.db", place)
     released = request(ledger, key="k")
     ledger.reserve(released)
     ledger.settle(released.reservation, value="1")
@@ -106,10 +101,9 @@ def test_a_ledger_moves(tmp_path, kinds):
     with pytest.raises(ConfigurationError, match="charges are open"):
         move(ledger, target)
     move(ledger, target, anyway=True)
-    with pytest.raises(LedgerUnavailable, match="moved to"):
-        granted(ledger)
-    with pytest.raises(LedgerUnavailable, match="moved to"):
-        ledger.settle(charge)
+    for call in (lambda: granted(ledger), lambda: ledger.settle(charge)):
+        with pytest.raises(LedgerUnavailable, match="moved to"):
+            call()
     there = open_ledger(target, witness=place)
     assert there.id == ledger.id
     assert isinstance(there.reserve(request(there, key="k")), Replayed)

@@ -15,7 +15,6 @@ import pytest
 from dpflow import EarlyStopping, Gaussian, Laplace, PoissonSampledGaussian, PureDP
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
-    BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
     LedgerUnavailable,
@@ -36,7 +35,6 @@ from tests.ledger.support import (
     audit,
     body,
     everything,
-    freeze_of,
     granted,
     kinds,
     make_policy,
@@ -172,46 +170,27 @@ HALTING = make_policy(flows="{weekly: {epsilon: 0.8, halt_at_epsilon: 0.9}}", **
 
 
 def test_a_frozen_dataset_refuses_with_who_and_why(ledger):
-    """Not as an exhausted budget; steps that run already settle and void."""
-    first, second = granted(ledger), granted(ledger)
-    assert ledger.freeze(**FREEZE)
-    with pytest.raises(BudgetRefused, match=f"frozen by {ME}: 'wrong sigma'") as caught:
-        granted(ledger)
-    assert not isinstance(caught.value, BudgetExhausted)
-    assert "filter" not in str(caught.value)
-    assert "dpflow unfreeze a" in caught.value.fits
-    assert kinds(ledger) == ["open", "reserve", "reserve", "freeze", "refuse"]
-    ledger.settle(first)
-    ledger.void(second, reason="never started")
-    assert (freeze_of(ledger, "a") or {})["reason"] == "wrong sigma"
-    audit(ledger)
+    """Not as an exhausted budget, and before the list of flows; no run is halted.
 
-
-def test_a_second_freeze_or_unfreeze_changes_nothing(ledger):
-    """A flow that may not use the dataset hears of the freeze first."""
-    granted(ledger, policies=[HALTING], flow="weekly")
+    Steps that run already settle and void.
+    """
+    step = {"policies": [HALTING], "flow": "weekly", "flow_run": "run1"}
+    first, second = granted(ledger, **step), granted(ledger, **step)
     assert ledger.freeze(**FREEZE)
     assert not ledger.freeze("a", reason="me too")
+    for fields in (step, {**step, "flow": "daily", "flow_run": "run2"}):
+        with pytest.raises(BudgetRefused, match=f"frozen by {ME}: 'wrong sigma'") as no:
+            granted(ledger, **fields)
+        assert type(no.value) is BudgetRefused
+        assert "filter" not in str(no.value)
+        assert "dpflow unfreeze a" in no.value.fits
+    ledger.settle(first)
+    ledger.void(second, reason="never started")
     (term,) = views.terms(ledger, "a")
-    assert (term.frozen or {})["who"] == ME
-    with pytest.raises(BudgetRefused, match="frozen by"):
-        granted(ledger, policies=[HALTING], flow="daily")
+    assert ((term.frozen or {})["who"], kinds(ledger)[-3]) == (ME, "refuse")
     assert ledger.freeze(**THAW)
-    assert not ledger.freeze("a", reason="again", unfreeze=True)
-    assert freeze_of(ledger, "a") is None
-    granted(ledger, policies=[HALTING], flow="weekly")
+    granted(ledger, **step)
     audit(ledger)
-
-
-def test_a_run_that_met_a_freeze_is_not_halted_for_good(ledger):
-    """Its odometer was frozen like all else, but did not refuse by its reading."""
-    step = {"policies": [HALTING], "flow": "weekly", "flow_run": "run1"}
-    granted(ledger, **step)
-    ledger.freeze(**FREEZE)
-    with pytest.raises(BudgetRefused, match="frozen"):
-        granted(ledger, **step)
-    ledger.freeze(**THAW)
-    granted(ledger, **step)
 
 
 def test_what_was_never_applied_cannot_be_frozen(ledger):

@@ -13,7 +13,6 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     PolicyChanged,
-    PolicyNotApplied,
     ReservationConflict,
 )
 from dpflow.ledger.decisions.decision import Author
@@ -141,21 +140,15 @@ def test_a_step_is_answered_by_what_the_ledger_holds(before, request_, answer):
     assert type(answered(before, request_)) is answer
 
 
-def answered(before: Rows, request: Request, *, applies: bool = True) -> object:
+def answered(before: Rows, request: Request) -> object:
     """Return the answer, which may be an error."""
     try:
-        decision = decide_reserve(before, request, AUTHOR, applies=applies)
-    except (ConfigurationError, PolicyChanged, PolicyNotApplied) as error:
+        decision = decide_reserve(before, request, AUTHOR)
+    except (ConfigurationError, PolicyChanged) as error:
         return error
     if isinstance(decision, Refused):
         decision = decide_refusal(before, request, decision, AUTHOR)
     return decision.answer
-
-
-def test_a_worker_opens_no_term():
-    """Where an operator applies policies, the first step says so."""
-    before = rows(used=None, term=False)
-    assert isinstance(answered(before, step(), applies=False), PolicyNotApplied)
 
 
 def ended(

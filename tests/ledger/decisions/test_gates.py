@@ -174,19 +174,6 @@ def test_a_step_that_two_gates_refuse_halts_too(ledger, path):
     audit(path)
 
 
-def test_a_filter_that_refuses_does_not_halt(ledger):
-    """Only odometers do: a cheaper step of the same run may follow."""
-    policy = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}",
-        filter="gdp",
-        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        flows="{weekly: {halt_at_epsilon: 50}}",
-    )
-    with pytest.raises(BudgetRefused):
-        weekly(ledger, Gaussian(sensitivity=1, sigma=1), policies=[policy])
-    weekly(ledger, SMALL, policies=[policy])
-
-
 def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
     """It is counted, and a void takes the count back; a halt would never halt then."""
     policy = make_policy(

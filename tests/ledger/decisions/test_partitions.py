@@ -68,30 +68,6 @@ def test_each_part_has_the_budget_to_itself(ledger, policy, first, second, said)
     assert said in policy.guarantee_sentence()
 
 
-def test_a_step_is_charged_to_every_partition_or_to_none(ledger):
-    """One full week refuses the step of four."""
-    charge(ledger, WEEKS, "2026-W02", cost="0.9")
-    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
-    with pytest.raises(BudgetRefused, match="'2026-W02'"):
-        charge(ledger, WEEKS, *weeks)
-    assert sum(spent(ledger).values()) == Fraction(9, 10)
-    charge(ledger, WEEKS, *weeks, cost="0.1")
-    others = dict.fromkeys(weeks, Fraction(1, 10))
-    assert spent(ledger) == {**others, "2026-W02": Fraction(1)}
-
-
-def test_a_lifetime_sees_a_person_in_every_partition(ledger):
-    """A step on four weeks costs a person of all four weeks four times."""
-    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
-    charge(ledger, CAPPED, *weeks, cost="0.4")
-    assert spent(ledger, "dataset") == {"": Fraction(16, 10)}
-    assert set(spent(ledger).values()) == {Fraction(4, 10)}
-    with pytest.raises(BudgetRefused, match="filter of dataset 'a'"):
-        charge(ledger, CAPPED, "2026-W05")
-    charge(ledger, CAPPED, "2026-W05", cost="0.4")
-    assert spent(ledger, "dataset") == {"": Fraction(2)}
-
-
 def test_a_parser_that_reads_more_names_opens_no_second_budget(ledger, monkeypatch):
     """Python 3.14 reads hour 24 as the next day's hour 0, and 3.11 refuses it."""
 
