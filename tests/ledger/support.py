@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -176,48 +176,26 @@ def in_memory(path: Place) -> bool:
     return str(path).startswith(MEMORY)
 
 
-def edit(
-    path: Place, *statements: str, checked: bool = False, locked: bool = False
-) -> None:
-    """Edit a ledger by hand, as someone might who turns off what is in the way.
+def edit(path: Place, *statements: str, locked: bool = False) -> None:
+    """Edit a file or a database by hand, as someone who turns off what is in the way.
 
-    The tables' checks stay on only if `checked`, and their triggers if `locked`. A
-    process's memory is out of reach.
+    The tables' checks and triggers stay on only if `locked`.
     """
-    if in_memory(path):
-        pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
-        with _postgres(path) as postgres:
-            tables = [] if locked else _drop_triggers(postgres)
+        with _postgres(path) as session:
+            if not locked:
+                session.execute("SET session_replication_role = replica")
             for statement in statements:
-                postgres.execute(statement.encode())
-            for table in tables:
-                postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
+                session.execute(statement.encode())
         return
     with closing(sqlite3.connect(path)) as connection:
-        ignored = not (checked or locked)
-        connection.execute(f"PRAGMA ignore_check_constraints = {ignored}")
+        connection.execute(f"PRAGMA ignore_check_constraints = {not locked}")
         triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
         dropped = [] if locked else connection.execute(triggers).fetchall()
-        for name, _ in dropped:
-            connection.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
+        before = [f"DROP TRIGGER {name}" for name, _ in dropped]
+        for statement in (*before, *statements, *(sql for _, sql in dropped)):
             connection.execute(statement)
-        for _, sql in dropped:
-            connection.execute(sql)
         connection.commit()
-
-
-def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
-    """Turn triggers off for a transaction, for the roles that may; say of what."""
-    sql = "SELECT format('dpflow.%I', relname) FROM pg_class WHERE relkind = 'r' AND "
-    sql += "relnamespace = to_regnamespace('dpflow')"
-    tables = [name for (name,) in postgres.execute(sql.encode()).fetchall()]
-    with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
-        for table in tables:
-            postgres.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
-        return tables
-    return []
 
 
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
