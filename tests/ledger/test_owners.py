@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import SessionOwners
 from tests.ledger.processes import Child, Gate, answer_of_child
+from tests.postgres import server
 
 
 @pytest.fixture(params=["file", "postgres"])
@@ -168,3 +170,41 @@ def test_names_in_one_file_keep_their_locks(owners):
     other.close()
     assert seen_from_outside(owners, name)
     assert not seen_from_outside(owners, second)
+
+
+# Of a server
+
+LOCKS = (
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid "
+    "WHERE locktype = 'advisory' AND datname = current_database()"
+)
+
+
+def test_a_forked_child_takes_no_name_of_its_parent(postgres_url):
+    """Neither for itself, nor when it asks for others."""
+    mine = SessionOwners(PostgresDatabase(postgres_url).server)
+    name = mine.mine()
+
+    def ask(say: Callable[[str], None]) -> None:
+        say(str(mine.alive("0" * 32)))
+        with psycopg.connect(postgres_url) as connection:
+            say(str(connection.execute(LOCKS.encode()).fetchall()))
+        say(str(mine.mine() != name))
+
+    assert Child(ask).end() == (0, ["False", "[(1,)]", "True"])
+    mine.close()
+
+
+def test_many_names_do_not_collide(postgres_url):
+    """The two halves of a lock's number are looked up as they were taken."""
+    asking = SessionOwners(PostgresDatabase(postgres_url).server)
+    elsewhere = server().new_database()
+    for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
+        key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
+        for url, alive in ((elsewhere, False), (postgres_url, True)):
+            with psycopg.connect(url) as connection:
+                connection.execute("SELECT pg_advisory_lock_shared(%s)", (key,))
+                assert asking.alive(name) is alive
+        await_end(asking, name)
+    asking.close()
+    server().drop(elsewhere)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from fractions import Fraction
 
-import psycopg
 import pytest
 
 from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables import postgres_connection as sessions
 from dpflow.ledger.tables.loading import find_scope, load_rows
-from dpflow.ledger.tables.postgres import PostgresDatabase
-from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, granted, read, request, sums
 from tests.postgres import server
@@ -87,51 +83,6 @@ def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger):
     assert after - before < 20
 
 
-# Owners
-
-LOCKS = (
-    "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid "
-    "WHERE locktype = 'advisory' AND datname = current_database()"
-)
-
-
-def await_end(owners: SessionOwners, name: str) -> None:
-    """Wait until the server has ended the session behind a name."""
-    until = time.monotonic() + 5
-    while owners.alive(name):
-        assert time.monotonic() < until
-
-
-def test_a_forked_child_takes_no_name_of_its_parent(postgres_url):
-    """Neither for itself, nor when it asks for others."""
-    mine = SessionOwners(Server(postgres_url))
-    name = mine.mine()
-
-    def ask(say: Callable[[str], None]) -> None:
-        say(str(mine.alive("0" * 32)))
-        with psycopg.connect(postgres_url) as connection:
-            say(str(connection.execute(LOCKS.encode()).fetchall()))
-        say(str(mine.mine() != name))
-
-    assert Child(ask).end() == (0, ["False", "[(1,)]", "True"])
-    mine.close()
-
-
-def test_many_names_do_not_collide(postgres_url):
-    """The two halves of a lock's number are looked up as they were taken."""
-    asking = SessionOwners(PostgresDatabase(postgres_url).server)
-    elsewhere = server().new_database()
-    for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
-        key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
-        for url, alive in ((elsewhere, False), (postgres_url, True)):
-            with psycopg.connect(url) as connection:
-                connection.execute("SELECT pg_advisory_lock_shared(%s)", (key,))
-                assert asking.alive(name) is alive
-        await_end(asking, name)
-    asking.close()
-    server().drop(elsewhere)
-
-
 def test_a_database_that_cannot_keep_every_name_is_refused():
     """At the first connection, before anything is charged."""
     odd = server().new_database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -185,16 +136,15 @@ def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monke
 
 # Sessions and processes
 
+#: End sessions, and wait for their ends.
+END = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+
 
 def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     """Also the owner's, whose name stays the same."""
     name, owner = granted(ledger, "0.1"), ledger.owners.mine()
-    kill = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
-        "= 'dpflow' AND datname = current_database()"
-    )
-    assert len(read(postgres_url, kill)) == 2
-    time.sleep(0.1)
+    kill = f"{END} WHERE application_name = 'dpflow' AND datname = current_database()"
+    assert read(postgres_url, kill) == [(True,)] * 2
     ledger.settle(name)
     granted(ledger, "0.1")
     assert ledger.owners.mine() == owner
@@ -208,12 +158,9 @@ def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(postgres_ur
     """Its session ended, not its body: two charges, one release, nothing given back."""
     first, second = create_ledger(postgres_url), open_ledger(postgres_url)
     early = granted(first, "0.25", key="week/1")
-    kill = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_locks USING "
-        "(pid) WHERE locktype = 'advisory' AND datname = current_database()"
-    )
-    assert len(read(postgres_url, kill)) == 1
-    time.sleep(0.1)
+    kill = f"{END} JOIN pg_locks USING (pid) WHERE locktype = 'advisory' "
+    kill += "AND datname = current_database()"
+    assert read(postgres_url, kill) == [(True,)]
     # In this process the name counts as alive; another process asks.
     child = Child(lambda say: say(granted(open_ledger(postgres_url), "0.25", key="w")))
     assert child.end()[0] == 0

@@ -138,9 +138,9 @@ def test_a_saved_file_is_never_replaced(begun):
     granted(begun.ledger, "0.1")
 
 
-@pytest.mark.storages("postgres")
-def test_it_waits_for_steps_and_gives_up(begun, monkeypatch):
+def test_it_waits_for_steps_and_gives_up(postgres_url, tmp_path, monkeypatch):
     """A session that holds the tables for too long stops the upgrade, and no step."""
+    begun = Begun(postgres_url, tmp_path)
     monkeypatch.setattr(upgrades, "_SECONDS", 0.0)
     with psycopg.connect(begun.at) as session:
         session.execute("SELECT * FROM dpflow.dataset")
@@ -197,9 +197,9 @@ def test_an_upgrade_without_its_witness_line_writes_it_again(begun, monkeypatch)
         granted(granted_by)
 
 
-@pytest.mark.storages("sqlite")
-def test_an_older_copy_that_is_upgraded_marks_no_fork(begun, tmp_path):
+def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path):
     """Its entries are not witnessed: the newer ledger goes on."""
+    begun = Begun(url(tmp_path / "ledger.db"), tmp_path)
     older = tmp_path / "older.db"
     backup(begun.ledger, older)
     granted(begun.ledger, "0.01")

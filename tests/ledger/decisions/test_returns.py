@@ -209,16 +209,14 @@ def test_nothing_returns_late_in_any_history(moves):
 LATE = [(1, 0), (1, 0), (2, 0)]
 
 
-def test_the_check_sees_a_late_return(monkeypatch):
+def test_the_check_sees_a_late_return(ledger, path, monkeypatch):
     """Negative control: a ledger that returns everything is caught."""
-    place = f"memory://{uuid.uuid4().hex}"
-    ledger = create_ledger(place)
     play(ledger, LATE, RESIDUE)
-    assert (late_returns(place), verify(ledger).bad) == ([], [])
+    assert (late_returns(path), verify(ledger).bad) == ([], [])
     with monkeypatch.context() as patch:
         patch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
         play(ledger, LATE, RESIDUE)
-    assert len(late_returns(place)) == 1
+    assert len(late_returns(path)) == 1
 
 
 # What it is for
