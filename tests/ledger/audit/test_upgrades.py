@@ -36,8 +36,8 @@ from dpflow.ledger.tables.transaction import VERSION
 from dpflow.ledger.witness.comparison import state_of_ledger
 from tests.ledger.audit.test_version_4 import FILE as VERSION_4
 from tests.ledger.audit.test_version_4 import copy_to_server
+from tests.ledger.audit.versions import check_ledger
 from tests.ledger.support import Place, charged, entries, granted, request, url
-from tests.ledgers.check import check_ledger
 from tests.ledgers.make import main
 from tests.projects import ROOT
 

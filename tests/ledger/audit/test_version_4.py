@@ -27,8 +27,8 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed
+from tests.ledger.audit.versions import ask, check_ledger
 from tests.ledger.support import make_policy, request, url
-from tests.ledgers.check import ask, check_ledger
 from tests.postgres import server
 from tests.projects import ROOT
 from tools.read_version_4 import carry_ledger, main

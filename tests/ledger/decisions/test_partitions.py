@@ -20,7 +20,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.views import accounts
-from dpflow.periods import _start, place_of
+from dpflow.periods import period_of, position_of
 from dpflow.policy import Policy, load_policies
 from dpflow.rounding import number_from_text
 from tests.ledger.support import charged, granted, make_policy, request

@@ -18,7 +18,7 @@ from dpflow.forecast.outlook import outlooks
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import standing_gates
-from dpflow.periods import part_at, place_of
+from dpflow.periods import name_at, position_of
 from dpflow.policy import Policy
 from tests.accounting.oracle import MP, gaussian_delta, real
 from tests.ledger.support import charged, granted, make_policy
