@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import random
 import re
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from dpflow import ApproxDP, Gaussian, PureDP
+from dpflow import ApproxDP, Gaussian, PoissonSampledGaussian, PureDP, guarded
+from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import BudgetExhausted, BudgetRefused, UnsupportedCost
+from dpflow.exceptions import (
+    BudgetExhausted,
+    BudgetRefused,
+    PolicyChanged,
+    UnsupportedCost,
+)
 from dpflow.ledger import views
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.policy_changes import Proposal
+from dpflow.ledger.decisions.refusals import Shortage, describe_members
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import standing_gates
+from dpflow.policy import Policy
 from tests.ledger.support import (
     audit,
     body,
@@ -27,6 +38,9 @@ from tests.ledger.support import (
     refused,
     sums,
 )
+from tests.projects import POLICY, make_project
+
+pytestmark = pytest.mark.quick
 
 TENTH = Fraction(1, 10)
 ODOMETER = "a#1/odometer/weekly"
@@ -202,3 +216,219 @@ def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
         weekly(ledger, cost, flow="halts", **here)
     assert before == everything(path)
     weekly(ledger, small, flow="halts", **here)
+
+
+FILTERS = ("auto", "gdp", "residue", "rdp", "zcdp", "basic", "rogers", "whitehouse")
+
+
+def draw_cost(draw: random.Random) -> Cost:
+    """Return a step of any kind and size."""
+    size = draw.choice(["0.01", "0.3", "2", "50"])
+    noise = draw.choice([1, 5, 40])
+    return draw.choice(
+        [
+            PureDP(epsilon=size),
+            ApproxDP(epsilon=size, delta=draw.choice(["1e-9", "7e-8", "1e-3"])),
+            Gaussian(sensitivity=1, noise_multiplier=noise),
+            PoissonSampledGaussian(noise_multiplier=noise, sampling_rate="0.01"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("theorem", FILTERS)
+def test_a_refused_step_needs_more_than_remains(theorem):
+    """Needed and remaining shares are of one component, and never negative."""
+    draw, refused = random.Random(7), 0
+    for _ in range(40):
+        rule = make_filter(theorem, epsilon=Fraction(2), delta=Fraction("1e-6"))
+        used = rule.zero()
+        for _ in range(30):
+            try:
+                amount = rule.price(draw_cost(draw), used)
+            except UnsupportedCost:
+                continue
+            if rule.admits(used + amount):
+                used += amount
+                continue
+            refused += 1
+            reasons = [*describe_members(rule, used, amount)]
+            assert len(reasons) == len(rule.members)
+            if rule.members:
+                ways = ("ended", "cannot price this step", "needs")
+                assert all(any(way in each for way in ways) for each in reasons)
+                continue
+            shortage = Shortage.measure(rule, used, amount)
+            assert 0 <= shortage.remaining < shortage.needed
+            assert shortage.remaining <= 1
+    assert refused > 5
+
+
+def test_advice_ends_at_ten_times_the_noise(tmp_path, monkeypatch):
+    """Above it the refusal says what is missing."""
+    make_project(tmp_path, monkeypatch)
+    charge(PureDP(epsilon="0.9"))
+    assert "times its noise it would still fit" in refusal(PureDP(epsilon="0.98"))
+    text = refusal(PureDP(epsilon="1.5"))
+    assert "It needs 1.5 times the budget, 10% remain. In its currency it needs" in text
+    assert "Missing: 1.4 times the budget. Nothing was charged" in text
+
+
+def test_a_union_says_what_remains_and_which_member_ended(tmp_path, monkeypatch):
+    """In per cent, with a cause for each member."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 3, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "auto"))
+    step = ApproxDP(epsilon="0.5", delta="7e-8")
+    charge(step)
+    ended = (
+        "Each of its members refuses it: residue ended, its budget is used up; rdp "
+        "ended at an earlier step that it cannot price; zcdp ended, its budget is used "
+        "up; basic "
+    )
+    assert f"{ended}needs 70% of its budget's delta, 30% remain." in refusal(step)
+    noise = Gaussian(sensitivity=1, noise_multiplier=40)
+    assert f"{ended}cannot price this step." in refusal(noise)
+
+
+def charge(cost: Cost) -> None:
+    """Charge a step."""
+    guarded(dataset="shop", cost=cost, name="step", noise="own")(lambda: 1)()
+
+
+def refusal(cost: Cost) -> str:
+    """Return the words of the refusal of a step."""
+    with pytest.raises(BudgetRefused) as caught:
+        charge(cost)
+    return caught.value.message
+
+
+def test_the_fullest_of_the_gates_that_refuse_is_named(tmp_path, monkeypatch):
+    """A share that is used up, or the dataset that others used up."""
+    flows = "flows: {a: {epsilon: 0.5}, b: {epsilon: 0.9}}\n"
+    make_project(tmp_path, monkeypatch, POLICY + flows)
+
+    def ask(flow: str, epsilon: str) -> None:
+        cost = PureDP(epsilon=epsilon)
+        step = guarded(dataset="shop", cost=cost, name="step", flow=flow, noise="own")
+        step(lambda: 1)()
+
+    ask("a", "0.5")
+    with pytest.raises(BudgetRefused, match="by the share of flow 'a' in dataset"):
+        ask("a", "0.6")
+    ask("b", "0.49")
+    with pytest.raises(BudgetRefused, match="by the basic filter of dataset 'shop'"):
+        ask("b", "0.6")
+
+
+REPORT, BUDGET = "weekly-report", "{epsilon: 100}"
+
+
+def reserving(flows: str, **fields: str) -> Policy:
+    """Make a policy of basic composition with epsilon 100 and these flows."""
+    given = {"budget": BUDGET, "other_flows": "allow", **fields}
+    return make_policy(flows=flows, **given)
+
+
+TWO = reserving("{a: {epsilon: 40, reserved: true}, b: {epsilon: 40, reserved: true}}")
+ONE = reserving(f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}")
+
+
+def fits(ledger: Ledger, policy: Policy, cost: str, flow: str | None) -> bool:
+    """Say whether a step is granted."""
+    try:
+        granted(ledger, cost, policies=[policy], flow=flow)
+    except BudgetRefused:
+        return False
+    return True
+
+
+def apply(ledger: Ledger, policy: Policy) -> Proposal:
+    """Apply a policy to a term that was charged."""
+    return ledger.apply(policy, reason="a test")
+
+
+def test_without_reserved_the_others_take_the_share(ledger):
+    """The negative control: a share alone is a limit."""
+    plain = reserving(f"{{{REPORT}: {{epsilon: 52}}}}")
+    assert fits(ledger, plain, "100", None)
+    assert not fits(ledger, plain, "1", REPORT)
+
+
+def test_a_charge_posts_to_the_share_or_to_others(ledger, path):
+    """What returns comes back to its own account."""
+    name = granted(ledger, "10", policies=[TWO], flow="a")
+    granted(ledger, "20", policies=[TWO], flow="c")
+    assert sums(path, "a#1")[1] == 30
+    assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 10)
+    ledger.void(name, reason="a test")
+    assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 0)
+
+
+def test_prior_spending_and_corrections_post_to_the_same_accounts(ledger, path):
+    """Of a reserved flow to its share, all else to `others`; both may overdraw."""
+    pure = PureDP(epsilon=10)
+    ledger.charge_prior(TWO, pure, reason="a test", flow="a")
+    ledger.charge_prior(TWO, pure, reason="a test")
+    name = granted(ledger, "1", policies=[TWO], flow="c")
+    ledger.amend(name, PureDP(epsilon=15), reason="a test")
+    posted = [sum(sums(path, f"a#1{place}")) for place in ("", "/others", "/flow/a")]
+    assert posted == [35, 25, 10]
+    assert not fits(ledger, TWO, "1", "c")
+    assert fits(ledger, TWO, "30", "a")
+    assert verify(ledger).bad == []
+
+
+def test_a_refusal_names_the_reserved_shares(ledger):
+    """With the rest that remains."""
+    granted(ledger, "20", policies=[TWO], flow="c")
+    with pytest.raises(BudgetRefused, match="the reserved shares of dataset 'a'") as e:
+        granted(ledger, "1", policies=[TWO], flow=None)
+    assert "the rest is reserved" in e.value.message
+    assert e.value.details["gate"] == "others"
+
+
+def test_dropping_one_of_two_used_shares_needs_a_new_term(ledger):
+    """Others could take the second share: 40 used by a, 20 by others, 40 for b."""
+    granted(ledger, "40", policies=[TWO], flow="a")
+    granted(ledger, "20", policies=[TWO], flow="c")
+    for edit in (
+        "{a: {epsilon: 40}, b: {epsilon: 40, reserved: true}}",
+        "{b: {epsilon: 40, reserved: true}}",
+        "{a: {epsilon: 30, reserved: true}, b: {epsilon: 40, reserved: true}}",
+    ):
+        with pytest.raises(PolicyChanged, match="cannot be applied in place"):
+            apply(ledger, reserving(edit))
+    assert fits(ledger, TWO, "40", "b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ("40", "40, reserved: true", False),
+        ("40, reserved: true", "50, reserved: true", False),
+        ("40, reserved: true", "40", True),
+        ("40, reserved: true", "30, reserved: true", True),
+    ],
+)
+def test_changes_of_a_reserved_share_in_a_charged_term(ledger, before, after, allowed):
+    """Turning it on and raising it need a new term; dropping the last one does not."""
+    old, new = (reserving(f"{{a: {{epsilon: {each}}}}}") for each in (before, after))
+    granted(ledger, "5", policies=[old], flow="a")
+    held = granted(ledger, "5", policies=[old], flow=None)
+    if not allowed:
+        with pytest.raises(PolicyChanged):
+            apply(ledger, new)
+        return
+    assert apply(ledger, new).action == "tighten"
+    ledger.settle(held)
+    assert fits(ledger, new, "60", None)
+    assert verify(ledger).bad == []
+
+
+def test_a_budget_below_what_others_used_is_not_applied_in_place(ledger):
+    """The share that is reserved would not be free any more; at the usage it is."""
+    granted(ledger, "20", policies=[ONE], flow=None)
+    flows = f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}"
+    with pytest.raises(PolicyChanged, match="used more in this term"):
+        apply(ledger, reserving(flows, budget="{epsilon: 71}"))
+    assert apply(ledger, reserving(flows, budget="{epsilon: 72}")).action == "tighten"
+    assert verify(ledger).bad == []

@@ -1,32 +1,44 @@
-"""What the surroundings do to calls: locks, cut commits, clock jumps, versions."""
+"""A ledger file: durable, exclusive, never replaced unseen; its locks and versions."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
+import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpflow import PureDP, guarded
-from dpflow.exceptions import LedgerUnavailable
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerUnavailable,
+)
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Granted
 from dpflow.ledger.tables import sqlite_connection, sqlite_files
 from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from dpflow.ledger.tables.transaction import VERSION, Transaction
 from tests.faults.drivers import FaultySqlite
-from tests.ledger.processes import Child, die, holding
+from tests.ledger.processes import Child, answer_of_child, die, holding
 from tests.ledger.support import (
     BASIC,
     audit,
@@ -35,12 +47,329 @@ from tests.ledger.support import (
     impatient,
     kinds,
     ledger_on,
+    owners_of,
+    read,
+    refusal,
     request,
+    state_of,
     sums,
     url,
     write_a_row,
 )
 from tests.projects import POLICY, held, make_project, spent
+
+TENTH = Fraction(1, 10)
+
+
+def pragmas(ledger: Ledger) -> dict[str, object]:
+    """Read settings back on the live connection."""
+    database = ledger.database
+    assert isinstance(database, SqliteDatabase)
+    connection = database._connection
+    assert connection is not None
+    names = ("journal_mode", "synchronous", "fullfsync")
+    return {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the names of what lies in a folder."""
+    return sorted(item.name for item in folder.iterdir())
+
+
+# Durability
+
+
+DURABLE = {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1}
+
+
+def test_the_live_connection_is_durable(ledger):
+    """WAL and synchronous=FULL hold on the connection that writes, and on the next."""
+    granted(ledger)
+    assert pragmas(ledger) == DURABLE
+    with pytest.raises(ZeroDivisionError), ledger.database.transaction():
+        _ = 1 / 0
+    granted(ledger)
+    assert pragmas(ledger) == DURABLE
+
+
+class Forgetful(sqlite3.Connection):
+    """A driver that says yes to FULL and stays at NORMAL."""
+
+    def execute(self, sql: str) -> sqlite3.Cursor:  # type: ignore[override]
+        """Run a statement, a weaker one if it asks for durability."""
+        return super().execute(sql.replace("synchronous = FULL", "synchronous = 1"))
+
+
+def test_a_connection_that_is_not_durable_is_refused(path, monkeypatch):
+    """The settings are read back: what cannot be made durable is not used."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Forgetful)
+    )
+    with pytest.raises(LedgerUnavailable, match="synchronous=1"):
+        open_ledger(url(path))
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (ValueError, ValueError),
+        (KeyboardInterrupt, KeyboardInterrupt),
+        (OSError, OSError),
+        (TimeoutError, TimeoutError),
+        (OSError(errno.EIO, "x"), LedgerUnavailable),
+        (sqlite3.OperationalError, LedgerUnavailable),
+        (sqlite3.DatabaseError, LedgerCorrupt),
+    ],
+)
+def test_an_error_in_a_block_leaves_nothing(ledger, path, error, seen):
+    """A transaction that does not end well did not happen, whatever the error."""
+
+    def write_and_fail() -> None:
+        with ledger.database.transaction() as session:
+            write_a_row(session)
+            raise error
+
+    with pytest.raises(seen):
+        write_and_fail()
+    assert read(path, "SELECT count(*) FROM dataset") == [(0,)]
+    granted(ledger)
+
+
+# Never made, never replaced
+
+
+@pytest.mark.parametrize("folder", ["", "missing/"])
+def test_a_missing_ledger_is_an_error(tmp_path, folder):
+    """Opening makes no file, not even a lock: a new ledger forgets what was spent."""
+    with pytest.raises(LedgerMissing, match="dpflow ledger init"):
+        open_ledger(url(tmp_path / f"{folder}ledger.db"))
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8000]
+)
+def test_a_file_that_is_no_ledger_is_refused(tmp_path, content):
+    """An empty or foreign file is damage, not an invitation."""
+    place = tmp_path / "ledger.db"
+    place.write_bytes(content)
+    with pytest.raises(LedgerCorrupt):
+        open_ledger(url(place))
+    with pytest.raises(ConfigurationError):
+        create_ledger(url(place))
+    assert read_tables(place) == []
+
+
+def read_tables(path: Path) -> list[tuple[Any, ...]]:
+    """Return the tables of a database; another file has no tables."""
+    try:
+        return read(path, "SELECT name FROM sqlite_master")
+    except sqlite3.DatabaseError:
+        return []
+
+
+def test_another_database_is_no_ledger(tmp_path):
+    """Nothing is added to a database that belongs to someone else."""
+    place = tmp_path / "ledger.db"
+    edit(place, "CREATE TABLE theirs (x)", "INSERT INTO theirs VALUES (1)")
+    with pytest.raises(LedgerCorrupt, match="No such table"):
+        open_ledger(url(place))
+    assert read_tables(place) == [("theirs",)]
+
+
+def test_a_ledger_of_another_version_is_refused_and_kept(path):
+    """Its tables may be others; it stays as it is."""
+    edit(path, "UPDATE ledger SET version = 6", "DROP TABLE run", locked=True)
+    before = path.read_bytes()
+    with pytest.raises(LedgerUnavailable, match=r"version 6.*Use a newer dpflow"):
+        open_ledger(url(path))
+    assert path.read_bytes() == before
+
+
+def test_a_removed_ledger_is_noticed(ledger, path):
+    """A grant in a removed file would be lost, so the ledger refuses."""
+    granted(ledger)
+    for item in path.parent.glob("ledger.db*"):
+        if item.is_file():
+            item.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerMissing, match="removed"):
+            ledger.reserve(request(ledger))
+
+
+@pytest.mark.parametrize(
+    ("same_id", "is_open", "words"),
+    [(True, True, "replaced"), (False, True, "replaced"), (False, False, "another")],
+)
+def test_a_replaced_ledger_is_refused_for_good(ledger, path, same_id, is_open, words):
+    """Not only once: the next call does not take the new file for the old one."""
+    copy = path.with_name("copy.db")
+    ledger.database.close()
+    if same_id:
+        shutil.copy(path, copy)
+    else:
+        create_ledger(url(copy)).close()
+    step = request(ledger, "0.9")
+    if is_open:
+        granted(ledger, "0.9")
+        ledger.database._drop()  # type: ignore[attr-defined]
+    copy.replace(path)
+    for call in [lambda: ledger.reserve(step)] * 3 + [lambda: ledger.settle("any")]:
+        with pytest.raises(LedgerCorrupt, match=words):
+            call()
+    assert kinds(path) == []
+
+
+def test_a_relative_ledger_stays_where_it_was(path, monkeypatch):
+    """A program that changes its working directory keeps its ledger and its name."""
+    monkeypatch.chdir(path.parent)
+    ledger = open_ledger("sqlite:///ledger.db")
+    reservation = granted(ledger)
+    owner = ledger.owners.mine()
+    monkeypatch.chdir("/")
+    granted(ledger)
+    assert sums(path) == (0, 2 * TENTH)
+    assert answer_of_child(lambda: owners_of(path).alive(owner)) == "True"
+    assert ledger.owners.alive(owner)
+    ledger.settle(reservation)
+    assert sums(path) == (TENTH, TENTH)
+    ledger.close()
+
+
+# Read-only, full
+
+
+def test_a_wal_that_is_removed_during_a_transaction_is_noticed(ledger, path):
+    """What went into a file that is not there any more is not acknowledged."""
+
+    def write() -> None:
+        with ledger.database.transaction() as session:
+            write_a_row(session)
+            (path.parent / "ledger.db-wal").unlink()
+
+    with pytest.raises(LedgerUnavailable, match="-wal"):
+        write()
+    with pytest.raises(LedgerUnavailable, match="-wal"):
+        ledger.reserve(request(ledger))
+
+
+# Moved
+
+
+def test_a_renamed_ledger_is_noticed_until_it_is_back(ledger, path):
+    """Also between BEGIN and COMMIT: what is not at its place is not acknowledged."""
+    granted(ledger)
+    away = path.with_name("away.db")
+    step = request(ledger)
+
+    def move() -> None:
+        with ledger.database.transaction():
+            path.rename(away)
+
+    with pytest.raises(LedgerMissing, match="removed while in use"):
+        move()
+    with pytest.raises(LedgerMissing):
+        ledger.reserve(step)
+    assert not path.exists()
+    away.rename(path)
+    ledger.reserve(step)
+    assert sums(path) == (0, 2 * TENTH)
+    audit(path)
+
+
+def crashed(path: Path) -> str:
+    """Let a process be granted a step and die; its charge is in the -wal only."""
+
+    def work(say: Callable[[str], None]) -> None:
+        say(granted(open_ledger(url(path))))
+        die()
+
+    code, lines = Child(work).end()
+    assert code == -signal.SIGKILL
+    return lines[0]
+
+
+def test_a_log_deleted_after_a_crash_is_noticed(path):
+    """SQLite would open the ledger without its newest charges, and find it sound."""
+    reservation = crashed(path)
+    wal, kept = path.with_name("ledger.db-wal"), path.with_name("kept")
+    wal.rename(kept)
+    shutil.copy(path, path.with_name("alone.db"))
+    assert sums(path.with_name("alone.db")) == (0, 0)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="newest charges"):
+            open_ledger(url(path))
+        assert not wal.exists()
+    kept.rename(wal)
+    open_ledger(url(path)).close()
+    assert state_of(path, reservation) == "open"
+    audit(path)
+
+
+def test_a_log_without_its_ledger_is_not_deleted(path):
+    """SQLite deletes a log without its ledger, and it may be the only copy."""
+    crashed(path)
+    wal, away = path.with_name("ledger.db-wal"), path.with_name("away.db")
+    before = wal.read_bytes()
+    path.rename(away)
+    with pytest.raises(ConfigurationError, match="-wal is there"):
+        create_ledger(url(path))
+    with pytest.raises(LedgerMissing):
+        open_ledger(url(path))
+    path.touch()
+    with pytest.raises(LedgerCorrupt, match="is empty"):
+        open_ledger(url(path))
+    assert wal.read_bytes() == before
+    away.replace(path)
+    open_ledger(url(path)).close()
+    assert sums(path) == (0, TENTH)
+
+
+OTHERS = """
+import os, sys
+from dpflow.ledger.opening import open_ledger
+from tests.ledger.processes import die
+from tests.ledger.support import granted
+ledger = open_ledger(sys.argv[1])
+print(granted(ledger, "0.01"), flush=True)
+ledger.close() if sys.argv[2] == "close" else die()
+"""
+
+
+def test_reading_the_file_by_hand_loses_nothing(path):
+    """A process that opens and closes the file drops SQLite's locks on it.
+
+    Then the next process to close the ledger deletes the -wal that is in use: a grant
+    into the deleted one would be lost, and closing it would delete the next one.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def other(end: str) -> str:
+        command = [sys.executable, "-c", OTHERS, url(path), end]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, env=environment, check=False
+        )
+        return done.stdout.strip()
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        say(granted(ledger, "0.01"))
+        path.read_bytes()
+        say(other("close"))
+        say(other("die"))
+        say(refusal(lambda: say(granted(ledger, "0.01"))))
+        say(refusal(lambda: say(granted(ledger, "0.01"))))
+        ledger.close()
+        gc.collect()
+        say("end")
+
+    code, lines = Child(work).end()
+    assert (code, lines[3:]) == (0, ["LedgerUnavailable"] * 2 + ["end"])
+    assert [state_of(path, name) for name in lines[:3]] == ["open"] * 3
+    assert sums(path) == (0, Fraction(3, 100))
+    audit(path)
+
 
 SHORT = 0.4
 
