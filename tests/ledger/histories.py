@@ -22,8 +22,7 @@ from dpflow.ledger.tables.loading import read_claim
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity, Transaction
 from dpflow.policy import Policy
-from dpflow.policy.population import Population
-from tests.ledger.support import make_policy
+from tests.ledger.support import POPULATION, make_policy
 
 #: Number of commands of a history.
 LENGTH = 50
@@ -44,13 +43,6 @@ WINDOWS = make_policy(
 AUTO = make_policy("auto", budget="{epsilon: 1, delta: 1e-6}", filter="auto")
 #: Its source has two names.
 SOURCED = {name: make_policy(name, source="visits") for name in ("e", "other-e")}
-POPULATION = Population(
-    population="p",
-    unit="customer",
-    relation="add-or-remove",
-    budget={"epsilon": "1.2"},
-    filter="basic",
-).as_policy()
 #: Datasets of which each answer is easily foretold, and the requests on them.
 SIMPLE = {
     "s": make_policy(

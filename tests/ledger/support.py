@@ -61,6 +61,10 @@ def make_policy(dataset: str = "a", **fields: str) -> Policy:
 
 
 BASIC = make_policy()
+POPULATION = parse_policy(
+    "population: p\nunit: customer\nrelation: add-or-remove\n"
+    "budget: {epsilon: 1.2}\nfilter: basic\n"
+)
 
 
 def place_of(of: Place | Ledger) -> Place:

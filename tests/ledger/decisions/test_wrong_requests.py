@@ -18,8 +18,15 @@ from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.costs import RenyiDP
 from dpflow.exceptions import BudgetRefused, ConfigurationError, UnsupportedCost
-from dpflow.policy import Policy, parse_policy
-from tests.ledger.support import BASIC, everything, granted, make_policy, request
+from dpflow.policy import Policy
+from tests.ledger.support import (
+    BASIC,
+    POPULATION,
+    everything,
+    granted,
+    make_policy,
+    request,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -30,11 +37,7 @@ DAYS = make_policy(unit="user-day", partition="{by: day}")
 HOURS = make_policy(unit="user-hour", partition="{by: hour}", zone="Europe/Berlin")
 REGIONS = make_policy(partition="{by: region}")
 TWO = ("2026-W01", "2026-W02")
-MEMBER = make_policy("m", population="people")
-PEOPLE = parse_policy(
-    "population: people\nunit: customer\nrelation: add-or-remove\n"
-    "budget: {epsilon: 1}\nfilter: basic\n"
-)
+MEMBER = make_policy("m", population="p")
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
 LOSS = ApproxDP(epsilon="0.5", delta="1e-7")
 
@@ -91,7 +94,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (joined("region", "customer"), "'a' by week, 'b' by region"),
     (joined("month", "user-month"), "'a' by week, 'b' by month"),
     ({"policies": [MEMBER]}, "belong to the populations"),
-    ({"populations": [PEOPLE]}, "belong to the populations"),
+    ({"populations": [POPULATION]}, "belong to the populations"),
     # Rules that keep no delta say so.
     (costing(LOSS, budget="{epsilon: 10}"), "keeps no delta for steps"),
     (costing(LOSS, budget=WIDE, filter="residue"), "keeps no delta for steps"),

@@ -32,9 +32,17 @@ from dpflow.ledger.views.releases import (
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.ledger.views.spending import find_newest_entries, spending
 from dpflow.ledger.views.terms import promise
-from dpflow.policy import PolicySet, parse_policy
+from dpflow.policy import PolicySet
 from tests.ledger.processes import await_death, killed
-from tests.ledger.support import BASIC, charged, granted, make_policy, request, url
+from tests.ledger.support import (
+    BASIC,
+    POPULATION,
+    charged,
+    granted,
+    make_policy,
+    request,
+    url,
+)
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
@@ -49,10 +57,6 @@ NOISY = Gaussian(sensitivity=1, sigma=20)
 DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
 WEEKLY = make_policy(unit="customer-week", partition="{by: week}", window="{length: 2}")
 MEMBER = make_policy("m", population="p")
-POPULATION = parse_policy(
-    "population: p\nunit: customer\nrelation: add-or-remove\n"
-    "budget: {epsilon: 1.2}\nfilter: basic\n"
-)
 
 
 def only(ledger: Ledger) -> AccountView:
