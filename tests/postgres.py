@@ -181,8 +181,16 @@ class PostgresServer:
 
     def drop(self, url: str) -> None:
         """Drop a database, even if it is in use."""
-        name = url.partition("@/")[2].partition("?")[0]
-        self.run(f"DROP DATABASE {name} WITH (FORCE)")
+        self.run(f"DROP DATABASE {name_of(url)} WITH (FORCE)")
+
+    def alter(self, url: str, setting: str) -> None:
+        """Change a setting of all sessions with a database."""
+        self.run(f"ALTER DATABASE {name_of(url)} SET {setting}")
+
+
+def name_of(url: str) -> str:
+    """Return the name of a database."""
+    return url.partition("@/")[2].partition("?")[0]
 
 
 def _kill(process: int) -> None:

@@ -24,7 +24,7 @@ from dpflow.ledger.requests import Granted, Request
 from tests.faults.drivers import FaultyPostgres
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, edit, granted, ledger_on, read, request, sums
-from tests.postgres import PostgresServer, binaries, server
+from tests.postgres import PostgresServer, binaries, name_of, server
 from tests.proxy import Proxy
 from tests.sizes import scaled
 
@@ -193,14 +193,13 @@ def test_a_server_that_does_not_sync_is_refused(own_server):
 @pytest.mark.parametrize("value", ["off", "local", "remote_write"])
 def test_commits_that_do_not_wait_are_refused(ledger, postgres_url, value):
     """Whether the URL or the database says so; a session asks once more at a write."""
-    name = postgres_url.partition("@/")[2].partition("?")[0]
     address = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
     with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
         open_ledger(address)
-    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = {value}")
+    server().alter(postgres_url, f"synchronous_commit = {value}")
     with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
         open_ledger(postgres_url)
-    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
+    server().alter(postgres_url, "synchronous_commit = remote_apply")
     again = open_ledger(postgres_url)
     granted(again, "0.1")
     again.close()
@@ -223,8 +222,8 @@ def test_tables_that_check_or_keep_nothing_are_refused(
 ):
     """In each transaction, in words that say which setting."""
     granted(ledger, "0.1")
-    name = postgres_url.partition("@/")[2].partition("?")[0]
-    edit(postgres_url, statement.format(name=name), locked=True)
+    statement = statement.format(name=name_of(postgres_url))
+    edit(postgres_url, statement, locked=True)
     ledger.database.close()
     with pytest.raises(LedgerUnavailable, match=words):
         granted(ledger, "0.1")
@@ -239,7 +238,7 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(own_server, tmp
     own_server.stop()
     standby = PostgresServer(standby_of=own_server)
     try:
-        moved = standby.url(url.partition("@/")[2].partition("?")[0])
+        moved = standby.url(name_of(url))
         with pytest.raises(
             LedgerUnavailable, match=r"standby in recovery.*session_attrs=read-write"
         ):

@@ -50,14 +50,13 @@ def test_no_ledger_is_missing(postgres_url):
 
 def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(postgres_url):
     """Neither isolation, nor how texts are read."""
-    name = postgres_url.partition("@/")[2].partition("?")[0]
     for setting in (
         "default_transaction_isolation = 'serializable'",
         "default_transaction_read_only = on",
         "standard_conforming_strings = off",
         "search_path = public",
     ):
-        server().run(f"ALTER DATABASE {name} SET {setting}")
+        server().alter(postgres_url, setting)
     ledger = create_ledger(postgres_url)
     ledger.settle(granted(ledger, "0.1"))
     ledger.close()

@@ -32,7 +32,7 @@ from tests.ledger.support import (
     request,
     url,
 )
-from tests.postgres import server
+from tests.postgres import name_of, server
 from tests.sizes import scaled
 
 NAMES = ("a", "b", "c")
@@ -104,7 +104,7 @@ def copy_of(at: str, tmp_path: Path) -> str:
     if at.startswith("sqlite"):
         path = Path(at.removeprefix("sqlite:///"))
         return url(copied(path, tmp_path / "older.db"))
-    name = at.partition("@/")[2].partition("?")[0]
+    name = name_of(at)
     server().run(f"CREATE DATABASE {name}_older TEMPLATE {name} STRATEGY file_copy")
     return at.replace(name, f"{name}_older")
 

@@ -348,11 +348,6 @@ def database() -> Any:
     server().drop(result)
 
 
-def name_of(database: str) -> str:
-    """Return the name of a database."""
-    return database.partition("@/")[2].partition("?")[0]
-
-
 def test_the_ledgers_own_database_is_refused(database):
     """One restore would bring both back; another database serves."""
     with pytest.raises(ConfigurationError, match="in the ledger's own database"):
@@ -393,7 +388,7 @@ def test_a_server_that_may_lose_commits_is_refused(tmp_path, database):
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
         granted(ledger)
     granted(ledger)
-    server().run(f"ALTER DATABASE {name_of(database)} SET synchronous_commit = off")
+    server().alter(database, "synchronous_commit = off")
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
         make(tmp_path / "other.db", database)
     assert not (tmp_path / "other.db").exists()
@@ -418,6 +413,5 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path):
 def test_what_a_database_sets_for_transactions_loses_no_line(tmp_path, database):
     """Neither isolation nor read-only sessions are in the way of many writers."""
     for setting in ("isolation = 'serializable'", "read_only = on"):
-        alter = f"ALTER DATABASE {name_of(database)} SET default_transaction_{setting}"
-        server().run(alter)
+        server().alter(database, f"default_transaction_{setting}")
     test_many_writers_lose_no_line(tmp_path, database, False, pytest.MonkeyPatch())
