@@ -340,24 +340,16 @@ def test_where_a_witness_is(monkeypatch, state, setting, ledger, expected):
 # Databases
 
 
-@pytest.fixture
-def database() -> Any:
-    """Give the URL of an empty database."""
-    result = server().new_database()
-    yield result
-    server().drop(result)
-
-
-def test_the_ledgers_own_database_is_refused(database):
+def test_the_ledgers_own_database_is_refused(postgres_url):
     """One restore would bring both back; another database serves."""
     with pytest.raises(ConfigurationError, match="in the ledger's own database"):
-        create_ledger(database, witness=database)
+        create_ledger(postgres_url, witness=postgres_url)
     with pytest.raises(LedgerMissing):
-        open_ledger(database, witness="none")
-    create_ledger(database, witness="none").close()
+        open_ledger(postgres_url, witness="none")
+    create_ledger(postgres_url, witness="none").close()
     with pytest.raises(ConfigurationError, match="in the ledger's own database"):
-        granted(open_ledger(database, witness=f"{database}&application_name=x"))
-    assert kinds(database) == []
+        granted(open_ledger(postgres_url, witness=f"{postgres_url}&application_name=x"))
+    assert kinds(postgres_url) == []
 
 
 @pytest.mark.parametrize(
@@ -369,28 +361,28 @@ def test_the_ledgers_own_database_is_refused(database):
         ("UPDATE dpflow_witness.held SET value = '{}'", LedgerCorrupt),
     ],
 )
-def test_a_damaged_database_fails_closed(tmp_path, database, damage, error):
+def test_a_damaged_database_fails_closed(tmp_path, postgres_url, damage, error):
     """In an open process, and in a new one."""
-    ledger = make(tmp_path / "ledger.db", database)
+    ledger = make(tmp_path / "ledger.db", postgres_url)
     granted(ledger)
-    edit(database, damage)
-    for opened in (ledger, reopen(tmp_path / "ledger.db", database)):
+    edit(postgres_url, damage)
+    for opened in (ledger, reopen(tmp_path / "ledger.db", postgres_url)):
         with pytest.raises(error, match="dpflow ledger trust"):
             granted(opened)
 
 
-def test_a_server_that_may_lose_commits_is_refused(tmp_path, database):
+def test_a_server_that_may_lose_commits_is_refused(tmp_path, postgres_url):
     """As for a ledger; its settings are read back with each line, too."""
-    ledger = make(tmp_path / "ledger.db", database)
+    ledger = make(tmp_path / "ledger.db", postgres_url)
     granted(ledger)
     connection = witness_of(ledger)._server._connection
     connection.execute("SET synchronous_commit = off")
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
         granted(ledger)
     granted(ledger)
-    server().alter(database, "synchronous_commit = off")
+    server().alter(postgres_url, "synchronous_commit = off")
     with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
-        make(tmp_path / "other.db", database)
+        make(tmp_path / "other.db", postgres_url)
     assert not (tmp_path / "other.db").exists()
 
 
@@ -410,8 +402,8 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path):
         assert "me@127.0.0.1:9/x" in failure.message
 
 
-def test_what_a_database_sets_for_transactions_loses_no_line(tmp_path, database):
+def test_what_a_database_sets_for_transactions_loses_no_line(tmp_path, postgres_url):
     """Neither isolation nor read-only sessions are in the way of many writers."""
     for setting in ("isolation = 'serializable'", "read_only = on"):
-        server().alter(database, f"default_transaction_{setting}")
-    test_many_writers_lose_no_line(tmp_path, database, False, pytest.MonkeyPatch())
+        server().alter(postgres_url, f"default_transaction_{setting}")
+    test_many_writers_lose_no_line(tmp_path, postgres_url, False, pytest.MonkeyPatch())
