@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.tables.rows import (
     Account,
     Charge,
@@ -26,9 +27,10 @@ from dpflow.ledger.tables.rows import (
     name_columns,
     read_row,
 )
-from dpflow.ledger.tables.sqlite import MemoryDatabase, make_tables
+from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory, make_tables
 from dpflow.ledger.tables.statements import read_statements, statements
 from dpflow.ledger.tables.transaction import Identity
+from tests.ledger.support import granted
 
 FILES = ("schema", "statements", "sqlite", "postgres", "audit")
 SCRIPTS = {"tables", "rules", "make_schema"}
@@ -83,39 +85,25 @@ def test_postgres_prepares_each_statement(postgres_url):
             session.execute(b"DEALLOCATE try")
 
 
-def test_the_journal_is_only_appended():
+APPENDED = "INSERT INTO journal SELECT dataset, 9, at, writer, kind, command, charge, "
+EDITS = [
+    "UPDATE journal SET body = '{}'",
+    "DELETE FROM journal",
+    f"{APPENDED} step, flow, run, postings, body, hash FROM journal",
+    "INSERT OR REPLACE INTO journal SELECT * FROM journal",
+    "UPDATE release SET value = '2'",
+    "UPDATE release SET value = NULL, state = 'settled'",
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_journal_is_only_appended(edit):
     """Also for REPLACE, for a number that does not follow, and for a released value."""
-    edits = [
-        "UPDATE journal SET body = '{}'",
-        "DELETE FROM journal",
-        (
-            "INSERT INTO journal SELECT dataset, 9, at, writer, kind, command, charge, "
-            "step, flow, run, postings, body, hash FROM journal"
-        ),
-        "UPDATE release SET value = '2'",
-        "UPDATE release SET value = NULL, state = 'settled'",
-    ]
-    setup = [
-        "INSERT INTO dataset VALUES ('a', 0, 0, NULL, 0, 0, 0, 'h', 'm')",
-        (
-            "INSERT INTO journal VALUES ('a', 1, 't', {writer}, 'refuse', 'c', NULL, "
-            "NULL, NULL, NULL, '{{}}', '{{}}', 'h')"
-        ),
-        "UPDATE dataset SET number = 1",
-        (
-            "INSERT INTO release VALUES ('k', 'k', 'a', 's', 'c', 'settled', 'd', "
-            "NULL, NULL, '1')"
-        ),
-    ]
-    name = "only-appended"
-    MemoryDatabase.create(name, Identity("x", None, "t"), b"0")
-    connection = MemoryDatabase(name).connection
-    for sql in setup:
-        connection.execute(sql.format(writer="'w'"))
-    replace = "INSERT OR REPLACE INTO journal SELECT * FROM journal"
-    for sql in (*edits, replace):
-        with pytest.raises(sqlite3.IntegrityError):
-            connection.execute(sql)
+    ledger = create_ledger("memory://appended")
+    ledger.settle(granted(ledger, key="k"), value="1")
+    with pytest.raises(sqlite3.IntegrityError):
+        MemoryDatabase("appended").connection.execute(edit)
+    forget_memory("memory://appended")
 
 
 BIG = 10**40

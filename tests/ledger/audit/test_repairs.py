@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -182,6 +183,13 @@ def pay(ledger: Ledger) -> str:
     return charge
 
 
+def pay_all(path: Path, place: str, number: int) -> list[str]:
+    """Open a ledger, charge something, and people for some steps."""
+    with closing(reopen(path, place)) as ledger:
+        granted(ledger, "0.01")
+        return [pay(ledger) for _ in range(number)]
+
+
 @pytest.mark.parametrize(
     ("before", "lost", "own"),
     [(0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 0), (0, 2, 2)],
@@ -189,20 +197,12 @@ def pay(ledger: Ledger) -> str:
 def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
     """The witnessed one where it is lost, none where a copy that went on paid, too."""
     path = tmp_path / "ledger.db"
-    ledger = make(path, place)
-    granted(ledger, "0.01")
-    steps: list[str | None] = [None, *(pay(ledger) for _ in range(before))]
-    ledger.close()
+    make(path, place).close()
+    steps: list[str | None] = [None, *pay_all(path, place, before)]
     older = copied(path, tmp_path / "older.db")
-    ledger = reopen(path, place)
-    granted(ledger, "0.01")
-    steps += [pay(ledger) for _ in range(lost)]
-    ledger.close()
+    steps += pay_all(path, place, lost)
     put_back(path, older)
-    copy = reopen(path, "none")
-    granted(copy, "0.01")
-    paid = [pay(copy) for _ in range(own)]
-    copy.close()
+    paid = pay_all(path, "none", own)
     repaired = reopen(path, place)
     reconcile(repaired, reason="x")
     right = UNKNOWN if lost and own else (paid or steps)[-1]
@@ -229,35 +229,31 @@ def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
 @pytest.mark.parametrize("goes_on", [0, 9])
 def test_a_lost_freeze_is_frozen_once(tmp_path, place, goes_on):
     """A dataset whose freeze is lost is frozen; a person's decision ends that."""
-    path = tmp_path / "ledger.db"
-    ledger = make(path, place)
-    granted(ledger, "0.01")
-    ledger.close()
-    older = copied(path, tmp_path / "older.db")
-    ledger = reopen(path, place)
-    for _ in range(4):
-        granted(ledger, "0.01")
-    ledger.freeze("a", reason="x")
-    ledger.close()
+    path, older, newer = (tmp_path / f"{name}.db" for name in ("ledger", "old", "new"))
+
+    def step(witness: str, number: int = 1) -> None:
+        with closing(reopen(path, witness)) as ledger:
+            for _ in range(number):
+                granted(ledger, "0.01")
+
+    def repair(*, is_frozen: bool) -> None:
+        with closing(reopen(path, place)) as ledger:
+            reconcile(ledger, reason="x")
+            assert ledger.freeze("a", reason="x", unfreeze=True) is is_frozen
+
+    make(path, place).close()
+    step(place)
+    copied(path, older)
+    step(place, 4)
+    with closing(reopen(path, place)) as ledger:
+        ledger.freeze("a", reason="x")
     for again in (True, False):
         put_back(path, older)
-        copy = reopen(path, "none")
-        for _ in range(goes_on):
-            granted(copy, "0.01")
-        copy.close()
-        repaired = reopen(path, place)
-        reconcile(repaired, reason="x")
-        assert repaired.freeze("a", reason="x", unfreeze=True)
-        granted(repaired, "0.01")
-        repaired.close()
+        step("none", goes_on)
+        repair(is_frozen=True)
+        step(place)
         if again:
-            older = copied(path, tmp_path / "newer.db")
-            repaired = reopen(path, place)
-            granted(repaired, "0.01")
-            repaired.close()
-            put_back(path, older)
-            repaired = reopen(path, place)
-            reconcile(repaired, reason="x")
-            assert not repaired.freeze("a", reason="x", unfreeze=True)
-            repaired.close()
-            older = tmp_path / "older.db"
+            copied(path, newer)
+            step(place)
+            put_back(path, newer)
+            repair(is_frozen=False)
