@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def path(tmp_path: Path) -> Path:  # noqa: F811
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
     """Give the open ledger of the file."""
-    opened = open_ledger(url(path))
-    yield opened
-    opened.close()
+    with closing(open_ledger(url(path))) as opened:
+        yield opened
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
@@ -41,10 +42,9 @@ MOST = 1500
 
 def charge(path: Path, number: int, witness: str) -> None:
     """Charge some steps."""
-    ledger = open_ledger(url(path), witness=witness)
-    for _ in range(number):
-        ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
-    ledger.close()
+    with closing(open_ledger(url(path), witness=witness)) as ledger:
+        for _ in range(number):
+            ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
 
 
 @pytest.fixture
@@ -120,9 +120,8 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
     """Ask for one more step; return what the ledger says was used, None if refused."""
     path = folder / "ledger.db"
     try:
-        ledger = open_ledger(url(path), witness=witness)
-        granted(ledger, "0.1", policies=[POLICY])
-        ledger.close()
+        with closing(open_ledger(url(path), witness=witness)) as ledger:
+            granted(ledger, "0.1", policies=[POLICY])
     except LedgerError as error:
         if not re.search("dpflow ledger|restore", error.message):
             raise
@@ -184,9 +183,8 @@ def test_a_restore_that_died_before_its_last_rename_is_made_good(
     if act == "restore":
         put_back(before, witness)
     else:
-        ledger = open_ledger(url(path), witness=witness)
-        reconcile(ledger, reason="the disk died")
-        ledger.close()
+        with closing(open_ledger(url(path), witness=witness)) as ledger:
+            reconcile(ledger, reason="the disk died")
     used = next_step(before, witness)
     # Charges of the epoch that never began are charged twice, and none is lost.
     assert used is not None

@@ -121,21 +121,23 @@ def test_one_process_makes_the_release_and_the_others_replay_it(place):
 def test_a_held_ledger_is_waited_for_and_no_longer(place):
     """By another process or thread: nothing was sent, so nothing is sent again."""
     granted(make_ledger(place))
-    patient = impatient(place)
-    step, since = request(patient), time.monotonic()
-    with holding(place), pytest.raises(LedgerUnavailable, match="another process") as e:
+    with closing(impatient(place)) as patient:
+        step, since = request(patient), time.monotonic()
+        with (
+            holding(place),
+            pytest.raises(LedgerUnavailable, match="another process") as e,
+        ):
+            patient.reserve(step)
+        assert time.monotonic() - since >= e.value.waited == 0.4
+        answers: list[str] = []
+        with patient.database.snapshot():
+            ask = lambda: answers.append(refusal(lambda: patient.reserve(step)))
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+        assert answers == ["LedgerUnavailable"]
         patient.reserve(step)
-    assert time.monotonic() - since >= e.value.waited == 0.4
-    answers: list[str] = []
-    with patient.database.snapshot():
-        ask = lambda: answers.append(refusal(lambda: patient.reserve(step)))
-        thread = threading.Thread(target=ask)
-        thread.start()
-        thread.join()
-    assert answers == ["LedgerUnavailable"]
-    patient.reserve(step)
-    assert kinds(place) == ["open", "reserve", "reserve"]
-    patient.close()
+        assert kinds(place) == ["open", "reserve", "reserve"]
 
 
 def test_a_check_outside_the_transaction_is_found(path, monkeypatch):
@@ -147,23 +149,22 @@ def test_a_check_outside_the_transaction_is_found(path, monkeypatch):
 
 def test_processes_under_another_name_take_nothing_of_a_reserved_share(path):
     """Two processes use the rest to the last hundredth; 52 of 52 runs fit, no 53rd."""
-    ledger = open_ledger(url(path))
+    with closing(open_ledger(url(path))) as ledger:
 
-    def ask(_: int, say: Callable[[str], None]) -> None:
-        here = open_ledger(url(path))
-        while True:
-            try:
-                say(granted(here, "1", policies=[RESERVING], flow="somebody else"))
-            except BudgetRefused:
-                return
+        def ask(_: int, say: Callable[[str], None]) -> None:
+            here = open_ledger(url(path))
+            while True:
+                try:
+                    say(granted(here, "1", policies=[RESERVING], flow="somebody else"))
+                except BudgetRefused:
+                    return
 
-    assert sum(map(len, racers(ask, 2))) == 48
-    for _ in range(52):
-        granted(ledger, "1", policies=[RESERVING], flow="report")
-    for flow in (None, "report"):
-        refused(ledger, "1e-12", policies=[RESERVING], flow=flow)
-    assert verify(ledger).bad == []
-    ledger.close()
+        assert sum(map(len, racers(ask, 2))) == 48
+        for _ in range(52):
+            granted(ledger, "1", policies=[RESERVING], flow="report")
+        for flow in (None, "report"):
+            refused(ledger, "1e-12", policies=[RESERVING], flow=flow)
+        assert verify(ledger).bad == []
 
 
 TENTH = Fraction(1, 10)
@@ -255,15 +256,14 @@ def test_a_child_forked_inside_a_long_transaction_is_refused(ledger, path, monke
 
 def test_a_fork_inside_a_transaction_leaves_it_whole(path):
     """The parent commits what it began; the child is refused."""
-    ledger = impatient(path)
-    step = request(ledger)
-    with ledger.database.transaction() as session:
-        write_a_row(session)
-        text = answer_of_child(lambda: refusal(lambda: ledger.reserve(step)))
-    assert text == "LedgerUnavailable"
-    assert read(path, "SELECT name FROM dataset") == [("x",)]
-    granted(ledger)
-    ledger.close()
+    with closing(impatient(path)) as ledger:
+        step = request(ledger)
+        with ledger.database.transaction() as session:
+            write_a_row(session)
+            text = answer_of_child(lambda: refusal(lambda: ledger.reserve(step)))
+        assert text == "LedgerUnavailable"
+        assert read(path, "SELECT name FROM dataset") == [("x",)]
+        granted(ledger)
 
 
 def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -353,14 +353,13 @@ def test_reading_the_file_by_hand_loses_nothing(path):
         return done.stdout.strip()
 
     def work(say: Callable[[str], None]) -> None:
-        ledger = open_ledger(url(path))
-        say(granted(ledger, "0.01"))
-        path.read_bytes()
-        say(other("close"))
-        say(other("die"))
-        say(refusal(lambda: say(granted(ledger, "0.01"))))
-        say(refusal(lambda: say(granted(ledger, "0.01"))))
-        ledger.close()
+        with closing(open_ledger(url(path))) as ledger:
+            say(granted(ledger, "0.01"))
+            path.read_bytes()
+            say(other("close"))
+            say(other("die"))
+            say(refusal(lambda: say(granted(ledger, "0.01"))))
+            say(refusal(lambda: say(granted(ledger, "0.01"))))
         gc.collect()
         say("end")
 
@@ -641,17 +640,18 @@ def test_an_owner_that_the_system_does_not_show_is_not_waited_for(path, monkeypa
         say("claimed")
         die()
 
-    ledger = open_ledger(url(path))
-    step = request(ledger, key="x")
-    child = Child(claim)
-    assert child.line() == "claimed"
-    child.end()
-    with monkeypatch.context() as patch:
-        without_record_locks(patch)
-        with pytest.raises(LedgerUnavailable, match=r"No locks available.*try again"):
-            ledger.reserve(step)
-    assert isinstance(ledger.reserve(step), Granted)
-    ledger.close()
+    with closing(open_ledger(url(path))) as ledger:
+        step = request(ledger, key="x")
+        child = Child(claim)
+        assert child.line() == "claimed"
+        child.end()
+        with monkeypatch.context() as patch:
+            without_record_locks(patch)
+            with pytest.raises(
+                LedgerUnavailable, match=r"No locks available.*try again"
+            ):
+                ledger.reserve(step)
+        assert isinstance(ledger.reserve(step), Granted)
 
 
 def opened(path: Path) -> int:

@@ -5,6 +5,7 @@ What dies in these tests are processes, not machines.
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,8 @@ from tests.postgres import server
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:
     """Give a new, open ledger."""
-    opened = make_ledger(path)
-    yield opened
-    opened.close()
+    with closing(make_ledger(path)) as opened:
+        yield opened
 
 
 @pytest.fixture

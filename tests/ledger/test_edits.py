@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextlib import nullcontext as does_not_raise
 
 import pytest
@@ -104,10 +104,9 @@ def reader(path: Place) -> Iterator[Ledger]:
 @pytest.fixture
 def writer(path: Place) -> Iterator[Ledger]:
     """Give a ledger with a charge, open for writing."""
-    opened = make_ledger(path)
-    granted(opened, "0.1")
-    yield opened
-    opened.close()
+    with closing(make_ledger(path)) as opened:
+        granted(opened, "0.1")
+        yield opened
 
 
 def test_it_shows_what_a_writer_charges_meanwhile(writer, path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,14 +37,13 @@ def ledger(
     for name, fields in FIELDS.items():
         Path("policies", f"{name}.yaml").write_text(policy_text(name, **fields))
     Path("policies/people.yaml").write_text(PEOPLE)
-    made = create_ledger(url(path), witness=str(tmp_path / "witness"))
-    pin_ledger(made, tmp_path / "policies")
-    fill(made)
-    lost = granted(made, policies=[make_policy("lost")], owner="0" * 32)
-    made.forfeit(lost, reason="its process is gone")
-    made.freeze("stopped", reason="it was right", unfreeze=True)
-    yield made
-    made.close()
+    with closing(create_ledger(url(path), witness=str(tmp_path / "witness"))) as made:
+        pin_ledger(made, tmp_path / "policies")
+        fill(made)
+        lost = granted(made, policies=[make_policy("lost")], owner="0" * 32)
+        made.forfeit(lost, reason="its process is gone")
+        made.freeze("stopped", reason="it was right", unfreeze=True)
+        yield made
 
 
 @pytest.mark.storages("sqlite", "postgres")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 
 import psycopg
@@ -72,17 +73,14 @@ SELECT = {"ledger.secret": WORKER, "release.value": WORKER, "release.arguments":
 def urls() -> Iterator[dict[str, str]]:
     """Give the URLs of a login for each role, on a ledger with some history."""
     url, name = server().new_database(), f"u{secrets.token_hex(4)}"
-    ledger = create_ledger(url, witness="none")
-    released = request(ledger, key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value='"secret"')
-    granted(ledger, "0.01")
-    script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
-    for _ in range(2):
-        run(url, script)
-    for role in ROLES:
-        run(url, f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
-    ledger.close()
+    with closing(create_ledger(url, witness="none")) as ledger:
+        ledger.settle(granted(ledger, key="k"), value='"secret"')
+        granted(ledger, "0.01")
+        script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
+        for _ in range(2):
+            run(url, script)
+        for role in ROLES:
+            run(url, f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
     logins = {
         role: url.replace("//postgres@", f"//{name}_{role}@", 1) for role in ROLES
     }
@@ -101,9 +99,8 @@ def run(url: str, *statements: str) -> None:
 @pytest.fixture
 def worker(urls: dict[str, str]) -> Iterator[Ledger]:
     """Give the ledger as a worker has it."""
-    ledger = open_ledger(urls["worker"], witness="none")
-    yield ledger
-    ledger.close()
+    with closing(open_ledger(urls["worker"], witness="none")) as ledger:
+        yield ledger
 
 
 @pytest.mark.parametrize("role", ["operator", "worker", "reader"])
@@ -169,11 +166,10 @@ def test_a_worker_freezes_and_an_operator_ends_that(worker, urls):
         granted(worker, "0.01")
     with pytest.raises(LedgerUnavailable, match="operator"):
         worker.freeze("a", reason="x", unfreeze=True)
-    operator = open_ledger(urls["operator"], witness="none")
-    assert operator.freeze("a", reason="x", unfreeze=True)
-    granted(worker, "0.01")
-    assert verify(operator).bad == []
-    operator.close()
+    with closing(open_ledger(urls["operator"], witness="none")) as operator:
+        assert operator.freeze("a", reason="x", unfreeze=True)
+        granted(worker, "0.01")
+        assert verify(operator).bad == []
 
 
 def test_a_worker_opens_no_term(worker):
@@ -188,14 +184,13 @@ def test_a_worker_opens_no_term(worker):
 
 def test_an_operator_does_the_rest(urls):
     """Terms, charges by hand and forfeits."""
-    operator = open_ledger(urls["operator"], witness="none")
-    policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
-    operator.apply(policy)
-    charge = granted(operator, "0.01", policies=[policy])
-    operator.amend(charge, PureDP(epsilon="0.02"), reason="x")
-    operator.charge_prior(policy, PureDP(epsilon="0.01"), reason="x", evidence="e")
-    assert verify(operator).bad == []
-    operator.close()
+    with closing(open_ledger(urls["operator"], witness="none")) as operator:
+        policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
+        operator.apply(policy)
+        charge = granted(operator, "0.01", policies=[policy])
+        operator.amend(charge, PureDP(epsilon="0.02"), reason="x")
+        operator.charge_prior(policy, PureDP(epsilon="0.01"), reason="x", evidence="e")
+        assert verify(operator).bad == []
 
 
 ATTACKS = {
@@ -276,11 +271,10 @@ def read(url: str) -> object:
 
 def test_a_reader_sees_all_but_secrets(urls):
     """It opens the ledger, and verifies it but for values."""
-    reader = open_ledger(urls["reader"], witness="none", read_only=True)
-    result = verify(reader)
-    assert result.bad == []
-    assert not result.values
-    reader.close()
+    with closing(open_ledger(urls["reader"], witness="none", read_only=True)) as reader:
+        result = verify(reader)
+        assert result.bad == []
+        assert not result.values
 
 
 LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"
@@ -293,29 +287,30 @@ def key_of(name: str) -> int:
 
 def test_a_reader_stops_no_step(urls):
     """Whatever it locks; a worker that has the dataset's row is the control."""
-    worker = ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))
-    locks = (
-        "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
-        "SELECT key FROM dpflow.release; "
-        "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
-    )
-    with psycopg.connect(urls["reader"]) as session:
-        session.execute(locks)
-        charged(worker, "0.001")
-        for statement in (
-            "SELECT name FROM dpflow.dataset FOR UPDATE",
-            "SELECT name FROM dpflow.dataset FOR SHARE",
-            "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
-        ):
+    with closing(ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))) as worker:
+        locks = (
+            "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
+            "SELECT key FROM dpflow.release; "
+            "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
+        )
+        with psycopg.connect(urls["reader"]) as session:
+            session.execute(locks)
+            charged(worker, "0.001")
+            for statement in (
+                "SELECT name FROM dpflow.dataset FOR UPDATE",
+                "SELECT name FROM dpflow.dataset FOR SHARE",
+                "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
+            ):
+                session.rollback()
+                with pytest.raises(DENIED):
+                    session.execute(statement.encode())
+        with psycopg.connect(urls["worker"]) as session:
+            session.execute(
+                "SELECT name FROM dpflow.dataset WHERE name = 'a' FOR UPDATE"
+            )
+            with pytest.raises(LedgerUnavailable, match="holds the lock"):
+                granted(worker, "0.001")
             session.rollback()
-            with pytest.raises(DENIED):
-                session.execute(statement.encode())
-    with psycopg.connect(urls["worker"]) as session:
-        session.execute("SELECT name FROM dpflow.dataset WHERE name = 'a' FOR UPDATE")
-        with pytest.raises(LedgerUnavailable, match="holds the lock"):
-            granted(worker, "0.001")
-        session.rollback()
-    worker.close()
 
 
 def test_a_reader_holds_no_dead_workers_name(urls):

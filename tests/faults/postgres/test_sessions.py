@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 
 import pytest
@@ -57,9 +58,8 @@ def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(postgres_url):
         "search_path = public",
     ):
         server().alter(postgres_url, setting)
-    ledger = create_ledger(postgres_url)
-    ledger.settle(granted(ledger, "0.1"))
-    ledger.close()
+    with closing(create_ledger(postgres_url)) as ledger:
+        ledger.settle(granted(ledger, "0.1"))
     audit(postgres_url)
 
 
@@ -99,18 +99,17 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
     """Its transaction is rolled back, and the process gets an error when it goes on."""
     granted(ledger, "0.1")
     monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.3)
-    slow = open_ledger(postgres_url)
+    with closing(open_ledger(postgres_url)) as slow:
 
-    def stop() -> None:
-        with slow.database.transaction() as transaction:
-            transaction.begin(["a"], lock=True)
-            granted(ledger, "0.1")
-            transaction.begin(["a"], lock=True)
+        def stop() -> None:
+            with slow.database.transaction() as transaction:
+                transaction.begin(["a"], lock=True)
+                granted(ledger, "0.1")
+                transaction.begin(["a"], lock=True)
 
-    with pytest.raises(LedgerUnavailable, match="server closed the connection"):
-        stop()
-    granted(slow, "0.1")
-    slow.close()
+        with pytest.raises(LedgerUnavailable, match="server closed the connection"):
+            stop()
+        granted(slow, "0.1")
 
 
 def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monkeypatch):
@@ -147,9 +146,8 @@ def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     ledger.settle(name)
     granted(ledger, "0.1")
     assert ledger.owners.mine() == owner
-    other = open_ledger(postgres_url)
-    assert other.owners.alive(owner)
-    other.close()
+    with closing(open_ledger(postgres_url)) as other:
+        assert other.owners.alive(owner)
     assert sums(postgres_url) == (Fraction(1, 10), Fraction(1, 10))
 
 

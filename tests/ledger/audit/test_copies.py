@@ -54,9 +54,7 @@ def test_a_copy_is_the_same_ledger(tmp_path, source, target):
 def test_a_backup_is_made_while_steps_run(tmp_path):
     """It replays what was released, and is never made over a file."""
     ledger = make(tmp_path / "ledger.db")
-    released = request(ledger, key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
+    ledger.settle(granted(ledger, key="k"), value="1")
     open_charge = granted(ledger)
     path = tmp_path / "backup.db"
     backup(ledger, path)
@@ -76,9 +74,9 @@ def test_a_backup_is_made_while_steps_run(tmp_path):
 def test_an_export_shows_no_secret(tmp_path):
     """Neither the secret of keys, nor values, nor arguments."""
     ledger = make(tmp_path / "ledger.db")
-    released = request(ledger, key="k", arguments={"x": "f" * 64})
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value='"the value"')
+    ledger.settle(
+        granted(ledger, key="k", arguments={"x": "f" * 64}), value='"the value"'
+    )
     charged(ledger)
     lines = [json.loads(line) for line in export_lines(ledger)]
     assert {line["table"] for line in lines} >= {"ledger", "journal", "charge"}
@@ -94,9 +92,7 @@ def test_a_ledger_moves(tmp_path, postgres_url):
     """With its id, its releases and its witness; the source says where it is."""
     place, target = str(tmp_path / "witness"), postgres_url
     ledger = make(tmp_path / "ledger.db", place)
-    released = request(ledger, key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
+    ledger.settle(granted(ledger, key="k"), value="1")
     charge = granted(ledger)
     with pytest.raises(ConfigurationError, match="charges are open"):
         move(ledger, target)

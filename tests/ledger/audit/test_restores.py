@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,12 @@ def witness(tmp_path: Path) -> str:
 def test_a_restore_never_forgets_what_is_known(tmp_path, witness, target, known):
     """The witness knows the lost charges, or the replaced ledger, or nobody does."""
     path = tmp_path / "ledger.db"
-    ledger = make(path, witness)
-    released = request(ledger, "0.1", key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
-    open_charge, owners = granted(ledger, "0.1"), ledger.owners
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
-    charged(ledger, "0.2")
-    ledger.close()
+    with closing(make(path, witness)) as ledger:
+        ledger.settle(granted(ledger, "0.1", key="k"), value="1")
+        open_charge, owners = granted(ledger, "0.1"), ledger.owners
+        saved = tmp_path / "backup.db"
+        backup(ledger, saved)
+        charged(ledger, "0.2")
     place = witness if known == "witness" else str(tmp_path / "new")
     at = url(path) if target == "sqlite" else server().new_database()
     if known == "nothing" and target == "sqlite":
@@ -119,13 +116,12 @@ def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     charged(ledger, "0.2")
     ledger.close()
     restore(older, url(path), reason="x", witness="none", accept_loss=True)
-    ledger = open_ledger(url(path), witness=place)
-    trust(ledger, reason="x")
-    charged(ledger, "0.1")
-    newer = tmp_path / "newer.db"
-    backup(ledger, newer)
-    charged(ledger, "0.1")
-    ledger.close()
+    with closing(open_ledger(url(path), witness=place)) as ledger:
+        trust(ledger, reason="x")
+        charged(ledger, "0.1")
+        newer = tmp_path / "newer.db"
+        backup(ledger, newer)
+        charged(ledger, "0.1")
     with pytest.raises(ConfigurationError, match="began the witness of dataset 'a'"):
         restore(older, url(path), reason="x", witness=place)
     # Nor is it forgotten by a repair, or by a file that is compacted.
@@ -136,15 +132,14 @@ def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     with pytest.raises(ConfigurationError, match="after a loss"):
         restore(older, url(path), reason="x", witness=place)
     restore(older, url(path), reason="x", witness=place, accept_loss=True)
-    restored = open_ledger(url(path), witness=place)
-    assert state_of_ledger(restored.database).uses["a#1"].used[0] >= UNITS * 3 // 10
-    assert verify(restored).bad == []
-    granted(restored, "0.1")
-    # The loss is accepted once: a backup of after asks no more.
-    saved = tmp_path / "saved.db"
-    backup(restored, saved)
-    granted(restored, "0.1")
-    restored.close()
+    with closing(open_ledger(url(path), witness=place)) as restored:
+        assert state_of_ledger(restored.database).uses["a#1"].used[0] >= UNITS * 3 // 10
+        assert verify(restored).bad == []
+        granted(restored, "0.1")
+        # The loss is accepted once: a backup of after asks no more.
+        saved = tmp_path / "saved.db"
+        backup(restored, saved)
+        granted(restored, "0.1")
     restore(saved, url(path), reason="x", witness=place)
 
 
@@ -162,13 +157,12 @@ def test_a_restore_without_a_witness_marks_the_next_one(tmp_path, witness):
 def test_a_dataset_that_nothing_witnessed_is_named(tmp_path):
     """A replaced ledger that lacks a dataset does not say what it was charged."""
     path = tmp_path / "ledger.db"
-    ledger = make(path, "none")
-    empty = tmp_path / "empty.db"
-    backup(ledger, empty)
-    charged(ledger, "0.1")
-    saved = tmp_path / "saved.db"
-    backup(ledger, saved)
-    ledger.close()
+    with closing(make(path, "none")) as ledger:
+        empty = tmp_path / "empty.db"
+        backup(ledger, empty)
+        charged(ledger, "0.1")
+        saved = tmp_path / "saved.db"
+        backup(ledger, saved)
     path.unlink()
     restore(empty, url(path), reason="x", witness="none", accept_loss=True)
     with pytest.raises(ConfigurationError, match="nothing of dataset 'a'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,9 +56,7 @@ class Begun:
         self.at, self.witness = at, str(folder / "witness")
         self.is_file, self.saved = at.startswith("sqlite"), folder / "saved.db"
         self.ledger = create_ledger(at, witness=self.witness)
-        released = request(self.ledger, "0.1", key="k")
-        self.ledger.reserve(released)
-        self.ledger.settle(released.reservation, value="1")
+        self.ledger.settle(granted(self.ledger, "0.1", key="k"), value="1")
         self.charge = granted(self.ledger, "0.1")
 
     def upgrade(self, **how: Any) -> int:
@@ -277,10 +276,9 @@ def opened(
             shutil.copy(FOLDER / name, path.with_suffix(f".{end}"))
         saved = tmp_path / "saved.db"
         assert upgrade(url(path), saved=saved, witness="none") == request.param
-    ledger = open_ledger(url(path), witness=witness)
-    facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
-    yield ledger, facts
-    ledger.close()
+    with closing(open_ledger(url(path), witness=witness)) as ledger:
+        facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        yield ledger, facts
 
 
 def test_every_version_has_a_file():

@@ -26,7 +26,7 @@ from dpflow.ledger.tables.rows import Entry, hash_columns
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.faults.auditor import COLUMNS, hashed
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory, in_postgres
-from tests.ledger.support import BASIC, charged, granted, request
+from tests.ledger.support import BASIC, charged, granted
 
 
 @pytest.fixture
@@ -35,9 +35,7 @@ def ledger() -> Iterator[Ledger]:
     url = f"{MEMORY}{uuid.uuid4().hex}"
     made = create_ledger(url)
     charged(made, "0.05")
-    released = request(made, "0.05", key="k")
-    made.reserve(released)
-    made.settle(released.reservation, value="1")
+    made.settle(granted(made, "0.05", key="k"), value="1")
     granted(made, "0.05")
     made.freeze("a", reason="x")
     made.freeze("a", reason="x", unfreeze=True)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,9 @@ def carried(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
         old, new = copy_to_server(FILE), server().new_database()
     carrier = carry_ledger(old, new)
     assert sorted(carrier.forfeited) == sorted(FACTS["open"])
-    ledger = open_ledger(new, witness=str(tmp_path / "witness"))
-    trust(ledger, reason="carried")
-    yield ledger
-    ledger.close()
+    with closing(open_ledger(new, witness=str(tmp_path / "witness"))) as ledger:
+        trust(ledger, reason="carried")
+        yield ledger
 
 
 def test_it_has_the_sums_of_before(carried):

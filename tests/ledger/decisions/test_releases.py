@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from typing import Any
 
@@ -49,26 +50,24 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger, path):
         with pytest.raises(ReservationConflict, match="settled already"):
             ledger.settle(reservation, **other)
     ledger.close()
-    again = open_ledger(url(path))
-    assert replay == again.reserve(request(again, "1", key="week/1", step="other"))
-    assert sums(path) == (1, 0)
-    again.close()
+    with closing(open_ledger(url(path))) as again:
+        assert replay == again.reserve(request(again, "1", key="week/1", step="other"))
+        assert sums(path) == (1, 0)
 
 
 def test_keys_show_nothing_without_the_ledger(ledger, tmp_path):
     """They are keyed by the ledger's own secret, and by all parts."""
     (tmp_path / "other").mkdir()
-    other = new_ledger(tmp_path / "other")
-    keys = {
-        ledger.digests.of("a", "b"),
-        ledger.digests.of("ab"),
-        ledger.digests.of("b", "a"),
-        ledger.digests.of(["a", "b"]),
-        other.digests.of("a", "b"),
-    }
-    assert len(keys) == 5
-    assert ledger.digests.of("a", "b") in keys
-    other.close()
+    with closing(new_ledger(tmp_path / "other")) as other:
+        keys = {
+            ledger.digests.of("a", "b"),
+            ledger.digests.of("ab"),
+            ledger.digests.of("b", "a"),
+            ledger.digests.of(["a", "b"]),
+            other.digests.of("a", "b"),
+        }
+        assert len(keys) == 5
+        assert ledger.digests.of("a", "b") in keys
 
 
 def test_another_processs_claim_is_waited_for_while_it_lives(ledger, path):

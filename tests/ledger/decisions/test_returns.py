@@ -11,6 +11,7 @@ import math
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
 from typing import Any
 
@@ -57,10 +58,9 @@ LOOP = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 5))
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:
     """Give a new, open ledger, and audit it at the end."""
-    result = make_ledger(path)
-    yield result
-    audit(result)
-    result.close()
+    with closing(make_ledger(path)) as result:
+        yield result
+        audit(result)
 
 
 def held(ledger: Ledger, cost: Any = STEP, **fields: Any) -> str:
@@ -197,11 +197,10 @@ MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=16)
 def test_nothing_returns_late_in_any_history(moves):
     """And an account is never below what its steps cost in turn."""
     url = f"memory://{uuid.uuid4().hex}"
-    ledger = create_ledger(url)
-    granted(ledger, STEP, policies=(RESIDUE,))
-    play(ledger, moves, RESIDUE)
-    assert late_returns(url) == []
-    ledger.close()
+    with closing(create_ledger(url)) as ledger:
+        granted(ledger, STEP, policies=(RESIDUE,))
+        play(ledger, moves, RESIDUE)
+        assert late_returns(url) == []
     audit(url)
     forget_memory(url)
 
@@ -327,21 +326,17 @@ def test_what_was_spent_before_is_late_where_something_is_charged(ledger):
 def test_what_a_ledger_forgot_is_late_where_it_went_on(tmp_path, went_on):
     """Steps that a copy granted without its witness were priced without the lost."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    here = create_ledger(url(path), witness=witness)
-    here.settle(held(here))
-    here.close()
+    with closing(create_ledger(url(path), witness=witness)) as here:
+        here.settle(held(here))
     shutil.copyfile(path, tmp_path / "copy")
-    here = open_ledger(url(path), witness=witness)
-    here.settle(held(here))
-    here.close()
+    with closing(open_ledger(url(path), witness=witness)) as here:
+        here.settle(held(here))
     copy_database(tmp_path / "copy", path)
     if went_on:
-        elsewhere = open_ledger(url(path), witness="none")
-        elsewhere.settle(held(elsewhere))
-        elsewhere.close()
-    here = open_ledger(url(path), witness=witness)
-    reconcile(here, reason="restored")
-    here.close()
+        with closing(open_ledger(url(path), witness="none")) as elsewhere:
+            elsewhere.settle(held(elsewhere))
+    with closing(open_ledger(url(path), witness=witness)) as here:
+        reconcile(here, reason="restored")
     amount = sums(path)[0].amounts[0]
     first = RULE.price(STEP)
     # Each was priced beside the first alone: the lost one, and what came instead.

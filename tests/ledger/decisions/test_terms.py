@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from fractions import Fraction
 
 import pytest
@@ -63,16 +64,17 @@ def test_rules_come_from_the_ledger_not_from_the_file(ledger, monkeypatch):
 
 def test_a_ledger_that_applies_no_policy_of_a_step(ledger, path):
     """As where many machines share one; the first of two workers wins not by chance."""
-    shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
-    with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
-        granted(shared)
-    assert terms_of(ledger) == []
-    shared.apply(BASIC)
-    for _ in range(2):
-        with pytest.raises(PolicyChanged):
-            granted(shared, policies=[HALF])
-        granted(shared)
-    shared.close()
+    with closing(
+        open_ledger(url(path), conditions=Conditions(applies_policies=False))
+    ) as shared:
+        with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
+            granted(shared)
+        assert terms_of(ledger) == []
+        shared.apply(BASIC)
+        for _ in range(2):
+            with pytest.raises(PolicyChanged):
+                granted(shared, policies=[HALF])
+            granted(shared)
 
 
 # What each decision tells

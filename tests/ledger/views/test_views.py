@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -91,15 +92,14 @@ def test_spent_reserved_and_forfeited_are_apart(ledger, path):
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.31")
     # Another object of the process counts its work as such; a closed one is dead.
-    other = open_ledger(url(path))
-    assert expected == amounts(only(other))
-    ledger.close()
-    # A server releases the lock of a closed session when it hears of its end.
-    await_death(other, live)
-    full = {"spent": "0.1", "reserved": "0", "forfeited": "0.6", "left": "0.3"}
-    assert full == amounts(only(other))
-    assert only(other).used_fraction == pytest.approx(0.7)
-    other.close()
+    with closing(open_ledger(url(path))) as other:
+        assert expected == amounts(only(other))
+        ledger.close()
+        # A server releases the lock of a closed session when it hears of its end.
+        await_death(other, live)
+        full = {"spent": "0.1", "reserved": "0", "forfeited": "0.6", "left": "0.3"}
+        assert full == amounts(only(other))
+        assert only(other).used_fraction == pytest.approx(0.7)
 
 
 def test_history_is_the_journal_newest_first(ledger):

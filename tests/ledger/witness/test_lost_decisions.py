@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,13 +79,11 @@ def forget(
 ) -> Ledger:
     """Decide, and put a backup from before the decision in the ledger's place."""
     path, witness = folder / "ledger.db", str(folder / "w")
-    ledger = make(path, witness)
-    before(ledger)
-    ledger.close()
+    with closing(make(path, witness)) as ledger:
+        before(ledger)
     older = copied(path, folder / "older.db")
-    ledger = reopen(path, witness)
-    decide(ledger)
-    ledger.close()
+    with closing(reopen(path, witness)) as ledger:
+        decide(ledger)
     put_back(path, older)
     return reopen(path, witness)
 

@@ -7,6 +7,7 @@ witness, it commits, it writes its line, and its body runs. Any process may be n
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -81,9 +82,8 @@ class Process:
 def play(path: Path, place: str, seed: int) -> tuple[list[list[Process]], list[Ledger]]:
     """Play a schedule; return the processes of each copy, and the copies."""
     random = Random(seed)
-    ledger = make(path, place)
-    charged(ledger, "0.001")
-    ledger.close()
+    with closing(make(path, place)) as ledger:
+        charged(ledger, "0.001")
     paths = path, copied(path, path.with_name("twin.db"))
     copies = [[Process(reopen(p, place), random) for _ in range(2)] for p in paths]
     while living := [p for copy in copies for p in copy if not p.is_done]:
