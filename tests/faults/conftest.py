@@ -1,6 +1,5 @@
 """Ledgers that tests harm, in memory where no disk is needed, and the figures."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,17 +9,9 @@ import pytest
 
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
-from tests.faults.support import FIGURES, memory_folder
+from tests.faults.support import FIGURES
 from tests.in_memory import tmp_path  # noqa: F401 (what dies are processes)
 from tests.ledger.support import Place, new_ledger, url
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory."""
-    place = memory_folder()
-    yield place
-    shutil.rmtree(place)
 
 
 @pytest.fixture

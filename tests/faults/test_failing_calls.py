@@ -125,9 +125,9 @@ def try_one(
 
 
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
-def test_every_call_fails_once_and_always(folder, code):
+def test_every_call_fails_once_and_always(tmp_path, code):
     """Of every operation, before the statement ran and after it."""
-    counts = try_all(folder, code)
+    counts = try_all(tmp_path, code)
     assert counts["failures"] > 100
     assert counts["acknowledged"] > 10
     assert counts["refused"] > 60
@@ -162,16 +162,16 @@ class Reusing(FailingDatabase):
         """Keep it."""
 
 
-def test_a_swallowed_error_is_found(folder):
+def test_a_swallowed_error_is_found(tmp_path):
     """An acknowledgement without a commit."""
     with pytest.raises(AssertionError, match="acknowledgement is lost"):
-        try_all(folder, "IOERR", Swallowing)
+        try_all(tmp_path, "IOERR", Swallowing)
 
 
-def test_a_reused_connection_is_found(folder):
+def test_a_reused_connection_is_found(tmp_path):
     """A connection that failed may still be inside a transaction."""
     with pytest.raises(UsedAfterError):
-        try_all(folder, "BUSY", Reusing)
+        try_all(tmp_path, "BUSY", Reusing)
 
 
 KINDS = [apsw.IOError, apsw.FullError][: 2 if SCALE > 1 else 1]
@@ -205,9 +205,9 @@ def use_failing_disk(folder: Path, fail: Hook, database: type[ApswDatabase]) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("once", [True, False])
-def test_every_write_and_sync_fails(folder, kind, once):
+def test_every_write_and_sync_fails(tmp_path, kind, once):
     """What was acknowledged is in the file when the disk works again."""
-    total = failures_of_disk(folder, kind, once, ApswDatabase)
+    total = failures_of_disk(tmp_path, kind, once, ApswDatabase)
     assert total > 30
     how = "once" if once else "for ever"
     figure(f"n-th write or sync, {kind.__name__} {how}", violations=0, failures=total)
@@ -263,12 +263,14 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 100])
-def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(folder, failures):
+def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(tmp_path, failures):
     """What is read from a log after a failed sync may not be on the disk."""
     for number in range(1, 12):
-        assert lost_to_syncs(folder, number, failures, anew=True) == ""
+        assert lost_to_syncs(tmp_path, number, failures, anew=True) == ""
 
 
-def test_a_log_that_is_not_synced_anew_loses_charges(folder):
+def test_a_log_that_is_not_synced_anew_loses_charges(tmp_path):
     """The disk of this test knows the difference (negative control)."""
-    assert any(lost_to_syncs(folder, number, 2, anew=False) for number in range(1, 12))
+    assert any(
+        lost_to_syncs(tmp_path, number, 2, anew=False) for number in range(1, 12)
+    )

@@ -44,12 +44,12 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a project in memory that is open, and impatient."""
     monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (0.02, 0.5))
-    make_project(folder, monkeypatch, POLICY)
+    make_project(tmp_path, monkeypatch, POLICY)
     patient()
-    yield folder
+    yield tmp_path
     forget_projects()
 
 

@@ -90,22 +90,22 @@ def die_at_every_point(
     raise AssertionError("more points than expected")
 
 
-def test_death_at_every_point(folder):
+def test_death_at_every_point(tmp_path):
     """Of a reservation, a settlement, a void, a forfeit and an opening."""
     counts: Counter[str] = Counter()
     # After a statement, nothing differs from before the next.
     for action, when in product(ACTIONS, ["after", "before"][: 2 if SCALE > 1 else 1]):
-        place = folder / f"{action.__name__}-{when}"
+        place = tmp_path / f"{action.__name__}-{when}"
         counts[action.__name__] += die_at_every_point(place, action, when)
     assert min(counts.values()) >= 2
     assert counts.total() > 20
     figure("SIGKILL points", violations=0, points=counts.total(), **counts)
 
 
-def test_points_find_a_lazy_commit(folder):
+def test_points_find_a_lazy_commit(tmp_path):
     """An acknowledgement before the commit."""
     with pytest.raises(AssertionError, match=r"lost|neither before nor after"):
-        die_at_every_point(folder, ACTIONS[0], "before", Lazy)
+        die_at_every_point(tmp_path, ACTIONS[0], "before", Lazy)
 
 
 # Storms
