@@ -152,11 +152,7 @@ def _commands(text: str) -> Iterator[tuple[str, str, int]]:
             more, _, output = output.partition("\n")
             command = f"{command}\n{more}"
         ended = _EXIT.search(command)
-        yield (
-            _EXIT.sub("", command),
-            output,
-            int(ended[1]) if ended else 0,
-        )
+        yield (_EXIT.sub("", command), output, int(ended[1]) if ended else 0)
 
 
 def _run(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,9 @@ from typing import Any
 import psycopg
 
 #: PostgreSQL refuses to run as root.
-_USER = "nobody" if os.geteuid() == 0 else None
+_OWNER: dict[str, Any] = {}
+if os.geteuid() == 0:
+    _OWNER = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid}
 _SECONDS = 30
 _SETTINGS = (
     "listen_addresses=",
@@ -65,14 +68,7 @@ def binaries() -> Path:
 
 def _run(*command: object) -> None:
     words = [str(word) for word in command]
-    options: dict[str, Any] = {"user": _USER, "group": _group()} if _USER else {}
-    subprocess.run(words, check=True, capture_output=True, cwd="/", **options)
-
-
-def _group() -> int:
-    import pwd
-
-    return pwd.getpwnam(_USER or "").pw_gid
+    subprocess.run(words, check=True, capture_output=True, cwd="/", **_OWNER)
 
 
 def _end_with_parent() -> None:
@@ -85,26 +81,18 @@ class PostgresServer:
     """A server with a data folder of its own.
 
     Args:
-        settings: Further settings, as `name=value`.
         standby_of: A stopped server of whose files this one is a standby.
         on_disk: Keep the files on disk, as a benchmark must.
     """
 
     def __init__(
-        self,
-        *settings: str,
-        standby_of: PostgresServer | None = None,
-        on_disk: bool = False,
+        self, standby_of: PostgresServer | None = None, *, on_disk: bool = False
     ) -> None:
         memory = Path("/dev/shm")
-        enough = (
-            not on_disk and memory.is_dir() and shutil.disk_usage(memory).free > 2**31
-        )
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="dpflow-pg-", dir=memory if enough else None)
-        )
-        self.data = self.folder / "data"
-        self.settings = [*_SETTINGS, *settings]
+        enough = memory.is_dir() and shutil.disk_usage(memory).free > 2**31
+        enough &= not on_disk
+        folder = tempfile.mkdtemp(prefix="dpflow-pg-", dir=memory if enough else None)
+        self.folder, self.data = Path(folder), Path(folder) / "data"
         self.process: subprocess.Popen[bytes] | None = None
         if standby_of is None:
             self._own()
@@ -118,16 +106,13 @@ class PostgresServer:
         self.start()
 
     def _own(self) -> None:
-        if _USER is None:
-            return
-        for path in (self.folder, *self.folder.rglob("*")):
-            shutil.chown(path, _USER, _group())
+        for path in (self.folder, *self.folder.rglob("*")) if _OWNER else ():
+            shutil.chown(path, **_OWNER)
 
-    def start(self, *settings: str) -> None:
+    def start(self) -> None:
         """Start the server and wait until it answers."""
-        words = [f"-c{setting}" for setting in (*self.settings, *settings)]
+        words = [f"-c{setting}" for setting in _SETTINGS]
         command = [binaries() / "postgres", "-D", self.data, "-k", self.folder, *words]
-        options: dict[str, Any] = {"user": _USER, "group": _group()} if _USER else {}
         until = time.monotonic() + _SECONDS
         while True:
             # It ends where children of a killed server still hold its memory.
@@ -139,7 +124,7 @@ class PostgresServer:
                         stderr=log,
                         cwd="/",
                         preexec_fn=_end_with_parent,  # noqa: PLW1509 (no thread yet)
-                        **options,
+                        **_OWNER,
                     )
             try:
                 psycopg.connect(self.url("postgres")).close()
@@ -196,8 +181,16 @@ class PostgresServer:
 
     def drop(self, url: str) -> None:
         """Drop a database, even if it is in use."""
-        name = url.partition("@/")[2].partition("?")[0]
-        self.run(f"DROP DATABASE {name} WITH (FORCE)")
+        self.run(f"DROP DATABASE {name_of(url)} WITH (FORCE)")
+
+    def alter(self, url: str, setting: str) -> None:
+        """Change a setting of all sessions with a database."""
+        self.run(f"ALTER DATABASE {name_of(url)} SET {setting}")
+
+
+def name_of(url: str) -> str:
+    """Return the name of a database."""
+    return url.partition("@/")[2].partition("?")[0]
 
 
 def _kill(process: int) -> None:

@@ -24,7 +24,7 @@ PROGRAMS = {
 }
 
 
-def test_each_program_is_run_below() -> None:
+def test_each_program_is_run_below():
     """A module of benchmarks/ is a program of the table, or one of these imports it."""
     texts = {
         path.stem: path.read_text("utf-8")
@@ -38,7 +38,7 @@ def test_each_program_is_run_below() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_benchmark_runs(program: str, tmp_path: Path) -> None:
+def test_a_benchmark_runs(program, tmp_path):
     """A goal that is missed (exit code 1) says only how fast this machine is."""
     arguments, end = PROGRAMS[program]
     paths = [ROOT, ROOT / "benchmarks"]

@@ -21,7 +21,7 @@ def compose() -> dict[str, Any]:
     return document
 
 
-def test_the_compose_file_names_what_is_there() -> None:
+def test_the_compose_file_names_what_is_there():
     """Services that wait for others, volumes, the image's file, the deployment."""
     document = compose()
     services = document["services"]
@@ -41,7 +41,7 @@ def test_the_compose_file_names_what_is_there() -> None:
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
-def test_the_image_installs_extras_that_exist() -> None:
+def test_the_image_installs_extras_that_exist():
     """From the checkout; the name on the package index is not ours."""
     (extras,) = re.findall(
         r"pip install .*'\.\[(.*)\]'", (CLUSTER / "Dockerfile").read_text()

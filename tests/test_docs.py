@@ -36,7 +36,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("language", "text"), BLOCKS)
-def test_a_block_can_be_read(language: str, text: str) -> None:
+def test_a_block_can_be_read(language, text):
     """A policy is a valid policy, Python is Python, YAML is YAML."""
     if language == "python":
         ast.parse(text)
@@ -48,7 +48,7 @@ def test_a_block_can_be_read(language: str, text: str) -> None:
         assert language in {"toml", "sh", "sql", "text", "console"}
 
 
-def test_the_check_of_blocks_can_fail() -> None:
+def test_the_check_of_blocks_can_fail():
     """Pages have policies and code, and a broken policy is reported."""
     languages = [block.values[0] for block in BLOCKS]
     assert min(languages.count("yaml"), languages.count("python")) >= 4
@@ -59,7 +59,7 @@ def test_the_check_of_blocks_can_fail() -> None:
 _DEFINED = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
-def test_every_test_that_a_document_names_exists() -> None:
+def test_every_test_that_a_document_names_exists():
     """The table of failures is not a wish list; and one that is missing is found."""
     defined = {
         name
@@ -78,7 +78,7 @@ def test_every_test_that_a_document_names_exists() -> None:
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
-def test_the_files_that_the_architecture_names_exist() -> None:
+def test_the_files_that_the_architecture_names_exist():
     """A reader who follows a table finds something; and a wrong path is found."""
 
     def missing(text: str) -> list[str]:
@@ -107,7 +107,7 @@ def _texts() -> Iterator[tuple[str, str]]:
         yield name, (ROOT / name).read_text("utf-8")
 
 
-def test_no_text_installs_dpflow_by_its_name() -> None:
+def test_no_text_installs_dpflow_by_its_name():
     """Package indexes have another project of that name, and not yet this one."""
     texts = dict(_texts())
     assert {"README.md", "docs/quickstart.md", "dpflow/exceptions.py"} <= texts.keys()
@@ -124,7 +124,7 @@ def test_no_text_installs_dpflow_by_its_name() -> None:
     assert not _BY_NAME.search("pip install './prefect_dpflow-0.1.0-py3-any.whl[pld]'")
 
 
-def test_install_errors_name_the_wheel_and_an_extra() -> None:
+def test_install_errors_name_the_wheel_and_an_extra():
     """The sentence has the wheel's version, and each extra in the code exists."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
         "optional-dependencies"
@@ -137,7 +137,7 @@ def test_install_errors_name_the_wheel_and_an_extra() -> None:
     assert set().union(*calls) <= extras.keys()
 
 
-def test_a_package_page_has_no_relative_link(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_page_has_no_relative_link(monkeypatch):
     """The README of a distribution links to its repository, or has no such link."""
     base = SimpleNamespace(MetadataHookInterface=object)
     monkeypatch.setitem(sys.modules, "hatchling.metadata.plugin.interface", base)
@@ -188,18 +188,15 @@ def shells(path: Path) -> str:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        *DOCUMENTS,
-        *(ROOT / name for name in (".pre-commit-hooks.yaml", "action.yml")),
-    ],
+    [*DOCUMENTS, *(ROOT / name for name in (".pre-commit-hooks.yaml", "action.yml"))],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_texts_name_commands_and_options_that_there_are(path: Path) -> None:
+def test_texts_name_commands_and_options_that_there_are(path):
     """A command that was renamed fails for each reader, and in others' runners."""
     assert wrong_calls(shells(path)) == []
 
 
-def test_a_wrong_command_is_found() -> None:
+def test_a_wrong_command_is_found():
     """Behind others, over two lines; what is right is not reported."""
     right = "$ dpflow policy check --strict\n$ dpflow status a | wc --lines\ndpflow\n"
     assert wrong_calls(right) == []
@@ -214,7 +211,7 @@ def test_a_wrong_command_is_found() -> None:
         assert len(wrong_calls(wrong)) == 1, wrong
 
 
-def test_the_table_of_filters_agrees_with_prices_and_policies() -> None:
+def test_the_table_of_filters_agrees_with_prices_and_policies():
     """Each yes and each no of the guide is the answer of a filter or of a policy."""
     page = (ROOT / "docs" / "guides" / "filters.md").read_text("utf-8")
     head = "dataset: a\nunit: b\nrelation: add-or-remove\n"
@@ -253,7 +250,7 @@ def wrong_names(text: str) -> set[str]:
     return (named - _LABELS) | (set(re.findall(r"\bdpflow_\w+", text)) - {*_GAUGES})
 
 
-def test_dashboard_and_alerts_read_gauges_that_exist() -> None:
+def test_dashboard_and_alerts_read_gauges_that_exist():
     """Each shows all gauges; a renamed gauge or label is found."""
     board = (MONITORING / "dashboard.json").read_text("utf-8")
     rules = (MONITORING / "alerts.yml").read_text("utf-8")

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -61,9 +60,7 @@ def interrupt(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
 
 
 @pytest.mark.parametrize("error", KINDS, ids=repr)
-def test_an_except_and_suppress_pass_an_interrupt_on(
-    interrupt: Callable[..., None], error: Exception
-) -> None:
+def test_an_except_and_suppress_pass_an_interrupt_on(interrupt, error):
     """It is the same object, of whatever kind it is."""
 
     def excepts() -> None:
@@ -82,7 +79,7 @@ def test_an_except_and_suppress_pass_an_interrupt_on(
         assert raised.value is error
 
 
-def test_errors_of_calls_are_handled(tmp_path: Path) -> None:
+def test_errors_of_calls_are_handled(tmp_path):
     """Those of the system have a number, and those of the user's code need none."""
 
     def fails() -> None:
@@ -97,9 +94,7 @@ def test_errors_of_calls_are_handled(tmp_path: Path) -> None:
         fails()
 
 
-def test_locks_pass_an_interrupt_on_and_are_free(
-    interrupt: Callable[..., None], tmp_path: Path
-) -> None:
+def test_locks_pass_an_interrupt_on_and_are_free(interrupt, tmp_path):
     """Also where an error of the same kind means that nothing is to be done."""
     for error in KINDS:
         queue, lock = TurnQueue(), FileLock(tmp_path / "lock")
@@ -128,7 +123,7 @@ def block(ends: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("error", [None, KeyError(), ValueError(), StopIteration()])
 @pytest.mark.parametrize("by_stack", [True, False])
-def test_a_block_is_one_of_contextlib(error: Exception | None, by_stack: bool) -> None:
+def test_a_block_is_one_of_contextlib(error, by_stack):
     """It enters, ends, handles or passes on, in a `with` and in an ExitStack."""
     ends, passed = list[str](), None
     try:
@@ -143,7 +138,7 @@ def test_a_block_is_one_of_contextlib(error: Exception | None, by_stack: bool) -
     assert ends == (["handled"] if handled else []) + ["ended"]
 
 
-def test_a_block_ends_although_its_end_is_interrupted_and_the_interrupt_kept() -> None:
+def test_a_block_ends_although_its_end_is_interrupted_and_the_interrupt_kept():
     """The kept traceback has the frame that was interrupted, and not the block's."""
     ends = list[str]()
 

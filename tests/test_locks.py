@@ -38,9 +38,7 @@ def is_free(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("gone", ["removed", "replaced"])
-def test_a_file_that_is_not_at_its_path_any_more_locks_nothing(
-    lock: FileLock, gone: str
-) -> None:
+def test_a_file_that_is_not_at_its_path_any_more_locks_nothing(lock, gone):
     """Other processes lock the new one, and so does this."""
     lock.path.unlink()
     if gone == "replaced":
@@ -48,7 +46,7 @@ def test_a_file_that_is_not_at_its_path_any_more_locks_nothing(
     assert lock.run(lambda _: is_free(lock.path), 1) is False
 
 
-def test_a_forked_child_shares_no_lock_with_its_parent(lock: FileLock) -> None:
+def test_a_forked_child_shares_no_lock_with_its_parent(lock):
     """Its copy of the descriptor is closed: what it did with it would be for both."""
 
     def take(say: Callable[[str], None]) -> None:
@@ -64,7 +62,7 @@ def test_a_forked_child_shares_no_lock_with_its_parent(lock: FileLock) -> None:
     assert is_free(lock.path)
 
 
-def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path: Path) -> None:
+def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path):
     """A process that dies within its turn leaves no lock, even with a living child."""
     path = tmp_path / "x.lock"
 

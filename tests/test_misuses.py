@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -130,9 +129,7 @@ def lines_of_pyright(file: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("lines", [lines_of_mypy, lines_of_pyright])
-def test_a_checker_reports_wrong_calls(
-    tmp_path: Path, lines: Callable[[Path], set[int]]
-) -> None:
+def test_a_checker_reports_wrong_calls(tmp_path, lines):
     """53 of 58, and nothing else: both checkers see the same."""
     file, texts = write_misuses(tmp_path)
     reported = [texts.get(line, line) for line in sorted(lines(file))]
@@ -140,13 +137,13 @@ def test_a_checker_reports_wrong_calls(
     assert (len(reported), len(texts)) == (53, 58)
 
 
-def test_pyright_accepts_what_mypy_accepts() -> None:
+def test_pyright_accepts_what_mypy_accepts():
     """Right calls have no error, and each marked line has one."""
     cases = ROOT / "tests/prefect/definitions/typing_cases.py"
     assert lines_of_pyright(cases) == set()
 
 
-def test_help_shows_the_parameters_of_a_cost() -> None:
+def test_help_shows_the_parameters_of_a_cost():
     """As notebooks and `help` read them; a wrong call names them, too."""
     assert str(inspect.signature(dpflow.PureDP)).startswith("(*, epsilon: ")
     for name in dpflow.__all__:

@@ -73,12 +73,12 @@ def count_names(root: Path) -> Counter[str]:
     return counts
 
 
-def test_no_count_of_a_name_grows() -> None:
+def test_no_count_of_a_name_grows():
     """A commit may lower a count of `[names]` only."""
     assert exceeded(count_names(ROOT), "names") == {}
 
 
-def test_a_name_is_counted(tmp_path: Path) -> None:
+def test_a_name_is_counted(tmp_path):
     """In each kind of definition, with its underscores."""
     (tmp_path / "dpflow").mkdir()
     source = (

@@ -70,14 +70,14 @@ def wrong(row: dict[str, str]) -> str:
     return ""
 
 
-def test_every_row_has_a_test_or_a_reason() -> None:
+def test_every_row_has_a_test_or_a_reason():
     """Files and tests that are named exist."""
     rows = ((p, name, row) for p in ROWS for name, row in ROWS[p].items())
     faults = {(p, name): text for p, name, row in rows if (text := wrong(row))}
     assert faults == {}
 
 
-def test_every_experiment_says_how_it_is_reproduced() -> None:
+def test_every_experiment_says_how_it_is_reproduced():
     """In one of three ways, followed by what differs."""
     ways = re.compile(r"exactly|in size|on other data")
     for paper, rows in ROWS.items():
@@ -87,7 +87,7 @@ def test_every_experiment_says_how_it_is_reproduced() -> None:
             assert way or not re.match("Figure|Table|Section 5.3", name), (paper, name)
 
 
-def test_every_numbered_statement_has_a_row() -> None:
+def test_every_numbered_statement_has_a_row():
     """Under the paper that it is in."""
     papers = {paper.partition(",")[0].split()[0]: ROWS[paper] for paper in ROWS}
     assert papers.keys() == NUMBERED.keys()
@@ -96,7 +96,7 @@ def test_every_numbered_statement_has_a_row() -> None:
     assert len(list(chain(*NUMBERED.values()))) > 80
 
 
-def test_a_row_that_shows_nothing_is_found() -> None:
+def test_a_row_that_shows_nothing_is_found():
     """The checks can fail."""
     row = {"says": "It holds.", "file": "dpflow/plots.py"}
     test = "tests/test_seeds.py::test_without_a_definition"
@@ -111,7 +111,7 @@ def test_a_row_that_shows_nothing_is_found() -> None:
         assert wrong(wrong_row)
 
 
-def test_the_page_has_every_row() -> None:
+def test_the_page_has_every_row():
     """Each with its file and test, or with its reason."""
     page = SCRIPT["page"](ROWS)
     for row in chain.from_iterable(rows.values() for rows in ROWS.values()):

@@ -43,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_each_task_is_found_by_its_words(site: Path) -> None:
+def test_each_task_is_found_by_its_words(site):
     """The first ten results of a search, titles first, have the page that answers."""
     index = json.loads((site / "search/search_index.json").read_text("utf-8"))["docs"]
 
@@ -62,7 +62,7 @@ def test_each_task_is_found_by_its_words(site: Path) -> None:
     assert results("zebra") == []
 
 
-def test_words_of_a_search_are_split(site: Path) -> None:
+def test_words_of_a_search_are_split(site):
     """At brackets, dots, slashes and a change of case; derivations are left out."""
     index = json.loads((site / "search/search_index.json").read_text("utf-8"))
     separator = index["config"]["separator"]
@@ -89,7 +89,7 @@ def test_words_of_a_search_are_split(site: Path) -> None:
         "dpflow.testing",
     ],
 )
-def test_the_reference_has_every_public_name(site: Path, module: str) -> None:
+def test_the_reference_has_every_public_name(site, module):
     """A module's page has a heading for each, with a link; one page lists them all."""
     text = (site / f"reference/{module}.html").read_text("utf-8")
     overview = (site / "reference/python.html").read_text("utf-8")
@@ -103,7 +103,7 @@ def test_the_reference_has_every_public_name(site: Path, module: str) -> None:
     assert all((site / "reference" / source).is_file() for source in sources)
 
 
-def test_the_first_page_is_the_readme(site: Path) -> None:
+def test_the_first_page_is_the_readme(site):
     """With links that lead to pages of the site."""
     text = (site / "index.html").read_text("utf-8")
     assert "In twenty lines" in text
@@ -112,7 +112,7 @@ def test_the_first_page_is_the_readme(site: Path) -> None:
         assert (site / page).is_file()
 
 
-def test_an_alert_becomes_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alert_becomes_a_box(monkeypatch):
     """As hosts of repositories show it; a quotation stays one."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "_site")
     write = runpy.run_path(str(ROOT / "docs" / "_site" / "write.py"))
@@ -121,13 +121,13 @@ def test_an_alert_becomes_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
     assert write["_ALERT"].sub(write["_box"], text) == box
 
 
-def test_pages_have_generated_parts(site: Path) -> None:
+def test_pages_have_generated_parts(site):
     """The architecture has the figure of the packages, a page of figures its table."""
     assert "\nledger  " in (site / "architecture.html").read_text("utf-8")
     assert "<td>dpflow gdp</td>" in (site / "admitted.html").read_text("utf-8")
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_nothing_is_fetched_from_elsewhere(site):
     """Scripts, styles, fonts and pictures come from the site itself."""
     fetched = re.compile(
         r"<(?:script|img|link|source)[^>]+(?:src|href)=\"?(https?:[^\" >]+)"
@@ -141,7 +141,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not addresses, (page, addresses)
 
 
-def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+def test_a_broken_link_fails_the_build(tmp_path):
     """The check can fail."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("[gone](gone.md)", "utf-8")

@@ -1,7 +1,7 @@
 """Ledgers that tests harm, in memory where no disk is needed, and the figures."""
 
-import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +9,9 @@ import pytest
 
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
-from tests.faults.support import FIGURES, memory_folder
+from tests.faults.support import FIGURES
 from tests.in_memory import tmp_path  # noqa: F401 (what dies are processes)
 from tests.ledger.support import Place, new_ledger, url
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory."""
-    place = memory_folder()
-    yield place
-    shutil.rmtree(place)
 
 
 @pytest.fixture
@@ -32,9 +24,8 @@ def path(tmp_path: Path) -> Path:  # noqa: F811
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
     """Give the open ledger of the file."""
-    opened = open_ledger(url(path))
-    yield opened
-    opened.close()
+    with closing(open_ledger(url(path))) as opened:
+        yield opened
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

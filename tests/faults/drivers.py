@@ -13,6 +13,7 @@ import psycopg
 
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import SqliteDatabase
+from tests.faults.support import nothing
 
 
 class FaultySqlite(SqliteDatabase):
@@ -23,8 +24,8 @@ class FaultySqlite(SqliteDatabase):
 
     def __init__(self, path: Path | str, **options: Any) -> None:
         super().__init__(path, **options)
-        self.before: Callable[[str], None] = _nothing
-        self.after: Callable[[str], None] = _nothing
+        self.before: Callable[[str], None] = nothing
+        self.after: Callable[[str], None] = nothing
 
     def _connect(self) -> Any:
         return FaultyConnection(super()._connect(), self)
@@ -66,8 +67,8 @@ class FaultyPostgres(PostgresDatabase):
 
     def quiet(self) -> None:
         """Let every statement be."""
-        self.before: Callable[[str], None] = _nothing
-        self.after: Callable[[str], None] = _nothing
+        self.before: Callable[[str], None] = nothing
+        self.after: Callable[[str], None] = nothing
 
 
 class _FaultySession(FaultyConnection):
@@ -76,7 +77,3 @@ class _FaultySession(FaultyConnection):
     def pipeline(self) -> Any:
         """Return one that has nothing to wait for."""
         return nullcontext(SimpleNamespace(sync=lambda: None))
-
-
-def _nothing(sql: str) -> None:
-    """Let a statement be."""

@@ -24,11 +24,7 @@ from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.auditor import audited
 from tests.faults.drivers import FaultyConnection, FaultySqlite
-from tests.faults.power import (
-    ApswDatabase,
-    Disk,
-    NotingVFS,
-)
+from tests.faults.power import ApswDatabase, Disk, NotingVFS
 from tests.faults.support import (
     IDENTITY,
     SECRET,
@@ -39,15 +35,7 @@ from tests.faults.support import (
     nothing,
 )
 from tests.faults.test_power_cuts import POLICY, broken_promise
-from tests.faults.trials import (
-    ACTIONS,
-    CAP,
-    Action,
-    Trial,
-    attempt,
-    check,
-    reserve,
-)
+from tests.faults.trials import ACTIONS, CAP, Action, Trial, attempt, check, reserve
 from tests.ledger.support import request
 from tests.sizes import SCALE
 
@@ -92,9 +80,7 @@ class FailingDatabase(FaultySqlite):
 
 
 def try_all(
-    folder: Path,
-    code: str,
-    kind: type[FailingDatabase] = FailingDatabase,
+    folder: Path, code: str, kind: type[FailingDatabase] = FailingDatabase
 ) -> Counter[str]:
     """Let each call of each operation fail in turn, in four ways."""
     error, text = FAILURES[code]
@@ -116,11 +102,7 @@ def try_all(
 
 
 def try_one(
-    trial: Trial,
-    action: Action,
-    when: str,
-    hook: Nth,
-    counts: Counter[str],
+    trial: Trial, action: Action, when: str, hook: Nth, counts: Counter[str]
 ) -> None:
     """Do one thing that fails somewhere."""
     do, aims = action
@@ -143,9 +125,9 @@ def try_one(
 
 
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
-def test_every_call_fails_once_and_always(folder: Path, code: str) -> None:
+def test_every_call_fails_once_and_always(tmp_path, code):
     """Of every operation, before the statement ran and after it."""
-    counts = try_all(folder, code)
+    counts = try_all(tmp_path, code)
     assert counts["failures"] > 100
     assert counts["acknowledged"] > 10
     assert counts["refused"] > 60
@@ -180,16 +162,16 @@ class Reusing(FailingDatabase):
         """Keep it."""
 
 
-def test_a_swallowed_error_is_found(folder: Path) -> None:
+def test_a_swallowed_error_is_found(tmp_path):
     """An acknowledgement without a commit."""
     with pytest.raises(AssertionError, match="acknowledgement is lost"):
-        try_all(folder, "IOERR", Swallowing)
+        try_all(tmp_path, "IOERR", Swallowing)
 
 
-def test_a_reused_connection_is_found(folder: Path) -> None:
+def test_a_reused_connection_is_found(tmp_path):
     """A connection that failed may still be inside a transaction."""
     with pytest.raises(UsedAfterError):
-        try_all(folder, "BUSY", Reusing)
+        try_all(tmp_path, "BUSY", Reusing)
 
 
 KINDS = [apsw.IOError, apsw.FullError][: 2 if SCALE > 1 else 1]
@@ -223,9 +205,9 @@ def use_failing_disk(folder: Path, fail: Hook, database: type[ApswDatabase]) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("once", [True, False])
-def test_every_write_and_sync_fails(folder, kind, once):
+def test_every_write_and_sync_fails(tmp_path, kind, once):
     """What was acknowledged is in the file when the disk works again."""
-    total = failures_of_disk(folder, kind, once, ApswDatabase)
+    total = failures_of_disk(tmp_path, kind, once, ApswDatabase)
     assert total > 30
     how = "once" if once else "for ever"
     figure(f"n-th write or sync, {kind.__name__} {how}", violations=0, failures=total)
@@ -281,12 +263,14 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 100])
-def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(folder, failures):
+def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(tmp_path, failures):
     """What is read from a log after a failed sync may not be on the disk."""
     for number in range(1, 12):
-        assert lost_to_syncs(folder, number, failures, anew=True) == ""
+        assert lost_to_syncs(tmp_path, number, failures, anew=True) == ""
 
 
-def test_a_log_that_is_not_synced_anew_loses_charges(folder: Path) -> None:
+def test_a_log_that_is_not_synced_anew_loses_charges(tmp_path):
     """The disk of this test knows the difference (negative control)."""
-    assert any(lost_to_syncs(folder, number, 2, anew=False) for number in range(1, 12))
+    assert any(
+        lost_to_syncs(tmp_path, number, 2, anew=False) for number in range(1, 12)
+    )

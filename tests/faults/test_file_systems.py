@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,8 @@ def test_a_passing_file_system_is_reported_once(
     pretend(monkeypatch, tmp_path, kind)
     caplog.clear()
     for _ in range(3):
-        opened = open_ledger(url(path))
-        granted(opened, "0.01")
-        opened.close()
+        with closing(open_ledger(url(path))) as opened:
+            granted(opened, "0.01")
     create_ledger(url(tmp_path / "new.db")).close()
     is_passing = kind in ("overlay", "tmpfs")
     assert len(caplog.messages) == 2 * is_passing
@@ -135,17 +135,15 @@ def test_a_ledger_mounted_as_a_single_file_is_refused(path, tmp_path, monkeypatc
     granted(open_ledger(url(path)))
 
 
-def test_asking_where_a_file_lies_keeps_its_locks(path: Path) -> None:
+def test_asking_where_a_file_lies_keeps_its_locks(path):
     """Opening and closing the file by hand would drop SQLite's locks on it."""
-    opened = open_ledger(url(path))
-    with opened.database.snapshot():
+    with closing(open_ledger(url(path))) as opened, opened.database.snapshot():
         before = locks_on(path)
         mount_of(path)
         assert before == locks_on(path) != []
         # The same by hand: this test can fail.
         path.read_bytes()
         assert locks_on(path) == []
-    opened.close()
 
 
 def locks_on(path: Path) -> list[str]:
@@ -157,7 +155,7 @@ def locks_on(path: Path) -> list[str]:
     return [" ".join(p) for p in parts if "POSIX" in p and p[4].endswith(inode)]
 
 
-def test_a_second_name_of_the_file_is_refused(path: Path) -> None:
+def test_a_second_name_of_the_file_is_refused(path):
     """Each name would have a log of its own: at opening and in each transaction."""
     second = path.with_name("second.db")
     ledger = open_ledger(url(path))

@@ -19,14 +19,7 @@ from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, TurnQueue
 from tests.faults import interrupts
-from tests.faults.interrupts import (
-    KINDS,
-    Point,
-    Steps,
-    interrupted,
-    patient,
-    points_of,
-)
+from tests.faults.interrupts import KINDS, Point, Steps, interrupted, patient, points_of
 from tests.faults.support import figure
 from tests.projects import ledger_file, make_project
 from tests.sizes import SCALE, spread
@@ -51,12 +44,12 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a project in memory that is open, and impatient."""
     monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (0.02, 0.5))
-    make_project(folder, monkeypatch, POLICY)
+    make_project(tmp_path, monkeypatch, POLICY)
     patient()
-    yield folder
+    yield tmp_path
     forget_projects()
 
 
@@ -90,7 +83,7 @@ def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop: Path, keyed: bool):
+def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop, keyed):
     """It passes on as it is, and keeps no lock even while the exception is kept.
 
     Afterwards this process, its threads, its children and others run steps.

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
@@ -41,10 +42,9 @@ MOST = 1500
 
 def charge(path: Path, number: int, witness: str) -> None:
     """Charge some steps."""
-    ledger = open_ledger(url(path), witness=witness)
-    for _ in range(number):
-        ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
-    ledger.close()
+    with closing(open_ledger(url(path), witness=witness)) as ledger:
+        for _ in range(number):
+            ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
 
 
 @pytest.fixture
@@ -120,9 +120,8 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
     """Ask for one more step; return what the ledger says was used, None if refused."""
     path = folder / "ledger.db"
     try:
-        ledger = open_ledger(url(path), witness=witness)
-        granted(ledger, "0.1", policies=[POLICY])
-        ledger.close()
+        with closing(open_ledger(url(path), witness=witness)) as ledger:
+            granted(ledger, "0.1", policies=[POLICY])
     except LedgerError as error:
         if not re.search("dpflow ledger|restore", error.message):
             raise
@@ -132,7 +131,7 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
 
 
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_restore_that_dies_never_forgets(before: Path, step: int) -> None:
+def test_a_restore_that_dies_never_forgets(before, step):
     """Without a witness: what stands there knows every charge, or no step runs.
 
     Restored once more, it charges all of it again and goes on.
@@ -150,7 +149,7 @@ def test_a_restore_that_dies_never_forgets(before: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("act", ["restore", "reconcile"])
-def test_with_a_witness_it_fails_closed(before: Path, act: str) -> None:
+def test_with_a_witness_it_fails_closed(before, act):
     """A restore or a repair that died is refused until it is made good, or is whole."""
 
     def acting(folder: Path) -> None:
@@ -184,16 +183,15 @@ def test_a_restore_that_died_before_its_last_rename_is_made_good(
     if act == "restore":
         put_back(before, witness)
     else:
-        ledger = open_ledger(url(path), witness=witness)
-        reconcile(ledger, reason="the disk died")
-        ledger.close()
+        with closing(open_ledger(url(path), witness=witness)) as ledger:
+            reconcile(ledger, reason="the disk died")
     used = next_step(before, witness)
     # Charges of the epoch that never began are charged twice, and none is lost.
     assert used is not None
     assert used >= (RAN + 1) * TENTH
 
 
-def test_death_while_a_ledger_is_made(tmp_path: Path) -> None:
+def test_death_while_a_ledger_is_made(tmp_path):
     """Half a ledger is refused, and grants nothing."""
     place = tmp_path / "ledger.db"
     for number in range(MOST):

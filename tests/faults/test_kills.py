@@ -16,15 +16,10 @@ from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.auditor import audited
 from tests.faults.drivers import FaultyConnection, FaultySqlite
 from tests.faults.storm import POLICY, storm
-from tests.faults.support import (
-    IDENTITY,
-    SECRET,
-    figure,
-    first_seed,
-)
+from tests.faults.support import IDENTITY, SECRET, figure, first_seed
 from tests.faults.trials import ACTIONS, CAP, Action, Trial
 from tests.ledger.processes import Child, die, dying
-from tests.ledger.support import Place, make_ledger, url
+from tests.ledger.support import make_ledger, url
 from tests.sizes import SCALE, scaled
 
 #: More statements than any operation has.
@@ -95,28 +90,28 @@ def die_at_every_point(
     raise AssertionError("more points than expected")
 
 
-def test_death_at_every_point(folder: Path) -> None:
+def test_death_at_every_point(tmp_path):
     """Of a reservation, a settlement, a void, a forfeit and an opening."""
     counts: Counter[str] = Counter()
     # After a statement, nothing differs from before the next.
     for action, when in product(ACTIONS, ["after", "before"][: 2 if SCALE > 1 else 1]):
-        place = folder / f"{action.__name__}-{when}"
+        place = tmp_path / f"{action.__name__}-{when}"
         counts[action.__name__] += die_at_every_point(place, action, when)
     assert min(counts.values()) >= 2
     assert counts.total() > 20
     figure("SIGKILL points", violations=0, points=counts.total(), **counts)
 
 
-def test_points_find_a_lazy_commit(folder: Path) -> None:
+def test_points_find_a_lazy_commit(tmp_path):
     """An acknowledgement before the commit."""
     with pytest.raises(AssertionError, match=r"lost|neither before nor after"):
-        die_at_every_point(folder, ACTIONS[0], "before", Lazy)
+        die_at_every_point(tmp_path, ACTIONS[0], "before", Lazy)
 
 
 # Storms
 
 
-def test_a_storm_of_kills_loses_nothing(place: Place) -> None:
+def test_a_storm_of_kills_loses_nothing(place):
     """Workers are killed at any moment while the budget runs out, and replaced.
 
     Each acknowledged charge stays, and not one charge more fits.

@@ -21,17 +21,8 @@ from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.owners import Liveness
 from tests.faults.auditor import audited
-from tests.faults.power import (
-    ApswDatabase,
-    Disk,
-    Note,
-    NotingVFS,
-)
-from tests.faults.support import (
-    empty_ledger,
-    figure,
-    first_seed,
-)
+from tests.faults.power import ApswDatabase, Disk, Note, NotingVFS
+from tests.faults.support import empty_ledger, figure, first_seed
 from tests.ledger.support import make_policy, request
 from tests.sizes import scaled
 
@@ -124,9 +115,9 @@ def search(folder: Path, count: int, **settings: Any) -> Counter[str]:
     [({}, scaled(400, 200)), ({"journal": "TRUNCATE"}, scaled(100))],
     ids=["WAL FULL", "TRUNCATE FULL"],
 )
-def test_what_was_acknowledged_survives(folder, settings, count):
+def test_what_was_acknowledged_survives(tmp_path, settings, count):
     """With dpflow's settings no image lacks a charge that was acknowledged."""
-    counts = search(folder, count, **settings)
+    counts = search(tmp_path, count, **settings)
     assert counts["violations"] == 0
     assert counts["images"] >= count
 
@@ -136,6 +127,6 @@ def test_what_was_acknowledged_survives(folder, settings, count):
     [{"synchronous": "NORMAL"}, {"synchronous": "OFF"}, {"journal": "DELETE"}],
     ids=["WAL NORMAL", "WAL OFF", "DELETE FULL"],
 )
-def test_weaker_settings_lose_charges(folder: Path, settings: dict[str, Any]) -> None:
+def test_weaker_settings_lose_charges(tmp_path, settings):
     """The images know a bad setting from a good one."""
-    assert search(folder, 100, **settings)["violations"] > 0
+    assert search(tmp_path, 100, **settings)["violations"] > 0

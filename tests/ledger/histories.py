@@ -22,8 +22,7 @@ from dpflow.ledger.tables.loading import read_claim
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity, Transaction
 from dpflow.policy import Policy
-from dpflow.policy.population import Population
-from tests.ledger.support import make_policy
+from tests.ledger.support import POPULATION, make_policy
 
 #: Number of commands of a history.
 LENGTH = 50
@@ -44,20 +43,10 @@ WINDOWS = make_policy(
 AUTO = make_policy("auto", budget="{epsilon: 1, delta: 1e-6}", filter="auto")
 #: Its source has two names.
 SOURCED = {name: make_policy(name, source="visits") for name in ("e", "other-e")}
-POPULATION = Population(
-    population="p",
-    unit="customer",
-    relation="add-or-remove",
-    budget={"epsilon": "1.2"},
-    filter="basic",
-).as_policy()
 #: Datasets of which each answer is easily foretold, and the requests on them.
 SIMPLE = {
     "s": make_policy(
-        "s",
-        budget="{epsilon: 6}",
-        flows="{f: {epsilon: 2}}",
-        other_flows="allow",
+        "s", budget="{epsilon: 6}", flows="{f: {epsilon: 2}}", other_flows="allow"
     ),
     "b": make_policy("b", population="p"),
     "q": make_policy("q", population="p", budget="{epsilon: 0.9}"),
@@ -232,7 +221,7 @@ class Play:
         self.policies |= {"auto": AUTO, **MEMBERS, **SOURCED}
         self.choices, self.costs = CHOICES, COSTS
         self.open: list[tuple[str, Request]] = []
-        self.ended: list[str] = []
+        self.ended: list[tuple[str, Request]] = []
         self.answers: list[tuple[str, list[Any]]] = []
         self.deeds: list[Callable[[], None]] = [self.reserve] * 8 + [self.end] * 5
         self.deeds += [self.die] * 3 + [self.again, self.amend, self.prior]
@@ -313,16 +302,16 @@ class Play:
             self.open.append(pair)
 
     def again(self) -> None:
-        """Send an id again."""
-        if self.open:
-            self.send(self.random.choice(self.open)[1])
+        """Send an id again, of a charge that ended or not."""
+        if charges := self.open + self.ended:
+            self.send(self.random.choice(charges)[1])
 
     def end(self) -> None:
-        """Settle, void or forfeit an open charge."""
-        if not self.open:
+        """Settle, void or forfeit a charge; few have ended before."""
+        charges = self.ended if self.random.random() < 0.1 else self.open
+        if not charges:
             return
-        place = self.random.randrange(len(self.open))
-        name, request = self.open.pop(place)
+        name, request = charges.pop(self.random.randrange(len(charges)))
         kind = self.random.choice(["settle"] * 4 + ["void", "void", "forfeit"])
         fields: dict[str, Any] = {}
         if kind == "settle":
@@ -335,7 +324,7 @@ class Play:
                 "reported": self.random.choice([None, 2, 4]) if stops else None,
             }
         self.ask("end", kind, name, **fields)
-        self.ended.append(name)
+        self.ended.append((name, request))
 
     def die(self) -> None:
         """Let a process begin, or the oldest end: its charges are abandoned."""
@@ -346,10 +335,10 @@ class Play:
 
     def amend(self) -> None:
         """Charge more for a step, ended or not."""
-        names = [*self.ended, *(name for name, _ in self.open)]
-        if names:
+        charges = self.open if self.random.random() < 0.5 else self.ended
+        if charges:
             cost = PureDP(epsilon=self.random.choice(["0.2", "0.4", "2"]))
-            self.ask("amend", self.random.choice(names), cost)
+            self.ask("amend", self.random.choice(charges)[0], cost)
 
     def prior(self) -> None:
         """Charge what was spent elsewhere."""

@@ -50,6 +50,7 @@ class Charge:
     state: str = "open"
     posted: Fraction = Fraction(0)
     added: Fraction = Fraction(0)
+    settled_by: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -110,13 +111,15 @@ class Model:
         """Settle, void or forfeit."""
         charge, mine = self.charges[name], self.owners.mine()
         owner = charge.request.owner
+        if kind == charge.state == "settle" and fields == charge.settled_by:
+            return None
         if (
             charge.state != "open"
             or (kind == "void" and owner != mine)
             or (kind == "forfeit" and self.owners.alive(owner))
         ):
             return "ReservationConflict"
-        charge.state, charge.posted = kind, charge.held
+        charge.state, charge.posted, charge.settled_by = kind, charge.held, fields
         completed, reported = (
             fields.get("outcome") == "completed",
             fields.get("reported"),

@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 from dpflow.ledger.ledger import Ledger
@@ -106,12 +105,13 @@ class Gate:
 
 
 @contextmanager
-def holding(path: Path) -> Iterator[None]:
+def holding(path: Place) -> Iterator[None]:
     """Let another process hold the ledger inside a transaction."""
     gate = Gate()
 
     def hold(say: Callable[[str], None]) -> None:
-        with open_ledger(url(path)).database.transaction():
+        with open_ledger(url(path)).database.transaction() as transaction:
+            transaction.begin(["a"], lock=True)
             say("held")
             gate.wait()
 

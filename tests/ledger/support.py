@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from dpflow.ledger.tables.columns import TABLES
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Transaction, new_dataset
 from dpflow.policy import Policy, parse_policy
@@ -41,9 +42,9 @@ DatabaseType = TypeVar("DatabaseType", bound=Database)
 UNIT = math.lcm(10**36, *range(1, 101))
 
 
-def make_policy(dataset: str = "a", **fields: str) -> Policy:
-    """Make a policy of basic composition with epsilon 1, or as the fields say."""
-    given = {
+def policy_text(dataset: str = "a", **fields: str) -> str:
+    """Write a policy of basic composition with epsilon 1, or as the fields say."""
+    texts = {
         "dataset": dataset,
         "unit": "customer",
         "relation": "add-or-remove",
@@ -51,10 +52,19 @@ def make_policy(dataset: str = "a", **fields: str) -> Policy:
         "filter": "basic",
         **fields,
     }
-    return parse_policy("\n".join(f"{name}: {text}" for name, text in given.items()))
+    return "\n".join(f"{name}: {text}" for name, text in texts.items())
+
+
+def make_policy(dataset: str = "a", **fields: str) -> Policy:
+    """Make a policy of basic composition with epsilon 1, or as the fields say."""
+    return parse_policy(policy_text(dataset, **fields))
 
 
 BASIC = make_policy()
+POPULATION = parse_policy(
+    "population: p\nunit: customer\nrelation: add-or-remove\n"
+    "budget: {epsilon: 1.2}\nfilter: basic\n"
+)
 
 
 def place_of(of: Place | Ledger) -> Place:
@@ -76,6 +86,34 @@ def new_ledger(folder: Path) -> Ledger:
 def make_ledger(path: Place) -> Ledger:
     """Make a ledger at a place."""
     return create_ledger(url(path))
+
+
+def make(path: Path, witness: str = "none") -> Ledger:
+    """Make a ledger file."""
+    return create_ledger(url(path), witness=witness)
+
+
+def reopen(path: Path, witness: str = "none") -> Ledger:
+    """Open a ledger file."""
+    return open_ledger(url(path), witness=witness)
+
+
+def copied(path: Path, to: Path) -> Path:
+    """Copy a ledger file that nobody uses."""
+    with closing(reopen(path)) as ledger, ledger.database.transaction() as transaction:
+        transaction.begin(lock=False)
+    for end in ("", "-wal", "-shm"):
+        file = path.with_name(f"{path.name}{end}")
+        if file.exists():
+            shutil.copy(file, to.with_name(f"{to.name}{end}"))
+    return to
+
+
+def put_back(path: Path, copy: Path) -> None:
+    """Put a copy in the place of a ledger, without what belonged to the old file."""
+    shutil.copy(copy, path)
+    for end in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
 
 
 def ledger_on(database: Database) -> Ledger:
@@ -126,16 +164,15 @@ def charged(ledger: Ledger, cost: Cost | str = "0.1", **fields: Any) -> str:
 def read(of: Place | Ledger, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Ask the database itself, over a connection that dpflow knows nothing of."""
     path = place_of(of)
-    if in_memory(path):
-        connection = _copy_of_memory(str(path))
-    elif isinstance(path, str):
-        return _READER.read(path, sql.replace("?", "%s"), values)
-    else:
-        connection = sqlite3.connect(path)
-    try:
+    if isinstance(path, str) and not in_memory(path):
+        with _postgres(path) as session:
+            return session.execute(sql.replace("?", "%s").encode(), values).fetchall()
+    connection = sqlite3.connect(":memory:" if in_memory(path) else path)
+    with closing(connection):
+        if in_memory(path):
+            memory = MemoryDatabase(str(path).removeprefix(MEMORY)).connection
+            connection.deserialize(memory.serialize())
         return connection.execute(sql, values).fetchall()
-    finally:
-        connection.close()
 
 
 def in_memory(path: Place) -> bool:
@@ -143,92 +180,26 @@ def in_memory(path: Place) -> bool:
     return str(path).startswith(MEMORY)
 
 
-def _copy_of_memory(path: str) -> sqlite3.Connection:
-    """Copy a ledger in memory, to ask its tables."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(
-        MemoryDatabase(path.removeprefix(MEMORY)).connection.serialize()
-    )
-    return connection
+def edit(path: Place, *statements: str, locked: bool = False) -> None:
+    """Edit a file or a database by hand, as someone who turns off what is in the way.
 
-
-def edit(
-    path: Place, *statements: str, checked: bool = False, locked: bool = False
-) -> None:
-    """Edit a ledger by hand, as someone might who turns off what is in the way.
-
-    The tables' checks stay on only if `checked`, and their triggers if `locked`. A
-    process's memory is out of reach.
+    The tables' checks and triggers stay on only if `locked`.
     """
-    if in_memory(path):
-        pytest.skip("a ledger in memory is out of reach")
     if isinstance(path, str):
-        with _postgres(path) as postgres:
-            tables = [] if locked else _drop_triggers(postgres)
+        with _postgres(path) as session:
+            if not locked:
+                session.execute("SET session_replication_role = replica")
             for statement in statements:
-                postgres.execute(statement.encode())
-            for table in tables:
-                postgres.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
+                session.execute(statement.encode())
         return
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA ignore_check_constraints = {not (checked or locked)}")
-    try:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA ignore_check_constraints = {not locked}")
         triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
         dropped = [] if locked else connection.execute(triggers).fetchall()
-        for name, _ in dropped:
-            connection.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
+        before = [f"DROP TRIGGER {name}" for name, _ in dropped]
+        for statement in (*before, *statements, *(sql for _, sql in dropped)):
             connection.execute(statement)
-        for _, sql in dropped:
-            connection.execute(sql)
         connection.commit()
-    finally:
-        connection.close()
-
-
-def _drop_triggers(postgres: psycopg.Connection[Any]) -> list[str]:
-    """Turn triggers off for a transaction, for the roles that may; say of what."""
-    sql = "SELECT format('dpflow.%I', relname) FROM pg_class WHERE relkind = 'r' AND "
-    sql += "relnamespace = to_regnamespace('dpflow')"
-    tables = [name for (name,) in postgres.execute(sql.encode()).fetchall()]
-    with suppress(psycopg.errors.InsufficientPrivilege), postgres.transaction():
-        for table in tables:
-            postgres.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
-        return tables
-    return []
-
-
-class _Reader:
-    """A session that stays for the next question, for sessions are dear to begin."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[int, str, psycopg.Connection[Any]] | None = None
-
-    def read(self, url: str, sql: str, values: Sequence[object]) -> list[Any]:
-        """Ask, in a new session if the last one has ended or serves no longer."""
-        if self._kept and self._kept[:2] == (os.getpid(), url):
-            with suppress(psycopg.Error):
-                return self._ask(self._kept[2], sql, values)
-        self.close()
-        connection = _postgres(url)
-        connection.commit()
-        connection.autocommit = True
-        self._kept = os.getpid(), url, connection
-        return self._ask(connection, sql, values)
-
-    def _ask(
-        self, connection: psycopg.Connection[Any], sql: str, values: Sequence[object]
-    ) -> list[Any]:
-        return connection.execute(sql.encode(), values).fetchall()
-
-    def close(self) -> None:
-        """End the session, unless it is that of a parent."""
-        if self._kept and self._kept[0] == os.getpid():
-            self._kept[2].close()
-        self._kept = None
-
-
-_READER = _Reader()
 
 
 def _postgres(path: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -259,12 +230,6 @@ def kinds(of: Place | Ledger, account: str = "a#1") -> list[str]:
         or account in json.loads(body).get("accounts", ())
         or (kind == "refuse" and json.loads(body).get("account") == account)
     ]
-
-
-def epoch(path: Place, dataset: str = "a") -> int:
-    """Return how many repairs a dataset had."""
-    rows = read(path, "SELECT epoch FROM dataset WHERE name = ?", dataset)
-    return int(rows[0][0]) if rows else 0
 
 
 def state_of(of: Place | Ledger, reservation: str) -> str | None:
@@ -317,11 +282,8 @@ def audit(of: Place | Ledger) -> None:
     if isinstance(of, Ledger):
         assert verify(of).bad == []
         return
-    ledger = open_ledger(url(of), witness="none", read_only=True)
-    try:
+    with closing(open_ledger(url(of), witness="none", read_only=True)) as ledger:
         assert verify(ledger).bad == []
-    finally:
-        ledger.close()
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -331,34 +293,6 @@ def refusal(call: Callable[[], object]) -> str:
     except DpflowError as error:
         return type(error).__name__
     return "none"
-
-
-def fill(ledger: Ledger, say: Callable[[str], object]) -> str:
-    """Reserve and settle until an error; say what was acknowledged."""
-    for _ in range(2000):
-        try:
-            reservation = granted(ledger, "1e-6")
-            say(f"reserved {reservation}")
-            ledger.settle(reservation)
-            say(f"settled {reservation}")
-        except DpflowError as error:
-            return type(error).__name__
-    return "none"
-
-
-def check_acknowledged(path: Path, acknowledged: list[str]) -> None:
-    """Everything acknowledged is kept, and at most one charge besides."""
-    audit(path)
-    kept = dict(read(path, "SELECT id, state FROM charge"))
-    said = {"reserved": set[str](), "settled": set[str]()}
-    for line in acknowledged:
-        word, reservation = line.split()
-        said[word].add(reservation)
-    assert said["reserved"] <= kept.keys()
-    assert all(kept[reservation] == "settled" for reservation in said["settled"])
-    assert len(kept.keys() - said["reserved"]) <= 1
-    settled = [name for name, state in kept.items() if state == "settled"]
-    assert len(set(settled) - said["settled"]) <= 1
 
 
 def everything(path: Place | Ledger) -> list[Any]:
@@ -398,9 +332,10 @@ def repair(ledger: Ledger, used: Mapping[str, Amounts]) -> None:
         transaction.write(decision)
 
 
-def impatient(path: Path) -> Ledger:
+def impatient(path: Place) -> Ledger:
     """Open a ledger that does not wait long for others."""
-    return ledger_on(waiting(SqliteDatabase(path), 0.4))
+    kind = PostgresDatabase if isinstance(path, str) else SqliteDatabase
+    return ledger_on(waiting(kind(path), 0.4))
 
 
 def waiting(database: DatabaseType, seconds: float) -> DatabaseType:

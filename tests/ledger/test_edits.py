@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextlib import nullcontext as does_not_raise
 
 import pytest
@@ -80,7 +80,7 @@ def test_an_older_row_of_an_account_is_noticed_by_its_charge(ledger, path):
 
 
 @pytest.mark.storages("sqlite")
-def test_an_unedited_ledger_goes_on(ledger: Ledger, path: Place) -> None:
+def test_an_unedited_ledger_goes_on(ledger, path):
     """The control of the tests above: dropping the triggers alone changes nothing."""
     ledger.settle(granted(ledger, "0.8"))
     edit(path)
@@ -104,13 +104,12 @@ def reader(path: Place) -> Iterator[Ledger]:
 @pytest.fixture
 def writer(path: Place) -> Iterator[Ledger]:
     """Give a ledger with a charge, open for writing."""
-    opened = make_ledger(path)
-    granted(opened, "0.1")
-    yield opened
-    opened.close()
+    with closing(make_ledger(path)) as opened:
+        granted(opened, "0.1")
+        yield opened
 
 
-def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -> None:
+def test_it_shows_what_a_writer_charges_meanwhile(writer, path):
     """Neither keeps the other waiting for long, and the journal can be verified."""
     with reader(path) as ledger:
         for number in range(2, 5):
@@ -120,7 +119,7 @@ def test_it_shows_what_a_writer_charges_meanwhile(writer: Ledger, path: Place) -
             assert verify(ledger).fine
 
 
-def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
+def test_it_takes_no_charge(writer, path):
     """Nor anything else that writes; the ledger stays as it is."""
     before = everything(path)
     with reader(path) as ledger:
@@ -131,7 +130,7 @@ def test_it_takes_no_charge(writer: Ledger, path: Place) -> None:
     assert everything(path) == before
 
 
-def test_the_database_itself_refuses(writer: Ledger, path: Place) -> None:
+def test_the_database_itself_refuses(writer, path):
     """A statement that writes, slipped into a reading transaction, fails."""
     with reader(path) as ledger:
         refused = does_not_raise() if in_memory(path) else pytest.raises(LedgerError)

@@ -80,19 +80,19 @@ def foretold(seed: int, database: Callable[[], Any] = in_memory) -> Play:
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_every_history_keeps_the_promises(seed: int) -> None:
+def test_every_history_keeps_the_promises(seed):
     """Lost answers, two processes, deaths and clocks that jump change nothing."""
     foretold(seed)
 
 
 @pytest.mark.parametrize("database", [in_sqlite, in_postgres])
-def test_every_database_keeps_the_promises(database: Callable[[], Any]) -> None:
+def test_every_database_keeps_the_promises(database):
     """The same in a file and on a server."""
     foretold(99, database)
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
-def test_lost_commits_and_two_processes_change_nothing(seed: int) -> None:
+def test_lost_commits_and_two_processes_change_nothing(seed):
     """With all kinds of policies: a lost commit is found by the next sending."""
     owners = People()
     ledgers = [Workers(owners, in_memory()), Workers(owners, in_memory(), **LOSSES)]
@@ -102,7 +102,7 @@ def test_lost_commits_and_two_processes_change_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("database", [in_sqlite, in_postgres])
 @pytest.mark.parametrize("seed", range(2))
-def test_all_databases_answer_alike(seed: int, database: Callable[[], Any]) -> None:
+def test_all_databases_answer_alike(seed, database):
     """A file and a server give the answers of a ledger in memory."""
     owners = People()
     places = in_memory(), database()
@@ -124,7 +124,7 @@ EVENTS = {"Granted", "Replayed", "Busy", "BudgetRefused", "ReservationConflict"}
 EVENTS |= {"raised", "True", "False", "None", "PolicyNotApplied"}
 
 
-def test_histories_meet_each_event() -> None:
+def test_histories_meet_each_event():
     """The comparisons above assert nothing about answers that they do not meet."""
     events = Counter[str]()
     for seed in range(6):

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerMissing
-from dpflow.ledger.audit.verify import verify
+from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.ledger.processes import Child
-from tests.ledger.support import audit, granted, refusal
+from tests.ledger.support import granted, refusal
 
 pytestmark = pytest.mark.quick
 
@@ -29,7 +28,7 @@ def place() -> Iterator[str]:
     forget_memory(url)
 
 
-def test_it_is_never_made_by_opening(place: str) -> None:
+def test_it_is_never_made_by_opening(place):
     """Nor twice, nor without a name."""
     with pytest.raises(LedgerMissing, match="ends with its process"):
         open_ledger(place)
@@ -40,18 +39,7 @@ def test_it_is_never_made_by_opening(place: str) -> None:
         create_ledger("memory://")
 
 
-def test_all_objects_of_a_process_share_it(place: str) -> None:
-    """And its budget."""
-    one, two = create_ledger(place), open_ledger(place)
-    granted(one, "0.5")
-    granted(two, "0.5")
-    with pytest.raises(BudgetRefused):
-        granted(one, "0.1")
-    audit(place)
-    assert verify(one).bad == []
-
-
-def test_a_forked_child_is_refused(place: str) -> None:
+def test_a_forked_child_is_refused(place):
     """Its copy would spend the same budget again."""
     ledger = create_ledger(place)
     granted(ledger)

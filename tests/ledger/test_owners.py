@@ -5,32 +5,57 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.postgres import PostgresDatabase
+from dpflow.ledger.tables.postgres_connection import SessionOwners
 from tests.ledger.processes import Child, Gate, answer_of_child
+from tests.postgres import server
 
 
-@pytest.fixture
-def owners(tmp_path: Path) -> Iterator[Owners]:
-    """Give the owners of a ledger in a folder."""
-    result = Owners(tmp_path / "owners")
+@pytest.fixture(params=["file", "postgres"])
+def owners(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Give the owners of a ledger, in a file or in a database."""
+    if request.param == "file":
+        result: Any = Owners(tmp_path / "owners")
+    else:
+        at = request.getfixturevalue("postgres_url")
+        result = SessionOwners(PostgresDatabase(at).server)
+        result.at = at
     yield result
     result.close()
 
 
-def seen_from_outside(owners: Owners, name: str) -> bool:
+def again(owners: Any) -> Any:
+    """Return the owners of the same ledger, as another object has them."""
+    if isinstance(owners, Owners):
+        return Owners(owners._path)
+    return SessionOwners(PostgresDatabase(owners.at).server)
+
+
+def seen_from_outside(owners: Any, name: str) -> bool:
     """Ask another process whether an owner lives."""
-    return answer_of_child(lambda: Owners(owners._path).alive(name)) == "True"
+    return answer_of_child(lambda: again(owners).alive(name)) == "True"
+
+
+def await_end(owners: Any, name: str) -> None:
+    """Wait until an owner is dead: a server hears of it a moment later."""
+    until = time.monotonic() + 5
+    while owners.alive(name):
+        assert time.monotonic() < until
 
 
 class Worker:
     """Another process that owns something."""
 
-    def __init__(self, owners: Owners) -> None:
+    def __init__(self, owners: Any) -> None:
         self._gate = Gate()
 
         def work(say: Callable[[str], None]) -> None:
@@ -46,7 +71,7 @@ class Worker:
         self.child.end()
 
 
-def test_threads_get_one_name(owners: Owners) -> None:
+def test_threads_get_one_name(owners):
     """However many ask for it first at the same time."""
     names: list[str] = []
     start = threading.Barrier(8)
@@ -63,15 +88,17 @@ def test_threads_get_one_name(owners: Owners) -> None:
     assert names == [owners.mine()] * 8
 
 
-def test_a_worker_lives_until_it_is_killed(owners: Owners) -> None:
+def test_a_worker_lives_until_it_is_killed(owners):
     """SIGKILL runs no handler; the system frees the lock all the same."""
     worker = Worker(owners)
     assert owners.alive(worker.name)
     worker.child.kill()
-    assert not owners.alive(worker.name)
+    await_end(owners, worker.name)
+    # What no process has is dead as well.
+    assert not any(map(owners.alive, ("0" * 32, "no name", "")))
 
 
-def test_a_forked_child_is_another_owner(owners: Owners) -> None:
+def test_a_forked_child_is_another_owner(owners):
     """Its parent's charges are not its own; both see the other as what it is."""
     mine = owners.mine()
     worker = Worker(owners)
@@ -79,14 +106,15 @@ def test_a_forked_child_is_another_owner(owners: Owners) -> None:
     assert owners.alive(worker.name)
     assert answer_of_child(lambda: owners.alive(mine)) == "True"
     worker.finish()
-    assert not owners.alive(worker.name)
+    await_end(owners, worker.name)
     # The name that a child inherited is not its own to give up.
     answer_of_child(owners.close)
     assert mine == owners.mine()
     assert seen_from_outside(owners, mine)
 
 
-def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
+@pytest.mark.parametrize("owners", ["file"], indirect=True)
+def test_a_parent_does_not_outlive_itself_in_its_child(owners):
     """A child inherits the open file, and must not keep its parent alive by it."""
     gate = Gate()
 
@@ -103,20 +131,21 @@ def test_a_parent_does_not_outlive_itself_in_its_child(owners: Owners) -> None:
     gate.open()
 
 
-def test_closing_gives_the_name_up(owners: Owners) -> None:
+def test_closing_gives_the_name_up(owners):
     """Its open reservations then have no owner, and the next name is a new one."""
     first = owners.mine()
     owners.close()
-    assert not owners.alive(first)
+    asking = again(owners)
+    await_end(asking, first)
+    asking.close()
     assert not seen_from_outside(owners, first)
     assert first != owners.mine()
     owners.close()
     owners.close()
 
 
-def test_a_name_that_cannot_be_checked_lives(
-    owners: Owners, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("owners", ["file"], indirect=True)
+def test_a_name_that_cannot_be_checked_lives(owners, monkeypatch):
     """Another user's file, say: the answer that frees nothing."""
     answer_of_child(owners.mine)
     assert not owners.alive("f" * 32)
@@ -128,7 +157,8 @@ def test_a_name_that_cannot_be_checked_lives(
     assert owners.alive("f" * 32)
 
 
-def test_names_in_one_file_keep_their_locks(owners: Owners) -> None:
+@pytest.mark.parametrize("owners", ["file"], indirect=True)
+def test_names_in_one_file_keep_their_locks(owners):
     """Other objects of this process may read, take and give up names there."""
     dead, other = Worker(owners), Owners(owners._path)
     dead.child.kill()
@@ -140,3 +170,41 @@ def test_names_in_one_file_keep_their_locks(owners: Owners) -> None:
     other.close()
     assert seen_from_outside(owners, name)
     assert not seen_from_outside(owners, second)
+
+
+# Of a server
+
+LOCKS = (
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid "
+    "WHERE locktype = 'advisory' AND datname = current_database()"
+)
+
+
+def test_a_forked_child_takes_no_name_of_its_parent(postgres_url):
+    """Neither for itself, nor when it asks for others."""
+    mine = SessionOwners(PostgresDatabase(postgres_url).server)
+    name = mine.mine()
+
+    def ask(say: Callable[[str], None]) -> None:
+        say(str(mine.alive("0" * 32)))
+        with psycopg.connect(postgres_url) as connection:
+            say(str(connection.execute(LOCKS.encode()).fetchall()))
+        say(str(mine.mine() != name))
+
+    assert Child(ask).end() == (0, ["False", "[(1,)]", "True"])
+    mine.close()
+
+
+def test_many_names_do_not_collide(postgres_url):
+    """The two halves of a lock's number are looked up as they were taken."""
+    asking = SessionOwners(PostgresDatabase(postgres_url).server)
+    elsewhere = server().new_database()
+    for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
+        key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
+        for url, alive in ((elsewhere, False), (postgres_url, True)):
+            with psycopg.connect(url) as connection:
+                connection.execute("SELECT pg_advisory_lock_shared(%s)", (key,))
+                assert asking.alive(name) is alive
+        await_end(asking, name)
+    asking.close()
+    server().drop(elsewhere)

@@ -51,9 +51,7 @@ def commit_of(folder: Path) -> str:
 # Code
 
 
-def test_provenance_has_the_commit_and_whether_the_code_differs(
-    repository: Path,
-) -> None:
+def test_provenance_has_the_commit_and_whether_the_code_differs(repository):
     """Tracked files count; what a run writes does not."""
     (repository / "untracked.csv").touch()
     clean = provenance(repository)["code"]
@@ -64,10 +62,8 @@ def test_provenance_has_the_commit_and_whether_the_code_differs(
 
 
 def test_without_a_repository_no_code_is_claimed(
-    repository: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    repository, tmp_path_factory, monkeypatch
+):
     """Nor without git, for which no step fails; user and version are noted."""
     facts = {"who": getpass.getuser(), "dpflow": dpflow.__version__}
     assert provenance(tmp_path_factory.mktemp("plain")) == facts
@@ -76,17 +72,15 @@ def test_without_a_repository_no_code_is_claimed(
 
 
 def test_the_variables_of_a_hook_lead_nowhere(
-    repository: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    repository, tmp_path_factory, monkeypatch
+):
     """Git's own variables would name another repository."""
     commit = commit_of(repository)
     monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("elsewhere")))
     assert provenance(repository)["code"]["commit"] == commit
 
 
-def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_is_unknown(monkeypatch):
     """As in some containers."""
 
     def no_user() -> str:
@@ -96,7 +90,7 @@ def test_a_user_without_a_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> No
     assert provenance()["who"] == "unknown"
 
 
-def test_a_ledger_serves_the_environment_that_it_was_made_for(tmp_path: Path) -> None:
+def test_a_ledger_serves_the_environment_that_it_was_made_for(tmp_path):
     """One that was made for none serves any."""
     made, any_one = url(tmp_path / "made.db"), url(tmp_path / "any.db")
     create_ledger(made, environment="production").close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,9 +20,9 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
-from tests.ledger.copies import charged
 from tests.ledger.support import (
     BASIC,
+    charged,
     granted,
     ledger_on,
     make_policy,
@@ -73,17 +73,14 @@ SELECT = {"ledger.secret": WORKER, "release.value": WORKER, "release.arguments":
 def urls() -> Iterator[dict[str, str]]:
     """Give the URLs of a login for each role, on a ledger with some history."""
     url, name = server().new_database(), f"u{secrets.token_hex(4)}"
-    ledger = create_ledger(url, witness="none")
-    released = request(ledger, key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value='"secret"')
-    granted(ledger, "0.01")
-    script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
-    for _ in range(2):
-        run(url, script)
-    for role in ROLES:
-        run(url, f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
-    ledger.close()
+    with closing(create_ledger(url, witness="none")) as ledger:
+        ledger.settle(granted(ledger, key="k"), value='"secret"')
+        granted(ledger, "0.01")
+        script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
+        for _ in range(2):
+            run(url, script)
+        for role in ROLES:
+            run(url, f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
     logins = {
         role: url.replace("//postgres@", f"//{name}_{role}@", 1) for role in ROLES
     }
@@ -102,13 +99,12 @@ def run(url: str, *statements: str) -> None:
 @pytest.fixture
 def worker(urls: dict[str, str]) -> Iterator[Ledger]:
     """Give the ledger as a worker has it."""
-    ledger = open_ledger(urls["worker"], witness="none")
-    yield ledger
-    ledger.close()
+    with closing(open_ledger(urls["worker"], witness="none")) as ledger:
+        yield ledger
 
 
 @pytest.mark.parametrize("role", ["operator", "worker", "reader"])
-def test_each_right_on_each_column(urls: dict[str, str], role: str) -> None:
+def test_each_right_on_each_column(urls, role):
     """As the table says; nobody deletes, truncates, or changes a table."""
     wrong = []
     with psycopg.connect(urls[role], autocommit=True) as session:
@@ -147,7 +143,7 @@ def is_permitted(session: psycopg.Connection, statement: str) -> bool:
     return True
 
 
-def test_a_worker_runs_steps(worker: Ledger) -> None:
+def test_a_worker_runs_steps(worker):
     """All of a charge's life, replays, people and freezes."""
     answer = worker.reserve(request(worker, key="k"))
     assert isinstance(answer, Replayed)
@@ -170,14 +166,13 @@ def test_a_worker_freezes_and_an_operator_ends_that(worker, urls):
         granted(worker, "0.01")
     with pytest.raises(LedgerUnavailable, match="operator"):
         worker.freeze("a", reason="x", unfreeze=True)
-    operator = open_ledger(urls["operator"], witness="none")
-    assert operator.freeze("a", reason="x", unfreeze=True)
-    granted(worker, "0.01")
-    assert verify(operator).bad == []
-    operator.close()
+    with closing(open_ledger(urls["operator"], witness="none")) as operator:
+        assert operator.freeze("a", reason="x", unfreeze=True)
+        granted(worker, "0.01")
+        assert verify(operator).bad == []
 
 
-def test_a_worker_opens_no_term(worker: Ledger) -> None:
+def test_a_worker_opens_no_term(worker):
     """Its first step on a dataset says that an operator applies the policy."""
     with pytest.raises(LedgerUnavailable, match="operator"):
         granted(worker, "0.01", policies=[make_policy("new")])
@@ -187,16 +182,15 @@ def test_a_worker_opens_no_term(worker: Ledger) -> None:
         worker.charge_prior(BASIC, PureDP(epsilon="0.01"), reason="x")
 
 
-def test_an_operator_does_the_rest(urls: dict[str, str]) -> None:
+def test_an_operator_does_the_rest(urls):
     """Terms, charges by hand and forfeits."""
-    operator = open_ledger(urls["operator"], witness="none")
-    policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
-    operator.apply(policy)
-    charge = granted(operator, "0.01", policies=[policy])
-    operator.amend(charge, PureDP(epsilon="0.02"), reason="x")
-    operator.charge_prior(policy, PureDP(epsilon="0.01"), reason="x", evidence="e")
-    assert verify(operator).bad == []
-    operator.close()
+    with closing(open_ledger(urls["operator"], witness="none")) as operator:
+        policy = make_policy(f"d{uuid.uuid4().hex[:6]}")
+        operator.apply(policy)
+        charge = granted(operator, "0.01", policies=[policy])
+        operator.amend(charge, PureDP(epsilon="0.02"), reason="x")
+        operator.charge_prior(policy, PureDP(epsilon="0.01"), reason="x", evidence="e")
+        assert verify(operator).bad == []
 
 
 ATTACKS = {
@@ -223,7 +217,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("what", ATTACKS)
-def test_a_worker_may_not(urls: dict[str, str], what: str) -> None:
+def test_a_worker_may_not(urls, what):
     """Whatever lets it run more than the policy says, or hides that it did."""
     with pytest.raises(DENIED):
         run(urls["worker"], ATTACKS[what])
@@ -256,7 +250,7 @@ def test_a_worker_appends_no_such_entry(urls, more, writer, kind):
             session.rollback()
 
 
-def test_a_frozen_dataset_is_opened_by_no_function(urls: dict[str, str]) -> None:
+def test_a_frozen_dataset_is_opened_by_no_function(urls):
     """The function of freezes writes a row that is open, and none without a reason."""
     call = "SELECT dpflow.freeze('a', NULL, 1, 'h', 'm')"
     run(urls["super"], "UPDATE dpflow.dataset SET frozen = '{}' WHERE name = 'a'")
@@ -275,13 +269,12 @@ def read(url: str) -> object:
         return session.execute("SELECT * FROM dpflow.dataset ORDER BY name").fetchall()
 
 
-def test_a_reader_sees_all_but_secrets(urls: dict[str, str]) -> None:
+def test_a_reader_sees_all_but_secrets(urls):
     """It opens the ledger, and verifies it but for values."""
-    reader = open_ledger(urls["reader"], witness="none", read_only=True)
-    result = verify(reader)
-    assert result.bad == []
-    assert not result.values
-    reader.close()
+    with closing(open_ledger(urls["reader"], witness="none", read_only=True)) as reader:
+        result = verify(reader)
+        assert result.bad == []
+        assert not result.values
 
 
 LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"
@@ -292,34 +285,35 @@ def key_of(name: str) -> int:
     return int.from_bytes(bytes.fromhex(name)[:8], signed=True)
 
 
-def test_a_reader_stops_no_step(urls: dict[str, str]) -> None:
+def test_a_reader_stops_no_step(urls):
     """Whatever it locks; a worker that has the dataset's row is the control."""
-    worker = ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))
-    locks = (
-        "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
-        "SELECT key FROM dpflow.release; "
-        "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
-    )
-    with psycopg.connect(urls["reader"]) as session:
-        session.execute(locks)
-        charged(worker, "0.001")
-        for statement in (
-            "SELECT name FROM dpflow.dataset FOR UPDATE",
-            "SELECT name FROM dpflow.dataset FOR SHARE",
-            "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
-        ):
+    with closing(ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))) as worker:
+        locks = (
+            "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
+            "SELECT key FROM dpflow.release; "
+            "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
+        )
+        with psycopg.connect(urls["reader"]) as session:
+            session.execute(locks)
+            charged(worker, "0.001")
+            for statement in (
+                "SELECT name FROM dpflow.dataset FOR UPDATE",
+                "SELECT name FROM dpflow.dataset FOR SHARE",
+                "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
+            ):
+                session.rollback()
+                with pytest.raises(DENIED):
+                    session.execute(statement.encode())
+        with psycopg.connect(urls["worker"]) as session:
+            session.execute(
+                "SELECT name FROM dpflow.dataset WHERE name = 'a' FOR UPDATE"
+            )
+            with pytest.raises(LedgerUnavailable, match="holds the lock"):
+                granted(worker, "0.001")
             session.rollback()
-            with pytest.raises(DENIED):
-                session.execute(statement.encode())
-    with psycopg.connect(urls["worker"]) as session:
-        session.execute("SELECT name FROM dpflow.dataset WHERE name = 'a' FOR UPDATE")
-        with pytest.raises(LedgerUnavailable, match="holds the lock"):
-            granted(worker, "0.001")
-        session.rollback()
-    worker.close()
 
 
-def test_a_reader_holds_no_dead_workers_name(urls: dict[str, str]) -> None:
+def test_a_reader_holds_no_dead_workers_name(urls):
     """Any session may take such a lock; only a login that may charge keeps a key."""
     dead, owners = uuid.uuid4().hex, SessionOwners(Server(urls["worker"]))
     for role, alive in (("reader", False), ("worker", True)):
@@ -330,7 +324,7 @@ def test_a_reader_holds_no_dead_workers_name(urls: dict[str, str]) -> None:
     owners.close()
 
 
-def test_a_reader_that_takes_a_workers_name_is_reported(urls: dict[str, str]) -> None:
+def test_a_reader_that_takes_a_workers_name_is_reported(urls):
     """The message speaks of the name, and of no dataset."""
     reached = waiting(PostgresDatabase(urls["worker"]), 0.2).server
     owners = SessionOwners(reached)
@@ -344,7 +338,7 @@ def test_a_reader_that_takes_a_workers_name_is_reported(urls: dict[str, str]) ->
     owners.close()
 
 
-def test_a_worker_charges_people(urls: dict[str, str], tmp_path: Path) -> None:
+def test_a_worker_charges_people(urls, tmp_path):
     """Under its login the steps of a store are noted, too, and others go on from it."""
     ledger, worker = (open_ledger(urls[r], witness="none") for r in ("super", "worker"))
     assert step(ledger, tmp_path, 0.5, 0.5, 0.5) == [True, True, True]
@@ -355,7 +349,7 @@ def test_a_worker_charges_people(urls: dict[str, str], tmp_path: Path) -> None:
     worker.close()
 
 
-def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
+def test_not_even_the_owner_edits_the_journal(urls):
     """It would have to drop the triggers first, which is no accident."""
     for statement in (
         "UPDATE dpflow.journal SET at = ''",
@@ -368,7 +362,7 @@ def test_not_even_the_owner_edits_the_journal(urls: dict[str, str]) -> None:
     run(urls["owner"], "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine")
 
 
-def test_strangers_see_nothing(urls: dict[str, str]) -> None:
+def test_strangers_see_nothing(urls):
     """A login without a role of the ledger is refused immediately."""
     name = f"u{secrets.token_hex(4)}"
     server().run(f"CREATE ROLE {name} LOGIN")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
-from dpflow.ledger.requests import Conditions, Granted, Request
+from dpflow.ledger.requests import Conditions
 from dpflow.ledger.witness.comparison import state_of_ledger
-from dpflow.policy import Policy
-from dpflow.policy.population import Population
-from tests.ledger.support import make_policy
+from dpflow.policy import Policy, parse_policy
+from tests.ledger.support import granted, make_policy
 
 #: Fields of the policies; those of `renewed` are of its newest term.
 FIELDS: dict[str, dict[str, str]] = {
@@ -47,6 +45,13 @@ FIELDS: dict[str, dict[str, str]] = {
     "stopped": {},
     "renewed": {"budget": "{epsilon: 1.5}", "lifetime": "{epsilon: 4}"},
 }
+PEOPLE = """\
+population: people
+unit: customer
+relation: add-or-remove
+budget: {epsilon: 1.2}
+filter: basic
+"""
 EVIDENCE = "e" * 64
 NUMBER = PureDP(epsilon="0.05")
 
@@ -58,99 +63,65 @@ def make_policies(fields: dict[str, dict[str, str]]) -> dict[str, Policy]:
 
 def make_population() -> Policy:
     """Return the population of `orders` and `regions`."""
-    return Population(
-        population="people",
-        unit="customer",
-        relation="add-or-remove",
-        budget={"epsilon": "1.2"},
-        filter="basic",
-    ).as_policy()
-
-
-class Maker:
-    """Charges a new ledger.
-
-    Attributes:
-        releases: What each release key replays, by key.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.policies = ledger, make_policies(FIELDS)
-        self.releases: dict[str, dict[str, Any]] = {}
-
-    def reserve(
-        self, *names: str, cost: Cost = NUMBER, key: str | None = None, **fields: Any
-    ) -> str:
-        """Reserve a step of some datasets."""
-        policies = tuple(self.policies[name] for name in names)
-        is_member = any(policy.population for policy in policies)
-        digests = self.ledger.digests
-        request = Request(
-            reservation=uuid.uuid4().hex,
-            owner=self.ledger.owners.mine(),
-            policies=policies,
-            populations=(make_population(),) if is_member else (),
-            cost=cost,
-            step="count",
-            release_key=None if key is None else digests.of(key),
-            key_text=key or "",
-            **fields,
-        )
-        assert isinstance(self.ledger.reserve(request), Granted)
-        return request.reservation
-
-    def release(self, key: str, value: str, *names: str, **fields: Any) -> str:
-        """Release a value, and note what its key replays."""
-        charge = self.reserve(*names, key=key, **fields)
-        self.ledger.settle(charge, value=value)
-        self.releases[key] = {"datasets": names, "value": value, **fields}
-        return charge
+    return parse_policy(PEOPLE)
 
 
 def fill(ledger: Ledger) -> dict[str, Any]:
     """Fill a new ledger, and return its facts."""
-    maker = Maker(ledger)
-    maker.release("number", "41.5", "visits", flow="g")
-    maker.release("list", "[1.5,2.5]", "visits", flow="f")
+    policies, releases = make_policies(FIELDS), dict[str, dict[str, Any]]()
+
+    def reserve(*names: str, cost: Cost = NUMBER, **fields: Any) -> str:
+        chosen = [policies[name] for name in names]
+        is_member = any(policy.population for policy in chosen)
+        populations = (make_population(),) if is_member else ()
+        fields |= {"policies": chosen, "populations": populations}
+        return granted(ledger, cost, **fields)
+
+    def release(key: str, value: str, *names: str, **fields: Any) -> None:
+        ledger.settle(reserve(*names, key=key, **fields), value=value)
+        releases[key] = {"datasets": names, "value": value, **fields}
+
+    release("number", "41.5", "visits", flow="g")
+    release("list", "[1.5,2.5]", "visits", flow="f")
     stops = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4))
-    ledger.settle(maker.reserve("visits", cost=stops, flow="g"), reported=2)
-    ledger.settle(maker.reserve("visits", key="failed", flow="g"), outcome="failed")
-    ledger.void(maker.reserve("visits", flow="g"), reason="it never started")
+    ledger.settle(reserve("visits", cost=stops, flow="g"), reported=2)
+    ledger.settle(reserve("visits", key="failed", flow="g"), outcome="failed")
+    ledger.void(reserve("visits", flow="g"), reason="it never started")
     with suppress(BudgetRefused):
         # The odometer of the flow halts the run.
-        maker.reserve("visits", cost=PureDP(epsilon="0.4"), flow="f", flow_run="f2")
+        reserve("visits", cost=PureDP(epsilon="0.4"), flow="f", flow_run="f2")
     prior: dict[str, Any] = {
         "reason": "spent before",
         "evidence": EVIDENCE,
         "flow": "g",
     }
-    ledger.charge_prior(maker.policies["visits"], PureDP(epsilon="0.1"), **prior)
-    maker.release("joined", "3", "orders", "regions", partitions=("north", "south"))
-    more = maker.reserve("orders")
+    ledger.charge_prior(policies["visits"], PureDP(epsilon="0.1"), **prior)
+    release("joined", "3", "orders", "regions", partitions=("north", "south"))
+    more = reserve("orders")
     ledger.settle(more)
     ledger.amend(more, PureDP(epsilon=2), reason="it read more")
-    maker.release("week", "9", "weeks", partitions=("2026-W01", "2026-W02"))
+    release("week", "9", "weeks", partitions=("2026-W01", "2026-W02"))
     noise = Gaussian(sensitivity=1, sigma=20)
-    ledger.settle(maker.reserve("adaptive", cost=noise))
-    maker.release("stopped", "5", "stopped")
+    ledger.settle(reserve("adaptive", cost=noise))
+    release("stopped", "5", "stopped")
     ledger.freeze("stopped", reason="an inquiry")
-    newest = maker.policies["renewed"]
+    newest = policies["renewed"]
     for budget in ("1", "0.8"):
         fields = {**FIELDS["renewed"], "budget": f"{{epsilon: {budget}}}"}
-        maker.policies["renewed"] = make_policy("renewed", **fields)
-        ledger.apply(maker.policies["renewed"], reason="less")
-        ledger.settle(maker.reserve("renewed"))
-    maker.policies["renewed"] = newest
+        policies["renewed"] = make_policy("renewed", **fields)
+        ledger.apply(policies["renewed"], reason="less")
+        ledger.settle(reserve("renewed"))
+    policies["renewed"] = newest
     ledger.apply(newest, reason="a new year", new_term=True)
-    paid = maker.reserve("renewed")
+    paid = reserve("renewed")
     ledger.pay("renewed#2", paid, before=None)
     ledger.settle(paid)
-    opened = maker.reserve("visits", key="claimed", flow="g")
+    opened = reserve("visits", key="claimed", flow="g")
     uses = state_of_ledger(ledger.database).uses
     return {
         "id": ledger.id,
         "fields": FIELDS,
-        "releases": maker.releases,
+        "releases": releases,
         "used": {name: use.used for name, use in sorted(uses.items())},
         "people": {"renewed#2": paid},
         "open": opened,

@@ -1,6 +1,7 @@
 """A ledger in a database of its own."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -17,6 +18,5 @@ def _no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ledger(postgres_url: str) -> Iterator[Ledger]:
     """Give a ledger in a new database."""
-    opened = create_ledger(postgres_url)
-    yield opened
-    opened.close()
+    with closing(create_ledger(postgres_url)) as opened:
+        yield opened

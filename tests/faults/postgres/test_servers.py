@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from functools import partial
 
@@ -24,7 +25,7 @@ from dpflow.ledger.requests import Granted, Request
 from tests.faults.drivers import FaultyPostgres
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, edit, granted, ledger_on, read, request, sums
-from tests.postgres import PostgresServer, binaries, server
+from tests.postgres import PostgresServer, binaries, name_of, server
 from tests.proxy import Proxy
 from tests.sizes import scaled
 
@@ -76,21 +77,20 @@ def reserved(ledger: Ledger) -> str:
 # Lost answers
 
 
-def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
+def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url):
     """Cut before and after the commit: exactly the requested charges."""
     create_ledger(postgres_url).close()
     proxy, chance = Proxy(server().folder), random.Random(7)
-    ledger = open_ledger(through(proxy, postgres_url))
-    names: list[str] = []
-    while len(names) < CHARGES:
-        made = request(ledger, SMALL)
-        proxy.cut = chance.choice(["before", "after"])
-        assert isinstance(ledger.reserve(made), Granted)
-        names.append(made.reservation)
-        proxy.cut = chance.choice(["before", "after"])
-        ledger.settle(made.reservation)
-    assert proxy.cuts == 2 * CHARGES
-    ledger.close()
+    with closing(open_ledger(through(proxy, postgres_url))) as ledger:
+        names: list[str] = []
+        while len(names) < CHARGES:
+            made = request(ledger, SMALL)
+            proxy.cut = chance.choice(["before", "after"])
+            assert isinstance(ledger.reserve(made), Granted)
+            names.append(made.reservation)
+            proxy.cut = chance.choice(["before", "after"])
+            ledger.settle(made.reservation)
+        assert proxy.cuts == 2 * CHARGES
     proxy.close()
     assert sums(postgres_url) == (CHARGES * UNITS, 0)
     kept = {name for (name,) in read(postgres_url, "SELECT id FROM charge")}
@@ -98,7 +98,7 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url: str) -> None:
     audit(postgres_url)
 
 
-def test_a_storm_of_ended_sessions_loses_nothing(postgres_url: str) -> None:
+def test_a_storm_of_ended_sessions_loses_nothing(postgres_url):
     """Four threads work while their sessions are ended again and again."""
     create_ledger(postgres_url).close()
     ledgers = [open_ledger(postgres_url) for _ in range(4)]
@@ -162,48 +162,45 @@ def test_a_killed_server_keeps_what_it_acknowledged(own_server):
 # A server that may lose what it acknowledges
 
 
-def test_a_server_that_does_not_sync_is_refused(own_server: PostgresServer) -> None:
+def test_a_server_that_does_not_sync_is_refused(own_server):
     """At the opening, and at the next decision if it changes meanwhile."""
     url = own_server.new_database()
-    ledger = create_ledger(url)
-    granted(ledger, "0.1")
-
-    def configure(statement: str, setting: str, value: str) -> None:
-        own_server.run(statement, "SELECT pg_reload_conf()")
-        # A new session shows it only once all older ones are told.
-        while shown(setting) != value:
-            time.sleep(0.02)
-
-    def shown(setting: str) -> str:
-        with psycopg.connect(url) as fresh:
-            return str(fresh.execute(f"SHOW {setting}").fetchall()[0][0])
-
-    for number, setting in enumerate(("fsync", "full_page_writes"), 1):
-        configure(f"ALTER SYSTEM SET {setting} = off", setting, "off")
-        for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(url)):
-            match = f"{setting} = off.*set it to on"
-            with pytest.raises(LedgerUnavailable, match=match):
-                call()
-        assert sums(url) == (0, Fraction(number, 10))
-        configure(f"ALTER SYSTEM RESET {setting}", setting, "on")
+    with closing(create_ledger(url)) as ledger:
         granted(ledger, "0.1")
-    ledger.close()
+
+        def configure(statement: str, setting: str, value: str) -> None:
+            own_server.run(statement, "SELECT pg_reload_conf()")
+            # A new session shows it only once all older ones are told.
+            while shown(setting) != value:
+                time.sleep(0.02)
+
+        def shown(setting: str) -> str:
+            with psycopg.connect(url) as fresh:
+                return str(fresh.execute(f"SHOW {setting}").fetchall()[0][0])
+
+        for number, setting in enumerate(("fsync", "full_page_writes"), 1):
+            configure(f"ALTER SYSTEM SET {setting} = off", setting, "off")
+            for call in (lambda: granted(ledger, "0.1"), lambda: open_ledger(url)):
+                match = f"{setting} = off.*set it to on"
+                with pytest.raises(LedgerUnavailable, match=match):
+                    call()
+            assert sums(url) == (0, Fraction(number, 10))
+            configure(f"ALTER SYSTEM RESET {setting}", setting, "on")
+            granted(ledger, "0.1")
 
 
 @pytest.mark.parametrize("value", ["off", "local", "remote_write"])
 def test_commits_that_do_not_wait_are_refused(ledger, postgres_url, value):
     """Whether the URL or the database says so; a session asks once more at a write."""
-    name = postgres_url.partition("@/")[2].partition("?")[0]
     address = f"{postgres_url}&options=-csynchronous_commit%3D{value}"
     with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
         open_ledger(address)
-    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = {value}")
+    server().alter(postgres_url, f"synchronous_commit = {value}")
     with pytest.raises(LedgerUnavailable, match=f"synchronous_commit = {value}"):
         open_ledger(postgres_url)
-    edit(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = remote_apply")
-    again = open_ledger(postgres_url)
-    granted(again, "0.1")
-    again.close()
+    server().alter(postgres_url, "synchronous_commit = remote_apply")
+    with closing(open_ledger(postgres_url)) as again:
+        granted(again, "0.1")
 
 
 @pytest.mark.parametrize(
@@ -223,8 +220,8 @@ def test_tables_that_check_or_keep_nothing_are_refused(
 ):
     """In each transaction, in words that say which setting."""
     granted(ledger, "0.1")
-    name = postgres_url.partition("@/")[2].partition("?")[0]
-    edit(postgres_url, statement.format(name=name), locked=True)
+    statement = statement.format(name=name_of(postgres_url))
+    edit(postgres_url, statement, locked=True)
     ledger.database.close()
     with pytest.raises(LedgerUnavailable, match=words):
         granted(ledger, "0.1")
@@ -239,7 +236,7 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(own_server, tmp
     own_server.stop()
     standby = PostgresServer(standby_of=own_server)
     try:
-        moved = standby.url(url.partition("@/")[2].partition("?")[0])
+        moved = standby.url(name_of(url))
         with pytest.raises(
             LedgerUnavailable, match=r"standby in recovery.*session_attrs=read-write"
         ):
@@ -249,16 +246,14 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(own_server, tmp
         ledger.close()
         own_server.stop()
         standby.run("SELECT pg_promote()")
-        promoted = open_ledger(moved, witness=witness)
-        for _ in range(2):
-            with pytest.raises(LedgerRolledBack):
-                granted(promoted, "0.1")
-        assert sums(moved) == (0, Fraction(1, 4))
-        promoted.close()
+        with closing(open_ledger(moved, witness=witness)) as promoted:
+            for _ in range(2):
+                with pytest.raises(LedgerRolledBack):
+                    granted(promoted, "0.1")
+            assert sums(moved) == (0, Fraction(1, 4))
         # The control: without a witness the failover is not detected.
-        blind = open_ledger(moved, witness="none")
-        granted(blind, "0.1")
-        blind.close()
+        with closing(open_ledger(moved, witness="none")) as blind:
+            granted(blind, "0.1")
     finally:
         standby.destroy()
 
@@ -278,14 +273,13 @@ def test_a_dump_restored_on_another_server_is_refused(
     subprocess.run(command, check=True, capture_output=True, input=dump.stdout)
     granted(ledger, "0.5")
     ledger.close()
-    restored = open_ledger(url, witness=witness)
-    with pytest.raises(LedgerRolledBack):
-        granted(restored, "0.5")
-    assert restored.id == ledger.id
-    restored.close()
+    with closing(open_ledger(url, witness=witness)) as restored:
+        with pytest.raises(LedgerRolledBack):
+            granted(restored, "0.5")
+        assert restored.id == ledger.id
 
 
-def test_a_pooler_is_refused(postgres_url: str) -> None:
+def test_a_pooler_is_refused(postgres_url):
     """It hands one session to many; locks and settings would be another's."""
     create_ledger(postgres_url).close()
     proxy = Proxy(server().folder, hides_process=True)
@@ -294,22 +288,21 @@ def test_a_pooler_is_refused(postgres_url: str) -> None:
     proxy.close()
 
 
-def test_a_commit_that_rolled_back_is_no_commit(postgres_url: str) -> None:
+def test_a_commit_that_rolled_back_is_no_commit(postgres_url):
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
     create_ledger(postgres_url).close()
     database = FaultyPostgres(postgres_url)
-    ledger = ledger_on(database)
+    with closing(ledger_on(database)) as ledger:
 
-    def fail(sql: str) -> None:
-        if sql == "COMMIT":
-            database.server._connection.pgconn.exec_(b"SELECT 1 / 0")
+        def fail(sql: str) -> None:
+            if sql == "COMMIT":
+                database.server._connection.pgconn.exec_(b"SELECT 1 / 0")
 
-    made = request(ledger, "0.1")
-    database.before = fail
-    with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
-        ledger.reserve(made)
-    database.quiet()
-    assert sums(postgres_url) == (0, 0)
-    assert isinstance(ledger.reserve(made), Granted)
-    audit(postgres_url)
-    ledger.close()
+        made = request(ledger, "0.1")
+        database.before = fail
+        with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
+            ledger.reserve(made)
+        database.quiet()
+        assert sums(postgres_url) == (0, 0)
+        assert isinstance(ledger.reserve(made), Granted)
+        audit(postgres_url)

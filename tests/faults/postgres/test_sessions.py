@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import threading
-import time
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 
-import psycopg
 import pytest
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerMissing,
-    LedgerUnavailable,
-)
-from dpflow.ledger.ledger import Ledger
+from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables import postgres_connection as sessions
 from dpflow.ledger.tables.loading import find_scope, load_rows
-from dpflow.ledger.tables.postgres import PostgresDatabase
-from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from tests.ledger.processes import Child
-from tests.ledger.support import (
-    audit,
-    granted,
-    ledger_on,
-    read,
-    refusal,
-    request,
-    sums,
-    waiting,
-)
+from tests.ledger.support import audit, granted, read, request, sums
 from tests.postgres import server
 
 # Making and opening
 
 
-def test_makers_in_parallel_make_one_ledger(postgres_url: str) -> None:
+def test_makers_in_parallel_make_one_ledger(postgres_url):
     """The others are refused."""
     answers: list[str] = []
 
@@ -59,7 +41,7 @@ def test_makers_in_parallel_make_one_ledger(postgres_url: str) -> None:
     assert read(postgres_url, "SELECT count(*) FROM ledger") == [(1,)]
 
 
-def test_no_ledger_is_missing(postgres_url: str) -> None:
+def test_no_ledger_is_missing(postgres_url):
     """Nothing is made by opening; neither is a database."""
     for url in (postgres_url, postgres_url.replace("?", "x?")):
         with pytest.raises(LedgerMissing, match="dpflow ledger init"):
@@ -69,17 +51,15 @@ def test_no_ledger_is_missing(postgres_url: str) -> None:
 
 def test_what_a_database_sets_for_its_sessions_is_not_in_the_way(postgres_url):
     """Neither isolation, nor how texts are read."""
-    name = postgres_url.partition("@/")[2].partition("?")[0]
     for setting in (
         "default_transaction_isolation = 'serializable'",
         "default_transaction_read_only = on",
         "standard_conforming_strings = off",
         "search_path = public",
     ):
-        server().run(f"ALTER DATABASE {name} SET {setting}")
-    ledger = create_ledger(postgres_url)
-    ledger.settle(granted(ledger, "0.1"))
-    ledger.close()
+        server().alter(postgres_url, setting)
+    with closing(create_ledger(postgres_url)) as ledger:
+        ledger.settle(granted(ledger, "0.1"))
     audit(postgres_url)
 
 
@@ -89,7 +69,7 @@ _FETCHED = (
 )
 
 
-def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) -> None:
+def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger):
     """A session plans its statements once, when the tables are perhaps still small."""
     for number in range(60):
         key = f"{number:064x}"
@@ -102,138 +82,7 @@ def test_a_plan_made_for_an_empty_ledger_reads_no_whole_table(ledger: Ledger) ->
     assert after - before < 20
 
 
-# Owners
-
-LOCKS = (
-    "SELECT count(*) FROM pg_locks JOIN pg_database ON database = pg_database.oid "
-    "WHERE locktype = 'advisory' AND datname = current_database()"
-)
-
-
-def await_end(owners: SessionOwners, name: str) -> None:
-    """Wait until the server has ended the session behind a name."""
-    until = time.monotonic() + 5
-    while owners.alive(name):
-        assert time.monotonic() < until
-
-
-def test_an_owner_lives_until_it_is_closed(postgres_url: str) -> None:
-    """One name per object, alive for others while its session stands."""
-    first, second = (SessionOwners(Server(postgres_url)) for _ in "ab")
-    assert first.mine() == first.mine() != second.mine()
-    name = first.mine()
-    assert read(postgres_url, LOCKS) == [(2,)]
-
-    def look(say: Callable[[str], None]) -> None:
-        owners = SessionOwners(PostgresDatabase(postgres_url).server)
-        say(str([owners.alive(owner) for owner in (name, "0" * 32, "no name", "")]))
-
-    assert Child(look).end() == (0, ["[True, False, False, False]"])
-    first.close()
-    await_end(second, name)
-    # To ask for others takes no name that was given up.
-    last = second.mine()
-    assert not first.alive(f"{int(last[0], 16) ^ 1:x}{last[1:]}")
-    assert not second.alive(name)
-    assert first.mine() != name
-    first.close()
-    second.close()
-
-
-def test_a_forked_child_takes_no_name_of_its_parent(postgres_url: str) -> None:
-    """Neither for itself, nor when it asks for others."""
-    mine = SessionOwners(Server(postgres_url))
-    name = mine.mine()
-
-    def ask(say: Callable[[str], None]) -> None:
-        say(str(mine.alive("0" * 32)))
-        with psycopg.connect(postgres_url) as connection:
-            say(str(connection.execute(LOCKS.encode()).fetchall()))
-        say(str(mine.mine() != name))
-
-    assert Child(ask).end() == (0, ["False", "[(1,)]", "True"])
-    mine.close()
-
-
-def test_many_names_do_not_collide(postgres_url: str) -> None:
-    """The two halves of a lock's number are looked up as they were taken."""
-    asking = SessionOwners(PostgresDatabase(postgres_url).server)
-    elsewhere = server().new_database()
-    for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
-        key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
-        for url, alive in ((elsewhere, False), (postgres_url, True)):
-            with psycopg.connect(url) as connection:
-                connection.execute("SELECT pg_advisory_lock_shared(%s)", (key,))
-                assert asking.alive(name) is alive
-        await_end(asking, name)
-    asking.close()
-    server().drop(elsewhere)
-
-
-SECRET = "s3cr3t/w@rd"
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [
-        ("postgresql://ann:pw@db:5433/x", "postgresql://ann@db:5433/x"),
-        ("postgres://ann:pw@db/x?sslmode=require", "postgresql://ann@db/x"),
-        ("postgresql://db/x", "postgresql://db/x"),
-        ("postgresql://ann@/x?host=/run/pg", "postgresql://ann@/x?host=/run/pg"),
-        ("postgresql://ann@db/x?password=pw", "postgresql://ann@db/x"),
-    ],
-)
-def test_a_place_is_its_url_without_a_secret(url: str, place: str) -> None:
-    """So that any message may say it."""
-    assert PostgresDatabase(url).place == place
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"postgresql://ann:{SECRET}@db:port/x",
-        f"postgresql://ann:{SECRET}@db/x?unheard=of",
-        f"postgresql://ann:{SECRET}@[db/x",
-        f"postgresql://ann:{SECRET}@db/x",
-        "postgresql://ann:s3cr3t@12@db/x",
-        "postgresql://ann:s3cr3t/12@db/x",
-        "postgresql://ann:s3cr3t?12@db/x",
-        "postgresql://ann:s3cr3t#12@db/x",
-        "postgresql://ann:12:s3cr3t@db/x",
-        "postgresql://ann:s3cr3t%zz@db/x",
-    ],
-)
-def test_a_url_that_cannot_be_read_is_not_quoted(url: str) -> None:
-    """The driver would quote what it takes for a port, which is half a password."""
-    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
-        open_ledger(url)
-    assert "s3cr3t" not in f"{caught.value} {caught.value.__context__}"
-
-
-def test_a_server_out_of_reach_is_unavailable() -> None:
-    """With the place and the reason, without the password."""
-    url = f"postgresql://ann:{secrets.token_hex(8)}@127.0.0.1:1/x?connect_timeout=2"
-    password = url.split(":")[2].partition("@")[0]
-    with pytest.raises(LedgerUnavailable, match=r"ann@127\.0\.0\.1:1/x") as caught:
-        open_ledger(url, witness="none")
-    assert password not in str(caught.value)
-    assert caught.value.__cause__ is None
-
-
-@pytest.mark.parametrize("password", ["a", "connection", "hunter2"])
-def test_a_driver_s_message_is_never_shown(password: str) -> None:
-    """A mask would show where a short password stands in a sentence that all know."""
-    url = f"postgresql://app:{password}@db/x"
-    failed = f'connection failed: {url} at "127.0.0.1": Connection refused'
-    error = Server(url).translated(psycopg.OperationalError(failed))
-    assert str(error) == (
-        "the ledger postgresql://app@db/x cannot be used: no server accepts "
-        "connections at this address. The step did not run and nothing was charged "
-        "unless `dpflow history` shows it."
-    )
-
-
-def test_a_database_that_cannot_keep_every_name_is_refused() -> None:
+def test_a_database_that_cannot_keep_every_name_is_refused():
     """At the first connection, before anything is charged."""
     odd = server().new_database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with pytest.raises(LedgerUnavailable, match="encoding LATIN1"):
@@ -244,47 +93,23 @@ def test_a_database_that_cannot_keep_every_name_is_refused() -> None:
 # Locks and deadlines
 
 
-def test_a_held_ledger_is_waited_for_and_no_longer(ledger, postgres_url):
-    """The wait ends with a refusal, of another process or thread, and nothing runs."""
-    granted(ledger, "0.1")
-    patient = ledger_on(waiting(PostgresDatabase(postgres_url), 0.3))
-    with ledger.database.transaction() as transaction:
-        transaction.begin(["a"], lock=True)
-        since = time.monotonic()
-        with pytest.raises(LedgerUnavailable, match="another process holds the lock"):
-            granted(patient, "0.1")
-        assert 0.3 <= time.monotonic() - since < 10
-    answers: list[str] = []
-    with patient.database.snapshot():
-        thread = threading.Thread(
-            target=lambda: answers.append(refusal(lambda: granted(patient, "0.1")))
-        )
-        thread.start()
-        thread.join()
-    assert answers == ["LedgerUnavailable"]
-    granted(patient, "0.1")
-    assert sums(postgres_url) == (0, Fraction(2, 10))
-    patient.close()
-
-
 def test_a_holder_that_stopped_is_ended_by_the_server(
     ledger, postgres_url, monkeypatch
 ):
     """Its transaction is rolled back, and the process gets an error when it goes on."""
     granted(ledger, "0.1")
     monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.3)
-    slow = open_ledger(postgres_url)
+    with closing(open_ledger(postgres_url)) as slow:
 
-    def stop() -> None:
-        with slow.database.transaction() as transaction:
-            transaction.begin(["a"], lock=True)
-            granted(ledger, "0.1")
-            transaction.begin(["a"], lock=True)
+        def stop() -> None:
+            with slow.database.transaction() as transaction:
+                transaction.begin(["a"], lock=True)
+                granted(ledger, "0.1")
+                transaction.begin(["a"], lock=True)
 
-    with pytest.raises(LedgerUnavailable, match="server closed the connection"):
-        stop()
-    granted(slow, "0.1")
-    slow.close()
+        with pytest.raises(LedgerUnavailable, match="server closed the connection"):
+            stop()
+        granted(slow, "0.1")
 
 
 def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monkeypatch):
@@ -309,61 +134,30 @@ def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monke
 
 # Sessions and processes
 
+#: End sessions, and wait for their ends.
+END = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+
 
 def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     """Also the owner's, whose name stays the same."""
     name, owner = granted(ledger, "0.1"), ledger.owners.mine()
-    kill = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name "
-        "= 'dpflow' AND datname = current_database()"
-    )
-    assert len(read(postgres_url, kill)) == 2
-    time.sleep(0.1)
+    kill = f"{END} WHERE application_name = 'dpflow' AND datname = current_database()"
+    assert read(postgres_url, kill) == [(True,)] * 2
     ledger.settle(name)
     granted(ledger, "0.1")
     assert ledger.owners.mine() == owner
-    other = open_ledger(postgres_url)
-    assert other.owners.alive(owner)
-    other.close()
+    with closing(open_ledger(postgres_url)) as other:
+        assert other.owners.alive(owner)
     assert sums(postgres_url) == (Fraction(1, 10), Fraction(1, 10))
-
-
-def test_a_child_leaves_its_parents_sessions_alone(ledger, postgres_url):
-    """It has its own, and its end closes none of the parent's."""
-    first, owner = granted(ledger, "0.1"), ledger.owners.mine()
-
-    def work(say: Callable[[str], None]) -> None:
-        assert ledger.owners.alive(owner)
-        say(ledger.owners.mine())
-        ledger.settle(granted(ledger, "0.2"))
-        ledger.close()
-
-    child = Child(work)
-    name = child.line()
-    assert child.end() == (0, [])
-    assert name != owner
-    ended = "SELECT sessions_abandoned, sessions_fatal FROM pg_stat_database"
-    before = read(postgres_url, f"{ended} WHERE datname = current_database()")
-    ledger.settle(first)
-    assert ledger.owners.alive(owner)
-    other = open_ledger(postgres_url)
-    assert other.owners.alive(owner)
-    assert not other.owners.alive(name)
-    other.close()
-    assert before == [(0, 0)]
-    assert sums(postgres_url) == (Fraction(3, 10), 0)
 
 
 def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(postgres_url):
     """Its session ended, not its body: two charges, one release, nothing given back."""
     first, second = create_ledger(postgres_url), open_ledger(postgres_url)
     early = granted(first, "0.25", key="week/1")
-    kill = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_locks USING "
-        "(pid) WHERE locktype = 'advisory' AND datname = current_database()"
-    )
-    assert len(read(postgres_url, kill)) == 1
-    time.sleep(0.1)
+    kill = f"{END} JOIN pg_locks USING (pid) WHERE locktype = 'advisory' "
+    kill += "AND datname = current_database()"
+    assert read(postgres_url, kill) == [(True,)]
     # In this process the name counts as alive; another process asks.
     child = Child(lambda say: say(granted(open_ledger(postgres_url), "0.25", key="w")))
     assert child.end()[0] == 0

@@ -1,26 +1,31 @@
-"""A copy into either database has the rows, the releases and the sums of the first."""
+"""Copies have the rows of the first; after a move one ledger at most decides."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from itertools import permutations
 from typing import Any
 
 import pytest
 
-from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerUnavailable
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    LedgerCorrupt,
+    LedgerUnavailable,
+)
+from dpflow.ledger.audit import moves
 from dpflow.ledger.audit.copies import backup, copy_ledger, export_lines
 from dpflow.ledger.audit.moves import move, move_back
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import find_database, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from tests.ledger.copies import charged, make, reopen
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_postgres, in_sqlite
-from tests.ledger.support import granted, request
+from tests.ledger.support import charged, granted, make, reopen, request, url
 from tests.postgres import server
 
 
@@ -46,12 +51,10 @@ def test_a_copy_is_the_same_ledger(tmp_path, source, target):
     assert [*export_lines(there)] == [*export_lines(workers.ledger)]
 
 
-def test_a_backup_is_made_while_steps_run(tmp_path: Path) -> None:
+def test_a_backup_is_made_while_steps_run(tmp_path):
     """It replays what was released, and is never made over a file."""
     ledger = make(tmp_path / "ledger.db")
-    released = request(ledger, key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
+    ledger.settle(granted(ledger, key="k"), value="1")
     open_charge = granted(ledger)
     path = tmp_path / "backup.db"
     backup(ledger, path)
@@ -68,12 +71,12 @@ def test_a_backup_is_made_while_steps_run(tmp_path: Path) -> None:
         inside.connection.execute("DELETE FROM journal")  # type: ignore[attr-defined]
 
 
-def test_an_export_shows_no_secret(tmp_path: Path) -> None:
+def test_an_export_shows_no_secret(tmp_path):
     """Neither the secret of keys, nor values, nor arguments."""
     ledger = make(tmp_path / "ledger.db")
-    released = request(ledger, key="k", arguments={"x": "f" * 64})
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value='"the value"')
+    ledger.settle(
+        granted(ledger, key="k", arguments={"x": "f" * 64}), value='"the value"'
+    )
     charged(ledger)
     lines = [json.loads(line) for line in export_lines(ledger)]
     assert {line["table"] for line in lines} >= {"ledger", "journal", "charge"}
@@ -85,26 +88,18 @@ def test_an_export_shows_no_secret(tmp_path: Path) -> None:
     assert {*TABLES, "ledger"} == {*tables()}
 
 
-@pytest.mark.parametrize("kinds", [("sqlite", "postgres"), ("postgres", "sqlite")])
-def test_a_ledger_moves(tmp_path: Path, kinds: tuple[str, str]) -> None:
+def test_a_ledger_moves(tmp_path, postgres_url):
     """With its id, its releases and its witness; the source says where it is."""
-    urls = {
-        "sqlite": f"sqlite:///{tmp_path}/ledger.db",
-        "postgres": server().new_database(),
-    }
-    place, target = str(tmp_path / "witness"), urls[kinds[1]]
-    ledger = create_ledger(urls[kinds[0]], witness=place)
-    released = request(ledger, key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
+    place, target = str(tmp_path / "witness"), postgres_url
+    ledger = make(tmp_path / "ledger.db", place)
+    ledger.settle(granted(ledger, key="k"), value="1")
     charge = granted(ledger)
     with pytest.raises(ConfigurationError, match="charges are open"):
         move(ledger, target)
     move(ledger, target, anyway=True)
-    with pytest.raises(LedgerUnavailable, match="moved to"):
-        granted(ledger)
-    with pytest.raises(LedgerUnavailable, match="moved to"):
-        ledger.settle(charge)
+    for call in (lambda: granted(ledger), lambda: ledger.settle(charge)):
+        with pytest.raises(LedgerUnavailable, match="moved to"):
+            call()
     there = open_ledger(target, witness=place)
     assert there.id == ledger.id
     assert isinstance(there.reserve(request(there, key="k")), Replayed)
@@ -114,3 +109,122 @@ def test_a_ledger_moves(tmp_path: Path, kinds: tuple[str, str]) -> None:
         move(ledger, target)
     with pytest.raises(ConfigurationError, match="moved to"):
         move_back(ledger, target)
+
+
+#: Where a move is cut short: before a function, or after it.
+PLACES = [
+    ("begin_move", True),
+    ("copy_ledger", False),
+    ("copy_ledger", True),
+    ("write_upgrades", False),
+    ("write_upgrades", True),
+    ("finish_move", False),
+    ("complete", True),
+]
+
+
+def cut(patch: pytest.MonkeyPatch, name: str, *, after: bool, target: str) -> None:
+    """Let a move end by an interrupt at a place."""
+    kind, _ = find_database(target)
+    owner: Any = kind if name == "complete" else moves
+    call = getattr(owner, name)
+
+    def stop(*values: object, **named: object) -> None:
+        if after:
+            call(*values, **named)
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, name, stop)
+
+
+def decides(ledger: Ledger) -> bool:
+    """Return True if a step is granted."""
+    try:
+        granted(ledger, "0.001")
+    except LedgerUnavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+@pytest.mark.parametrize("then", ["on", "back"])
+@pytest.mark.parametrize(("name", "after"), PLACES)
+def test_a_move_that_is_cut_short(tmp_path, target, then, name, after):
+    """It goes on, or back as long as the target is not complete."""
+    witness = str(tmp_path / "witness")
+    ledger = make(tmp_path / "ledger.db", witness)
+    charged(ledger, "0.1")
+    at = url(tmp_path / "t.db") if target == "sqlite" else server().new_database()
+    with pytest.MonkeyPatch.context() as patch:
+        cut(patch, name, after=after, target=at)
+        with pytest.raises(KeyboardInterrupt):
+            move(ledger, at)
+    assert not decides(ledger)
+    if then == "back" and name != "complete":
+        move_back(ledger, at)
+        assert verify(ledger).bad == []
+        assert decides(ledger)
+        with pytest.raises(DpflowError):
+            open_ledger(at, witness=witness)
+        return
+    if then == "back":
+        with pytest.raises(ConfigurationError):
+            move_back(ledger, at)
+    move(ledger, at)
+    assert not decides(ledger)
+    there = open_ledger(at, witness=witness)
+    assert decides(there)
+    assert verify(there).bad == []
+
+
+def test_a_restored_backup_is_no_finished_move(tmp_path):
+    """A complete ledger at the target that lacks an entry is never moved to."""
+    ledger = make(tmp_path / "ledger.db")
+    charged(ledger, "0.1")
+    target = url(tmp_path / "t.db")
+    with pytest.MonkeyPatch.context() as patch:
+        cut(patch, "begin_move", after=True, target=target)
+        with pytest.raises(KeyboardInterrupt):
+            move(ledger, target)
+    move_back(ledger, target)
+    backup(ledger, tmp_path / "t.db")
+    charged(ledger, "0.1")
+    with pytest.raises(ConfigurationError, match="none is overwritten"):
+        move(ledger, target)
+
+
+@pytest.mark.parametrize("order", sorted({*permutations("mmbb")}))
+def test_orders_of_a_move_and_its_way_back(tmp_path, order):
+    """Each order of two moves and two ways back leaves one ledger that decides."""
+    ledger = make(tmp_path / "ledger.db")
+    charged(ledger, "0.1")
+    target = url(tmp_path / "t.db")
+    for who in order:
+        try:
+            move(ledger, target) if who == "m" else move_back(ledger, target)
+        except ConfigurationError:
+            continue
+    assert not decides(ledger)
+    assert decides(open_ledger(target, witness="none"))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_there_and_back_with_everything(tmp_path, seed):
+    """A random history moves to a server and into a file again, row by row."""
+    owners = People()
+    workers = Workers(owners, in_sqlite())
+    Play(seed, owners, [workers]).play(2 * LENGTH)
+    ledger = workers.ledger
+    before = [line for line in export_lines(ledger) if is_kept(line)]
+    targets = [server().new_database(), url(tmp_path / "back.db")]
+    for target in targets:
+        move(ledger, target, anyway=True)
+        ledger = open_ledger(target, witness="none")
+    after = [line for line in export_lines(ledger) if is_kept(line)]
+    assert {*before} <= {*after}
+    assert verify(ledger).bad == []
+
+
+def is_kept(line: str) -> bool:
+    """Return True for a row that no move changes: all but the heads of journals."""
+    return '"table": "dataset"' not in line

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -13,22 +13,27 @@ import pytest
 
 from dpflow import EarlyStopping, Laplace
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import (
-    DpflowError,
-    LedgerError,
-    LedgerRolledBack,
-    ReservationConflict,
-)
+from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.rounding import UNITS
-from tests.ledger.copies import charged, copied, make, reopen
-from tests.ledger.support import granted, make_policy, request, url
-from tests.postgres import server
+from tests.ledger.support import (
+    copied,
+    granted,
+    make,
+    make_policy,
+    put_back,
+    reopen,
+    request,
+    url,
+)
+from tests.postgres import name_of, server
 from tests.sizes import scaled
 
 NAMES = ("a", "b", "c")
@@ -100,7 +105,7 @@ def copy_of(at: str, tmp_path: Path) -> str:
     if at.startswith("sqlite"):
         path = Path(at.removeprefix("sqlite:///"))
         return url(copied(path, tmp_path / "older.db"))
-    name = at.partition("@/")[2].partition("?")[0]
+    name = name_of(at)
     server().run(f"CREATE DATABASE {name}_older TEMPLATE {name} STRATEGY file_copy")
     return at.replace(name, f"{name}_older")
 
@@ -160,56 +165,95 @@ def test_a_repair_never_undercounts(tmp_path, kind, seed, goes_on):
             server().drop(database)
 
 
-def test_two_copies_are_joined(tmp_path: Path) -> None:
-    """A fork refuses every step until the copy that stays is repaired."""
-    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, place)
-    charged(ledger, "0.01")
-    ledger.close()
-    twin = copied(path, tmp_path / "twin.db")
-    one, other = reopen(path, place), reopen(twin, place)
-    witness: Any = other.watch.witness
-    state = witness.read(["a"], list)
-    charged(one, "0.02")
-    witness.read = lambda *_: state
-    with pytest.raises(LedgerError):
-        granted(other, "0.04")
-    other.close()
-    with pytest.raises(LedgerRolledBack):
-        granted(one, "0.01")
-    reconcile(one, reason="x")
-    assert granted(one, "0.01")
-    assert verify(one).bad == []
+STORE = "a#1"
 
 
-def test_a_lost_term_is_kept_frozen(tmp_path: Path) -> None:
-    """Its accounts have no gate until a person opens a term behind it."""
-    path, place = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, place)
-    charged(ledger, "0.01")
-    ledger.close()
+def newest(ledger: Ledger) -> str | None:
+    """Return the newest step of the store."""
+    with ledger.reading() as transaction:
+        transaction.begin(lock=False)
+        rows = transaction.ask("read_people_store", account=STORE)
+    return rows[0][2] if rows else None
+
+
+def pay(ledger: Ledger) -> str:
+    """Charge people for a step, and return its charge."""
+    charge = granted(ledger, "0.01")
+    ledger.pay(STORE, charge, before=newest(ledger))
+    return charge
+
+
+def pay_all(path: Path, place: str, number: int) -> list[str]:
+    """Open a ledger, charge something, and people for some steps."""
+    with closing(reopen(path, place)) as ledger:
+        granted(ledger, "0.01")
+        return [pay(ledger) for _ in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("before", "lost", "own"),
+    [(0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 0), (0, 2, 2)],
+)
+def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
+    """The witnessed one where it is lost, none where a copy that went on paid, too."""
+    path = tmp_path / "ledger.db"
+    make(path, place).close()
+    steps: list[str | None] = [None, *pay_all(path, place, before)]
     older = copied(path, tmp_path / "older.db")
-    ledger = reopen(path, place)
-    wider = make_policy("a", budget="{epsilon: 2}", lifetime="{epsilon: 5}")
-    ledger.apply(wider, reason="x", new_term=True)
-    charged(ledger, "0.5", policies=[wider])
-    ledger.close()
-    shutil.copy(older, path)
-    for end in ("-wal", "-shm"):
-        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
-    restored = reopen(path, place)
-    reconcile(restored, reason="x")
-    assert state_of_ledger(restored.database).uses["a#2"].used[0] >= UNITS // 2
-    for attempt in (
-        lambda: restored.freeze("a", reason="x", unfreeze=True),
-        lambda: restored.apply(wider, reason="x", new_term=True),
-        lambda: granted(restored, "0.01"),
-    ):
-        with pytest.raises(DpflowError) as error:
-            attempt()
-        assert not isinstance(error.value, LedgerError)
-    applied = restored.apply(wider, reason="x", new_term=True, raise_lifetime=True)
-    assert applied.term == 3
-    assert restored.freeze("a", reason="x", unfreeze=True)
-    assert granted(restored, "0.5", policies=[wider])
-    assert verify(restored).bad == []
+    steps += pay_all(path, place, lost)
+    put_back(path, older)
+    paid = pay_all(path, "none", own)
+    repaired = reopen(path, place)
+    reconcile(repaired, reason="x")
+    right = UNKNOWN if lost and own else (paid or steps)[-1]
+    assert newest(repaired) == right
+    assert verify(repaired).bad == []
+    assert compare(repaired) == []
+    wrong = {*steps, *paid} - {right}
+    for each in wrong:
+        with pytest.raises(ReservationConflict, match="another copy"):
+            repaired.pay(STORE, granted(repaired, "0.01"), before=each)
+    witness: Any = repaired.watch.witness
+    # The next step of the store is known in the next epoch, whatever its number.
+    if right not in (UNKNOWN, None):
+        right = pay(repaired)
+    if isinstance(witness, FileWitness):
+        witness._rewrite(None)
+    assert witness.read_all().people.get(STORE, (0, None))[1] == right
+    kept, now = witness.read_all(), state_of_ledger(repaired.database)
+    assert kept.heads["a"][:5] == now.heads["a"][:5]
+    assert kept.uses == now.uses
+    granted(repaired, "0.01")
+
+
+@pytest.mark.parametrize("goes_on", [0, 9])
+def test_a_lost_freeze_is_frozen_once(tmp_path, place, goes_on):
+    """A dataset whose freeze is lost is frozen; a person's decision ends that."""
+    path, older, newer = (tmp_path / f"{name}.db" for name in ("ledger", "old", "new"))
+
+    def step(witness: str, number: int = 1) -> None:
+        with closing(reopen(path, witness)) as ledger:
+            for _ in range(number):
+                granted(ledger, "0.01")
+
+    def repair(*, is_frozen: bool) -> None:
+        with closing(reopen(path, place)) as ledger:
+            reconcile(ledger, reason="x")
+            assert ledger.freeze("a", reason="x", unfreeze=True) is is_frozen
+
+    make(path, place).close()
+    step(place)
+    copied(path, older)
+    step(place, 4)
+    with closing(reopen(path, place)) as ledger:
+        ledger.freeze("a", reason="x")
+    for again in (True, False):
+        put_back(path, older)
+        step("none", goes_on)
+        repair(is_frozen=True)
+        step(place)
+        if again:
+            copied(path, newer)
+            step(place)
+            put_back(path, newer)
+            repair(is_frozen=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,44 @@ from dpflow.ledger.audit.copies import backup
 from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.audit.restores import restore
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness.file import FileWitness
 from dpflow.rounding import UNITS
-from tests.ledger.copies import charged, make
 from tests.ledger.processes import holding
-from tests.ledger.support import edit, granted, request, url
+from tests.ledger.support import charged, edit, granted, make, request, url
 from tests.postgres import server
+
+
+def save(folder: Path, witness: str = "none") -> tuple[Ledger, Path, Path]:
+    """Make a ledger with a charge and its backup; return it, its place and that."""
+    path, saved = folder / "ledger.db", folder / "backup.db"
+    ledger = make(path, witness)
+    charged(ledger, "0.1")
+    backup(ledger, saved)
+    return ledger, path, saved
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> str:
+    """Give the place of a witness."""
+    return str(tmp_path / "witness")
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
 @pytest.mark.parametrize("known", ["witness", "replaced", "nothing"])
-def test_a_restore_never_forgets_what_is_known(tmp_path, target, known):
+def test_a_restore_never_forgets_what_is_known(tmp_path, witness, target, known):
     """The witness knows the lost charges, or the replaced ledger, or nobody does."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    released = request(ledger, "0.1", key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
-    open_charge, owners = granted(ledger, "0.1"), ledger.owners
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
-    charged(ledger, "0.2")
-    ledger.close()
+    path = tmp_path / "ledger.db"
+    with closing(make(path, witness)) as ledger:
+        ledger.settle(granted(ledger, "0.1", key="k"), value="1")
+        open_charge, owners = granted(ledger, "0.1"), ledger.owners
+        saved = tmp_path / "backup.db"
+        backup(ledger, saved)
+        charged(ledger, "0.2")
     place = witness if known == "witness" else str(tmp_path / "new")
     at = url(path) if target == "sqlite" else server().new_database()
     if known == "nothing" and target == "sqlite":
@@ -71,13 +84,9 @@ def test_a_restore_never_forgets_what_is_known(tmp_path, target, known):
     assert verify(restored).witness == "agrees"
 
 
-def test_a_replaced_ledger_stays_aside(tmp_path: Path) -> None:
+def test_a_replaced_ledger_stays_aside(tmp_path, witness):
     """It is refused where it is opened again; another ledger is not replaced at all."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    charged(ledger, "0.1")
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path, witness)
     charged(ledger, "0.1")
     ledger.close()
     restore(saved, url(path), reason="x", witness=witness)
@@ -90,77 +99,53 @@ def test_a_replaced_ledger_stays_aside(tmp_path: Path) -> None:
         restore(saved, url(tmp_path / "other.db"), reason="x", witness=witness)
 
 
-def test_a_damaged_backup_replaces_nothing(tmp_path: Path) -> None:
+def test_a_damaged_backup_replaces_nothing(tmp_path, witness):
     """The ledger stays, and so does its witness."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    charged(ledger, "0.1")
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path, witness)
     ledger.close()
-    copy = open_ledger(url(saved), witness="none")
-    with copy.database.transaction() as transaction:
-        transaction.begin(lock=False)
-        transaction.connection.execute("DELETE FROM release")  # type: ignore[attr-defined]
-        transaction.connection.execute(  # type: ignore[attr-defined]
-            "UPDATE account SET settled = '[0,0]'"
-        )
-    copy.close()
+    edit(saved, "DELETE FROM release", "UPDATE account SET settled = '[0,0]'")
     with pytest.raises(LedgerCorrupt, match="Nothing was restored"):
         restore(saved, url(path), reason="x", witness=witness)
     assert {file.name for file in tmp_path.glob("ledger.db.*new*")} == set()
     granted(open_ledger(url(path), witness=witness), "0.1")
 
 
-@pytest.mark.parametrize("place", ["file", "postgres"])
 def test_a_witness_that_was_begun_after_a_loss_is_marked(tmp_path, place):
     """It knows nothing of before, so an older backup asks; a newer one does not."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    if place == "postgres":
-        witness = server().new_database()
-    ledger = make(path, "none")
-    charged(ledger, "0.1")
-    older = tmp_path / "older.db"
-    backup(ledger, older)
+    ledger, path, older = save(tmp_path)
     charged(ledger, "0.2")
     ledger.close()
     restore(older, url(path), reason="x", witness="none", accept_loss=True)
-    ledger = open_ledger(url(path), witness=witness)
-    trust(ledger, reason="x")
-    charged(ledger, "0.1")
-    newer = tmp_path / "newer.db"
-    backup(ledger, newer)
-    charged(ledger, "0.1")
-    ledger.close()
+    with closing(open_ledger(url(path), witness=place)) as ledger:
+        trust(ledger, reason="x")
+        charged(ledger, "0.1")
+        newer = tmp_path / "newer.db"
+        backup(ledger, newer)
+        charged(ledger, "0.1")
     with pytest.raises(ConfigurationError, match="began the witness of dataset 'a'"):
-        restore(older, url(path), reason="x", witness=witness)
+        restore(older, url(path), reason="x", witness=place)
     # Nor is it forgotten by a repair, or by a file that is compacted.
-    restore(newer, url(path), reason="x", witness=witness)
-    kept: Any = open_ledger(url(path), witness=witness).watch.witness
-    if place == "file":
+    restore(newer, url(path), reason="x", witness=place)
+    kept: Any = open_ledger(url(path), witness=place).watch.witness
+    if isinstance(kept, FileWitness):
         kept._rewrite(None)
     with pytest.raises(ConfigurationError, match="after a loss"):
-        restore(older, url(path), reason="x", witness=witness)
-    restore(older, url(path), reason="x", witness=witness, accept_loss=True)
-    restored = open_ledger(url(path), witness=witness)
-    assert state_of_ledger(restored.database).uses["a#1"].used[0] >= UNITS * 3 // 10
-    assert verify(restored).bad == []
-    granted(restored, "0.1")
-    # The loss is accepted once: a backup of after asks no more.
-    saved = tmp_path / "saved.db"
-    backup(restored, saved)
-    granted(restored, "0.1")
-    restored.close()
-    restore(saved, url(path), reason="x", witness=witness)
+        restore(older, url(path), reason="x", witness=place)
+    restore(older, url(path), reason="x", witness=place, accept_loss=True)
+    with closing(open_ledger(url(path), witness=place)) as restored:
+        assert state_of_ledger(restored.database).uses["a#1"].used[0] >= UNITS * 3 // 10
+        assert verify(restored).bad == []
+        granted(restored, "0.1")
+        # The loss is accepted once: a backup of after asks no more.
+        saved = tmp_path / "saved.db"
+        backup(restored, saved)
+        granted(restored, "0.1")
+    restore(saved, url(path), reason="x", witness=place)
 
 
-def test_a_restore_without_a_witness_marks_the_next_one(tmp_path: Path) -> None:
+def test_a_restore_without_a_witness_marks_the_next_one(tmp_path, witness):
     """What it begins holds nothing of the accepted loss."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, "none")
-    charged(ledger, "0.1")
-    saved = tmp_path / "saved.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path)
     ledger.close()
     path.unlink()
     restore(saved, url(path), reason="x", witness=witness, accept_loss=True)
@@ -169,16 +154,15 @@ def test_a_restore_without_a_witness_marks_the_next_one(tmp_path: Path) -> None:
         restore(saved, url(path), reason="x", witness=witness)
 
 
-def test_a_dataset_that_nothing_witnessed_is_named(tmp_path: Path) -> None:
+def test_a_dataset_that_nothing_witnessed_is_named(tmp_path):
     """A replaced ledger that lacks a dataset does not say what it was charged."""
     path = tmp_path / "ledger.db"
-    ledger = make(path, "none")
-    empty = tmp_path / "empty.db"
-    backup(ledger, empty)
-    charged(ledger, "0.1")
-    saved = tmp_path / "saved.db"
-    backup(ledger, saved)
-    ledger.close()
+    with closing(make(path, "none")) as ledger:
+        empty = tmp_path / "empty.db"
+        backup(ledger, empty)
+        charged(ledger, "0.1")
+        saved = tmp_path / "saved.db"
+        backup(ledger, saved)
     path.unlink()
     restore(empty, url(path), reason="x", witness="none", accept_loss=True)
     with pytest.raises(ConfigurationError, match="nothing of dataset 'a'"):
@@ -186,13 +170,9 @@ def test_a_dataset_that_nothing_witnessed_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
-def test_a_freeze_that_a_backup_lacks_is_written(tmp_path: Path, target: str) -> None:
+def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, witness, target):
     """Also into a database whose functions come last."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger = make(path, witness)
-    charged(ledger, "0.1")
-    saved = tmp_path / "saved.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path, witness)
     ledger.freeze("a", reason="x")
     ledger.close()
     at = url(path) if target == "sqlite" else server().new_database()
@@ -206,10 +186,7 @@ def test_a_freeze_that_a_backup_lacks_is_written(tmp_path: Path, target: str) ->
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
     """A charge that comes while its backup is restored is not lost."""
-    path = tmp_path / "ledger.db"
-    ledger = make(path)
-    saved = tmp_path / "backup.db"
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path)
     real = copies.copy_ledger
 
     def late(*values: Any) -> None:
@@ -229,12 +206,9 @@ def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
     assert [p.name for p in tmp_path.iterdir() if "replaced" in p.name] == []
 
 
-def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path: Path) -> None:
+def test_a_damaged_ledger_says_nothing_of_what_was_charged(tmp_path):
     """A row that is not what its mark says counts as no knowledge, in words."""
-    path, saved = tmp_path / "ledger.db", tmp_path / "backup.db"
-    ledger = make(path)
-    charged(ledger, "0.1")
-    backup(ledger, saved)
+    ledger, path, saved = save(tmp_path)
     ledger.close()
     edit(path, "UPDATE account SET mark = 'x'")
     with pytest.raises(ConfigurationError, match="neither a witness"):

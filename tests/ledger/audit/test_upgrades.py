@@ -1,12 +1,15 @@
-"""An upgrade changes the tables in one transaction, and each journal says so."""
+"""An upgrade changes the tables in one transaction; ledgers of each version go on."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -19,6 +22,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.audit import upgrades
 from dpflow.ledger.audit.copies import backup, read_rows
+from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.audit.restores import restore
 from dpflow.ledger.audit.upgrades import upgrade
 from dpflow.ledger.audit.verify import verify
@@ -29,216 +33,184 @@ from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.sqlite import SqliteDatabase
+from dpflow.ledger.tables.transaction import VERSION
+from dpflow.ledger.witness.comparison import state_of_ledger
 from tests.ledger.audit.test_version_4 import FILE as VERSION_4
 from tests.ledger.audit.test_version_4 import copy_to_server
-from tests.ledger.copies import charged
-from tests.ledger.support import granted, request, url
-from tests.postgres import server
+from tests.ledger.audit.versions import check_ledger
+from tests.ledger.support import Place, charged, entries, granted, request, url
+from tests.ledgers.make import main
+from tests.projects import ROOT
 
 ADDED = ["ALTER TABLE run ADD COLUMN note TEXT"]
 NEXT = {6: {"sqlite": ADDED, "postgres": ADDED}}
 
 
-def to_next(migrations: upgrades.Migrations = NEXT) -> dict[str, Any]:
-    """Return the arguments of an upgrade to the next version."""
-    return {"version": 6, "migrations": migrations}
+pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Give a place for a ledger."""
-    if request.param == "sqlite":
-        yield url(tmp_path / "ledger.db")
-    else:
-        place = server().new_database()
-        yield place
-        server().drop(place)
+class Begun:
+    """A ledger with a release and an open charge, which is to be upgraded."""
+
+    def __init__(self, at: str, folder: Path) -> None:
+        self.at, self.witness = at, str(folder / "witness")
+        self.is_file, self.saved = at.startswith("sqlite"), folder / "saved.db"
+        self.ledger = create_ledger(at, witness=self.witness)
+        self.ledger.settle(granted(self.ledger, "0.1", key="k"), value="1")
+        self.charge = granted(self.ledger, "0.1")
+
+    def upgrade(self, **how: Any) -> int:
+        """Upgrade it, by default to the next version; return the version of before."""
+        usual = {"saved": self.saved, "witness": "none"}
+        return upgrade(self.at, **usual | {"version": 6, "migrations": NEXT} | how)
+
+    def change(self, *statements: str, **values: int) -> None:
+        """Change tables by hand."""
+        with self.ledger.database.transaction() as transaction:
+            transaction.begin(lock=False)
+            transaction.send([(sql, values) for sql in statements])
 
 
-def made(at: str, tmp_path: Path) -> tuple[Ledger, str]:
-    """Make a ledger with a release and an open charge, which is returned."""
-    ledger = create_ledger(at, witness=str(tmp_path / "witness"))
-    released = request(ledger, "0.1", key="k")
-    ledger.reserve(released)
-    ledger.settle(released.reservation, value="1")
-    return ledger, granted(ledger, "0.1")
+@pytest.fixture
+def begun(path: Place, tmp_path: Path) -> Begun:
+    """Give a ledger that is to be upgraded."""
+    return Begun(url(path), tmp_path)
 
 
-def test_an_upgraded_ledger_goes_on(at, tmp_path, monkeypatch):
+#: An edit that `verify` finds.
+DAMAGE = "UPDATE account SET version = version + 1"
+
+
+def test_an_upgraded_ledger_goes_on(begun, monkeypatch):
     """Replayed from, settled and charged; an older process says its version."""
-    ledger, charge = made(at, tmp_path)
-    witness, saved = str(tmp_path / "witness"), tmp_path / "saved.db"
-    how = {"saved": saved, "witness": witness, "version": 6, "migrations": NEXT}
-    assert upgrade(at, **how) == 5  # type: ignore[arg-type]
-    assert upgrade(at, **how) == 6  # type: ignore[arg-type]
-    with pytest.raises(LedgerUnavailable, match=r"version 6.*newer dpflow"):
-        granted(ledger)
-    with pytest.raises(LedgerUnavailable, match=r"version 6.*newer dpflow"):
-        ledger.settle(charge)
-    owners = ledger.owners
+    ledger, witness = begun.ledger, begun.witness
+    assert begun.upgrade(witness=witness) == 5
+    assert begun.upgrade(witness=witness) == 6
+    for call in (lambda: granted(ledger), lambda: ledger.settle(begun.charge)):
+        with pytest.raises(LedgerUnavailable, match=r"version 6.*newer dpflow"):
+            call()
     monkeypatch.setattr(Database, "version", 6)
-    upgraded = open_ledger(at, witness=witness)
-    upgraded.owners = owners
-    upgraded.settle(charge, outcome="failed")
+    upgraded = open_ledger(begun.at, witness=witness)
+    upgraded.owners = ledger.owners
+    upgraded.settle(begun.charge, outcome="failed")
     answer = upgraded.reserve(request(upgraded, "0.1", key="k"))
     assert isinstance(answer, Replayed)
     charged(upgraded, "0.1")
     assert verify(upgraded).bad == []
-    with upgraded.reading() as transaction:
-        transaction.begin(lock=False)
-        rows = transaction.ask("read_journal_page", dataset="a", after=0, limit=99)
-    assert [row[4] for row in rows].count("upgrade") == 1
+    assert [e.kind for e in entries(upgraded)].count("upgrade") == 1
     monkeypatch.setattr(Database, "version", 5)
     # The witness has the entry of the upgrade: no older copy decides again.
     with pytest.raises(Exception, match="lacks entry"):
-        granted(open_ledger(url(saved), witness=witness))
-    assert verify(open_ledger(url(saved), witness="none")).bad == []
+        granted(open_ledger(url(begun.saved), witness=witness))
+    assert verify(open_ledger(url(begun.saved), witness="none")).bad == []
 
 
 @pytest.mark.parametrize(
     ("version", "migrations", "match"),
     [(4, {}, "newer dpflow"), (6, {}, "dpflow that made it"), (7, NEXT, "made it")],
 )
-def test_other_versions_are_refused(at, tmp_path, version, migrations, match):
+def test_other_versions_are_refused(begun, version, migrations, match):
     """In words that say the version; nothing is changed."""
-    ledger, _ = made(at, tmp_path)
     with pytest.raises(LedgerUnavailable, match=f"version 5.*{match}"):
-        upgrade(
-            at,
-            saved=tmp_path / "saved.db",
-            witness="none",
-            version=version,
-            migrations=migrations,
-        )
-    assert not (tmp_path / "saved.db").exists()
-    granted(ledger, "0.1")
+        begun.upgrade(version=version, migrations=migrations)
+    assert not begun.saved.exists()
+    granted(begun.ledger, "0.1")
 
 
-def test_a_failed_migration_changes_nothing(at: str, tmp_path: Path) -> None:
+def test_a_failed_migration_changes_nothing(begun, tmp_path):
     """Neither tables, nor version, nor journals; a damaged ledger is not begun."""
-    ledger, _ = made(at, tmp_path)
-    witness = str(tmp_path / "witness")
     broken = {6: dict.fromkeys(NEXT[6], (*ADDED, "ALTER TABLE run BAD"))}
     with pytest.raises(Exception, match=r"(?i)syntax"):
-        upgrade(at, saved=tmp_path / "1.db", witness=witness, **to_next(broken))
-    granted(ledger, "0.1")
-    assert verify(ledger).bad == []
-    with ledger.database.transaction() as transaction:
-        transaction.begin(lock=False)
-        transaction.send([("UPDATE account SET version = version + 1", {})])
+        begun.upgrade(witness=begun.witness, migrations=broken)
+    granted(begun.ledger, "0.1")
+    assert verify(begun.ledger).bad == []
+    begun.change(DAMAGE)
     with pytest.raises(LedgerCorrupt, match="No backup was made"):
-        upgrade(at, saved=tmp_path / "2.db", witness=witness, **to_next())
+        begun.upgrade(witness=begun.witness, saved=tmp_path / "2.db")
 
 
-def test_a_saved_file_is_never_replaced(tmp_path: Path) -> None:
+def test_a_saved_file_is_never_replaced(begun):
     """Something is at its place: nothing is changed."""
-    at = url(tmp_path / "ledger.db")
-    ledger, _ = made(at, tmp_path)
-    (tmp_path / "saved.db").write_text("x")
-    saved = tmp_path / "saved.db"
+    begun.saved.write_text("x")
     with pytest.raises(ConfigurationError, match="never replaces"):
-        upgrade(at, saved=saved, witness="none", **to_next())
-    granted(ledger, "0.1")
+        begun.upgrade()
+    granted(begun.ledger, "0.1")
 
 
-def test_it_waits_for_steps_and_gives_up(tmp_path, monkeypatch):
+def test_it_waits_for_steps_and_gives_up(postgres_url, tmp_path, monkeypatch):
     """A session that holds the tables for too long stops the upgrade, and no step."""
-    at = server().new_database()
-    ledger, _ = made(at, tmp_path)
+    begun = Begun(postgres_url, tmp_path)
     monkeypatch.setattr(upgrades, "_SECONDS", 0.0)
-    with psycopg.connect(at) as session:
+    with psycopg.connect(begun.at) as session:
         session.execute("SELECT * FROM dpflow.dataset")
         with pytest.raises(LedgerUnavailable, match="another process"):
-            upgrade(at, saved=tmp_path / "s.db", witness="none", **to_next())
-    granted(ledger, "0.1")
-    server().drop(at)
+            begun.upgrade()
+    granted(begun.ledger, "0.1")
 
 
-def test_a_backup_of_an_older_version_is_of_that_version(at, tmp_path):
+def test_a_backup_of_an_older_version_is_of_that_version(begun):
     """It has the tables and columns of the ledger, and no newer ones."""
-    ledger, _ = made(at, tmp_path)
-    with ledger.database.transaction() as transaction:
-        transaction.begin(lock=False)
-        transaction.send([("ALTER TABLE run DROP COLUMN completed", {})])
-        if at.startswith("sqlite"):
-            transaction.send([("DROP TABLE evidence", {})])
-        transaction.send([("set_version", {"version": 3})])
-        ((size,),) = transaction.ask("read_size")
-        assert size > 50_000
-    ledger.database.version = 3
-    saved = tmp_path / "older.db"
-    backup(ledger, saved)
-    database = SqliteDatabase(saved)
+    dropped = ["evidence"] if begun.is_file else []
+    begun.change(
+        "ALTER TABLE run DROP COLUMN completed", *(f"DROP TABLE {t}" for t in dropped)
+    )
+    begun.change("set_version", version=3)
+    begun.ledger.database.version = 3
+    backup(begun.ledger, begun.saved)
+    database = SqliteDatabase(begun.saved)
     database.version = 3
     with database.snapshot() as copy:
         copy.begin(lock=False)
         columns = {tuple(row) for row in copy.ask("read_columns")}
     assert ("run", "completed") not in columns
-    dropped = {"evidence"} if at.startswith("sqlite") else set()
-    assert {name for name, _ in columns} == {*tables()} - dropped
+    assert {name for name, _ in columns} == {*tables()} - {*dropped}
 
 
-def test_a_backup_that_does_not_fit_is_not_begun(at, tmp_path, monkeypatch):
+def test_a_backup_that_does_not_fit_is_not_begun(begun, monkeypatch):
     """The space for the backup, and of a file for the ledger, is looked at first."""
-    ledger, _ = made(at, tmp_path)
-    with ledger.reading() as transaction:
+    with begun.ledger.reading() as transaction:
         transaction.begin(lock=False)
         ((size,),) = transaction.ask("read_size")
-    needed = size * (2 if at.startswith("sqlite") else 1)
-    saved = tmp_path / "saved.db"
-    for free in (needed - 1, needed):
-        usage = SimpleNamespace(free=free)
-        disks = SimpleNamespace(disk_usage=lambda _, usage=usage: usage)
-        monkeypatch.setattr(upgrades, "shutil", disks)
-        if free < needed:
-            with pytest.raises(LedgerUnavailable, match=f"{needed:,} bytes"):
-                upgrade(at, saved=saved, witness="none", **to_next())
-            assert not saved.exists()
-    assert upgrade(at, saved=saved, witness="none", **to_next()) == 5
+    assert size > 50_000
+    needed = size * (1 + begun.is_file)
+    usage = SimpleNamespace(free=needed - 1)
+    disks = SimpleNamespace(disk_usage=lambda _: usage)
+    monkeypatch.setattr(upgrades, "shutil", disks)
+    with pytest.raises(LedgerUnavailable, match=f"{needed:,} bytes"):
+        begun.upgrade()
+    assert not begun.saved.exists()
+    usage.free += 1
+    assert begun.upgrade() == 5
 
 
-def test_an_upgrade_without_its_witness_line_writes_it_again(at, tmp_path, monkeypatch):
+def test_an_upgrade_without_its_witness_line_writes_it_again(begun, monkeypatch):
     """It died after COMMIT: the same command again witnesses the entries."""
-    made(at, tmp_path)
-    witness, saved = str(tmp_path / "witness"), tmp_path / "saved.db"
     with monkeypatch.context() as patch:
-        patch.setattr(upgrades, "witness_heads", raise_interrupt)
+        patch.setattr(upgrades, "witness_heads", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            upgrade(at, saved=saved, witness=witness, **to_next())
-    granted_by = open_ledger(url(saved), witness=witness)
+            begun.upgrade(witness=begun.witness)
+    granted_by = open_ledger(url(begun.saved), witness=begun.witness)
     assert granted_by.watch.problem() is None
-    assert upgrade(at, saved=saved, witness=witness, **to_next()) == 6
+    assert begun.upgrade(witness=begun.witness) == 6
     with pytest.raises(LedgerRolledBack, match="lacks entry"):
         granted(granted_by)
 
 
-def raise_interrupt(_: object) -> None:
-    """Die."""
-    raise KeyboardInterrupt
-
-
-def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path: Path) -> None:
+def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path):
     """Its entries are not witnessed: the newer ledger goes on."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    ledger, _ = made(url(path), tmp_path)
+    begun = Begun(url(tmp_path / "ledger.db"), tmp_path)
     older = tmp_path / "older.db"
-    backup(ledger, older)
-    granted(ledger, "0.01")
-    assert upgrade(url(older), saved=tmp_path / "s.db", witness=witness) == 5
-    assert granted(ledger, "0.01")
+    backup(begun.ledger, older)
+    granted(begun.ledger, "0.01")
+    assert upgrade(url(older), saved=begun.saved, witness=begun.witness) == 5
+    assert granted(begun.ledger, "0.01")
 
 
-def test_rewritten_requests_are_verified(at, tmp_path, monkeypatch):
+def test_rewritten_requests_are_verified(begun, monkeypatch):
     """By the digest in the entry of the upgrade; an edit of one is found."""
-    made(at, tmp_path)
-
-    def rewrite(request: dict[str, Any]) -> dict[str, Any]:
-        return {**request, "note": 1}
-
-    how = {**to_next(), "rewrites": {6: rewrite}, "witness": "none"}
-    upgrade(at, saved=tmp_path / "saved.db", **how)
+    begun.upgrade(rewrites={6: lambda request: {**request, "note": 1}})
     monkeypatch.setattr(Database, "version", 6)
-    upgraded = open_ledger(at, witness="none")
+    upgraded = open_ledger(begun.at, witness="none")
     charge = granted(upgraded, "0.1")
     assert verify(upgraded).bad == []
     with upgraded.database.transaction() as transaction:
@@ -252,44 +224,78 @@ def test_rewritten_requests_are_verified(at, tmp_path, monkeypatch):
     assert "requests of before" in str(verify(upgraded).bad)
 
 
-def test_a_damaged_ledger_is_found_under_the_lock(at, tmp_path, monkeypatch):
+def test_a_damaged_ledger_is_found_under_the_lock(begun, monkeypatch):
     """What is written after the backup was made is verified, too."""
-    ledger, _ = made(at, tmp_path)
-
-    def edit(*_: object) -> None:
-        with ledger.database.transaction() as transaction:
-            transaction.begin(lock=False)
-            transaction.send([("UPDATE account SET version = version + 1", {})])
-
-    monkeypatch.setattr(upgrades, "backup", edit)
+    monkeypatch.setattr(upgrades, "backup", lambda *_: begun.change(DAMAGE))
     with pytest.raises(LedgerCorrupt, match="Nothing was changed"):
-        upgrade(at, saved=tmp_path / "s.db", witness="none", **to_next())
-    assert upgrades.read_version(ledger.database) == 5
+        begun.upgrade()
+    assert upgrades.read_version(begun.ledger.database) == 5
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_ledger_of_version_4_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_ledger_of_version_4_is_named(path, tmp_path):
     """Each way to open it names the tool that reads it."""
-    path = tmp_path / "old.db"
-    shutil.copy(VERSION_4, path)
-    at = url(path) if kind == "sqlite" else copy_to_server(path)
+    old = tmp_path / "old.db"
+    shutil.copy(VERSION_4, old)
+    at = url(old) if isinstance(path, Path) else copy_to_server(old)
     for attempt in (
         lambda: open_ledger(at, witness=str(tmp_path / "witness")),
         lambda: open_ledger(at, witness="none", read_only=True),
         lambda: upgrade(at, saved=tmp_path / "saved.db", witness="none"),
-        lambda: restore(path, url(tmp_path / "n.db"), reason="x", witness="none"),
+        lambda: restore(old, url(tmp_path / "n.db"), reason="x", witness="none"),
     ):
         with pytest.raises(LedgerUnavailable, match=r"tools\.read_version_4 OLD NEW"):
             attempt()
 
 
-def test_the_default_backup_lies_next_to_the_file(at: str, tmp_path: Path) -> None:
+def test_the_default_backup_lies_next_to_the_file(begun, tmp_path):
     """A server has no such place, so that one must be named."""
-    made(at, tmp_path)
-    if at.startswith("sqlite"):
-        assert upgrade(at, witness="none", **to_next()) == 5
+    if begun.is_file:
+        assert begun.upgrade(saved=None) == 5
         saved = tmp_path / "ledger.db.version-5"
         assert verify(open_ledger(url(saved), witness="none")).bad == []
     else:
         with pytest.raises(ConfigurationError, match="--backup"):
-            upgrade(at, witness="none", **to_next())
+            begun.upgrade(saved=None)
+
+
+FOLDER = ROOT / "tests" / "ledgers"
+VERSIONS = range(5, VERSION + 1)
+
+
+@pytest.fixture(params=[*VERSIONS, "made now"])
+def opened(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Ledger, dict[str, Any]]]:
+    """Give a copy of the file of a version, upgraded, with its facts."""
+    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
+    if request.param == "made now":
+        main(path)
+    else:
+        for end in ("db", "json"):
+            name = f"version_{request.param}.{end}"
+            shutil.copy(FOLDER / name, path.with_suffix(f".{end}"))
+        saved = tmp_path / "saved.db"
+        assert upgrade(url(path), saved=saved, witness="none") == request.param
+    with closing(open_ledger(url(path), witness=witness)) as ledger:
+        facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
+        yield ledger, facts
+
+
+def test_every_version_has_a_file():
+    """A new version brings one."""
+    found = {file.stem for file in FOLDER.glob("version_*.db")}
+    assert found == {f"version_{number}" for number in (4, *VERSIONS)}
+    assert all(file.stat().st_size < 200_000 for file in FOLDER.glob("*.db"))
+
+
+def test_it_goes_on(opened):
+    """It is verified, settled, replayed from, refused and charged."""
+    ledger, facts = opened
+    assert ledger.id == facts["id"]
+    uses = state_of_ledger(ledger.database).uses
+    assert {name: [*use.used] for name, use in uses.items()} == facts["used"]
+    trust(ledger, reason="it was opened")
+    assert verify(ledger).bad == []
+    ledger.settle(facts["open"], value="8")
+    facts["releases"]["claimed"] = {"datasets": ["visits"], "value": "8"}
+    check_ledger(ledger, facts, {facts["evidence"]: ("visits", "g")})

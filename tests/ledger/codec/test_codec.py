@@ -83,12 +83,12 @@ def described(value: Any) -> str:
 
 @given(values)
 @settings(relaxed, max_examples=scaled(100, push=40))
-def test_values_come_back(value: Any) -> None:
+def test_values_come_back(value):
     """Whatever encode accepts comes back equal and of the same type."""
     assert described(value) == described(again(value))
 
 
-def test_one_value_has_one_text() -> None:
+def test_one_value_has_one_text():
     """The order of filling and of memory does not show; types do, and ints are long."""
     value = {"b": (1, math.nan), "a": {"$type": b"\0"}, "c": Fraction(1, 3)}
     assert encode(value) == (
@@ -119,7 +119,7 @@ UNSTORABLE: list[Any] = [
 
 
 @pytest.mark.parametrize("value", UNSTORABLE, ids=lambda value: type(value).__name__)
-def test_other_values_are_refused(value: Any) -> None:
+def test_other_values_are_refused(value):
     """The error names the type, also of a nested value, and never the value."""
     for nested in (value, {"key731954": [value]}, (value,)):
         with pytest.raises(ReleaseError, match=rf"{type(value).__name__} can") as error:
@@ -128,7 +128,7 @@ def test_other_values_are_refused(value: Any) -> None:
         assert error.value.__context__ is None
 
 
-def test_depth() -> None:
+def test_depth():
     """Exactly MAX_DEPTH containers fit; loops end in a clear error."""
     value: Any = 0
     for _ in range(MAX_DEPTH):
@@ -144,7 +144,7 @@ def test_depth() -> None:
             decode("[" * depth + "]" * depth)
 
 
-def test_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size(monkeypatch):
     """Values beyond MAX_TEXT are refused before their text is built."""
     monkeypatch.setattr(kinds, "MAX_TEXT", 2**20)
     names = ["x" * 1021] * 1023 + ["x" * 1020]
@@ -164,7 +164,7 @@ def test_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "9" * 5000, '"\\u12"', "[1]x", '{"$type":1}']
 )
-def test_damaged_text_is_refused(text: str) -> None:
+def test_damaged_text_is_refused(text):
     """Its error does not carry what was read."""
     with pytest.raises(ReleaseError, match="damaged") as error:
         decode(text)
@@ -188,13 +188,13 @@ def test_damaged_text_is_refused(text: str) -> None:
         ("declared.tests.ledger.codec.test_codec.Kind", '"UGLY"'),
     ],
 )
-def test_what_text_names_is_not_called(name: str, parts: str) -> None:
+def test_what_text_names_is_not_called(name, parts):
     """Unknown types, arrays of objects and columns of the wrong length are refused."""
     with pytest.raises(ReleaseError, match=r"unknown type|damaged"):
         decode(f'[{{"$type":"{name}","parts":[{parts}]}}]')
 
 
-def test_plain_values_load_no_library() -> None:
+def test_plain_values_load_no_library():
     """They need neither numpy nor pandas."""
     code = (
         "import sys; from dpflow.ledger.codec import encode, decode; "
@@ -247,7 +247,7 @@ class Summary:
     by_week: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def test_a_declared_value_comes_back() -> None:
+def test_a_declared_value_comes_back():
     """Equal and of the same type, from canonical text; its own checks run."""
     summary = Summary(3, Range(0, 1), {"w1": (1, 2)})
     for value in (summary, [summary, {"m": Model(name="", parts=[])}], (Kind.BAD,)):
@@ -257,7 +257,7 @@ def test_a_declared_value_comes_back() -> None:
         decode(text)
 
 
-def test_a_declared_class_vouches_for_itself_only() -> None:
+def test_a_declared_class_vouches_for_itself_only():
     """Neither for its subclasses nor for what its fields hold, and values stay out."""
     secret = make_dataclass("Undeclared", ["secret"])(4711)
     below = type("Below", (Summary,), {})(1, None)
@@ -285,16 +285,14 @@ UNDECLARABLE = [
 ]
 
 
-def test_what_could_not_be_made_again_cannot_be_declared() -> None:
+def test_what_could_not_be_made_again_cannot_be_declared():
     """It is said when the class is declared."""
     for cls in UNDECLARABLE:
         with pytest.raises(ConfigurationError, match="cannot be releasable"):
             releasable(cls)
 
 
-def test_a_class_is_read_once_its_module_has_declared_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_class_is_read_once_its_module_has_declared_it(monkeypatch):
     """The error before says what to do."""
     for name in ("KINDS", "_BY_NAME"):
         monkeypatch.setattr(kinds, name, {**getattr(kinds, name)})

@@ -30,7 +30,7 @@ shapes = npst.array_shapes(min_dims=0, min_side=0, max_side=4)
 
 @given(npst.arrays(dtypes, shapes))
 @relaxed
-def test_arrays(array: np.ndarray) -> None:
+def test_arrays(array):
     """An array and its scalars keep dtype (with its byte order), shape and bits."""
     back = again(array)
     assert (array.dtype.str, array.shape) == (back.dtype.str, back.shape)
@@ -85,7 +85,7 @@ TABLES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_special_tables(name: str) -> None:
+def test_special_tables(name):
     """Zones, names, objects, missing values and two-level columns survive."""
     value, back = TABLES[name], again(TABLES[name])
     assert type(value.index) is type(back.index)
@@ -98,7 +98,7 @@ def test_special_tables(name: str) -> None:
         assert [type(item) for item in value] == [type(item) for item in back]
 
 
-def test_timestamps() -> None:
+def test_timestamps():
     """A Timestamp keeps its unit, its zone and its fold."""
     zones: list[Any] = [None, UTC, BERLIN]
     for unit, zone, fold in itertools.product(["s", "ms", "us", "ns"], zones, (0, 1)):
@@ -109,7 +109,7 @@ def test_timestamps() -> None:
         assert moment.tzinfo == back.tzinfo
 
 
-def test_what_would_come_back_changed_is_refused() -> None:
+def test_what_would_come_back_changed_is_refused():
     """Numpy drops trailing NULs, and no text holds a frequency."""
     assert again(np.bytes_(b"ab")) == b"ab"
     weekly = pd.Series(0, index=pd.date_range("2026-03-01", periods=3, freq="W-SUN"))
@@ -118,7 +118,7 @@ def test_what_would_come_back_changed_is_refused() -> None:
             encode(value)
 
 
-def test_reading_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_without_pandas(monkeypatch):
     """A machine without pandas says what is missing."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.delitem(sys.modules, "dpflow.ledger.codec.pandas", raising=False)
@@ -159,7 +159,7 @@ ARRAYS = [
 ]
 
 
-def test_a_frame_comes_back() -> None:
+def test_a_frame_comes_back():
     """Type, name, missing values and bits of each column; an empty one as well."""
     for series in COLUMNS:
         assert_series_equal(again(series), series, check_exact=True)
@@ -170,7 +170,7 @@ def test_a_frame_comes_back() -> None:
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
-def test_arrays_come_back_as_they_were(array: Any) -> None:
+def test_arrays_come_back_as_they_were(array):
     """Alone, in chunks and in a table; not as a column of pandas."""
     chunks = pa.chunked_array([array, array])
     for value in (array, chunks, pa.table({"a": array, "b": array})):
@@ -179,7 +179,7 @@ def test_arrays_come_back_as_they_were(array: Any) -> None:
         encode(pd.Series(array, dtype=pd.ArrowDtype(array.type)))
 
 
-def test_other_columns_are_refused() -> None:
+def test_other_columns_are_refused():
     """Before anything is stored, with what to do; so is a frame that reads later."""
     for column in (
         pl.Series("objects", [object()], dtype=pl.Object),
@@ -196,7 +196,7 @@ def test_other_columns_are_refused() -> None:
         encode(pl.LazyFrame({"a": [1]}))
 
 
-def test_what_was_masked_is_not_published() -> None:
+def test_what_was_masked_is_not_published():
     """Nothing beneath a null is written; the control is the libraries' own format."""
     kept = pl.DataFrame({"number": [1.0, HIDDEN], "kept": [True, False]})
     masked = kept.select(pl.when("kept").then("number").alias("shown"))
@@ -211,7 +211,7 @@ def test_what_was_masked_is_not_published() -> None:
     assert str(int(HIDDEN)) not in encode([masked, table])
 
 
-def test_what_no_row_has_is_not_stored() -> None:
+def test_what_no_row_has_is_not_stored():
     """Names of omitted rows, and remarks on the data."""
     frame = pd.DataFrame({"a": [1]})
     frame.attrs = {"raw": ["canary"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,21 +34,7 @@ def reached(ledger: Ledger, cost: Any = "0.1", **ends: Any) -> list[str]:
     return [alert.threshold for alert in charged(ledger, cost, **ends)]
 
 
-def test_each_threshold_alerts_once(ledger: Ledger) -> None:
-    """When settled amounts cross it, equality included; what is held crosses none."""
-    held = [granted(ledger, "0.1", policies=(POLICY,)) for _ in range(6)]
-    ledger.void(held.pop(), reason="not started")
-    assert [ledger.settle(name).alerts for name in held[:4]] == [()] * 4
-    (alert,) = ledger.settle(held[4]).alerts
-    assert (alert.account, alert.threshold, alert.used_fraction) == ("a#1", "0.5", 0.5)
-    assert ledger.settle(held[4]).alerts == ()
-    assert [reached(ledger) for _ in range(5)] == [[], [], ["0.8"], [], ["0.95"]]
-    assert [view.threshold for view in views.alerts(ledger, "a")] == [
-        "0.95", "0.8", "0.5",
-    ]  # fmt: skip
-
-
-def test_what_an_outcome_returns_crosses_nothing(ledger: Ledger) -> None:
+def test_what_an_outcome_returns_crosses_nothing(ledger):
     """Held amounts above each threshold that are settled below say nothing."""
     cells = OutputDP({"none": "0.1", "answer": "0.9"})
     policy = make_policy(alerts="[0.5]", filter="output-dp")
@@ -58,7 +43,7 @@ def test_what_an_outcome_returns_crosses_nothing(ledger: Ledger) -> None:
     assert (alert.threshold, round(alert.used_fraction, 9)) == ("0.5", 0.6)
 
 
-def test_each_kind_of_end_and_charges_by_hand_alert(ledger: Ledger) -> None:
+def test_each_kind_of_end_and_charges_by_hand_alert(ledger):
     """A failure, a forfeit, a correction and prior spending."""
     assert reached(ledger, "0.5", outcome="failed") == ["0.5"]
     dead = granted(ledger, "0.3", policies=(POLICY,), owner="0" * 32)
@@ -73,9 +58,7 @@ def test_each_kind_of_end_and_charges_by_hand_alert(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_plan_that_fits_permanently_alerts_in_its_first_window_only(
-    ledger: Ledger,
-) -> None:
+def test_a_plan_that_fits_permanently_alerts_in_its_first_window_only(ledger):
     """Thirteen reports under a window of four weeks raise three."""
     policy = make_policy(
         unit="customer-week",
@@ -94,7 +77,7 @@ def test_a_plan_that_fits_permanently_alerts_in_its_first_window_only(
 
 
 @pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "sequence"}))
-def test_every_filter_alerts_when_half_is_used(ledger: Ledger, theorem: str) -> None:
+def test_every_filter_alerts_when_half_is_used(ledger, theorem):
     """At the step that brings its own fraction there, and at no other."""
     policy = make_policy(
         budget="{epsilon: 3, delta: 1e-5}", filter=theorem, alerts="[0.5]"
@@ -112,9 +95,7 @@ def test_every_filter_alerts_when_half_is_used(ledger: Ledger, theorem: str) -> 
     assert 0.5 <= fractions[0] < 0.75
 
 
-def test_a_guarded_step_logs_its_alert(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_guarded_step_logs_its_alert(tmp_path, monkeypatch, caplog):
     """As a warning, with the account."""
     make_project(tmp_path, monkeypatch)
 
@@ -139,7 +120,7 @@ def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[st
     ]
 
 
-def test_a_term_is_announced_with_its_first_charge(ledger: Ledger) -> None:
+def test_a_term_is_announced_with_its_first_charge(ledger):
     """Once, be that charge voided; a refusal charges nothing. A new term is anew."""
     with pytest.raises(BudgetRefused):
         ledger.reserve(request(ledger, "2", policies=(POLICY,)))
@@ -182,9 +163,7 @@ def gates(flow: str, alerts: str = "[0.5, 0.8]") -> Policy:
         ),
     ],
 )
-def test_the_gate_that_stops_a_flow_warns_before(
-    ledger: Ledger, flow: str, gate: str, name: str
-) -> None:
+def test_the_gate_that_stops_a_flow_warns_before(ledger, flow, gate, name):
     """A share and an odometer's halt reach thresholds, whatever the dataset has."""
     cost, policy = Gaussian(sensitivity=1, sigma=20), gates(flow)
     thresholds = list[str]()
@@ -202,7 +181,7 @@ def test_the_gate_that_stops_a_flow_warns_before(
     assert [alert_text(a.account, a.threshold) for a in alerts] == thresholds[::-1]
 
 
-def test_an_odometer_that_only_idles_reaches_no_threshold(ledger: Ledger) -> None:
+def test_an_odometer_that_only_idles_reaches_no_threshold(ledger):
     """Its reading counts from where it idles; the first step is far from the halt."""
     policy = gates("{halt_at_epsilon: 2}", alerts="[0.1, 0.4]")
     cost = Gaussian(sensitivity=1, sigma=200)

@@ -1,11 +1,16 @@
-"""Applying a policy: the first time, before any charge, in place, as a new term."""
+"""Applying a policy: the first time, in place, as a new term, or as access of flows."""
 
 from __future__ import annotations
 
 import json
+import uuid
+from contextlib import suppress
 from fractions import Fraction
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpflow import Gaussian, OutputDP
 from dpflow.exceptions import (
@@ -15,14 +20,20 @@ from dpflow.exceptions import (
     PolicyNotApplied,
 )
 from dpflow.ledger import views
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.provenance import system_user
+from dpflow.ledger.tables.errors import MEMORY
+from dpflow.ledger.tables.sqlite import forget_memory
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget
+from dpflow.show.guarantees import odds_in_words, term_guarantee
 from tests.ledger.support import (
     BASIC,
     audit,
     body,
+    charged,
     everything,
     granted,
     kinds,
@@ -50,7 +61,7 @@ def capped(epsilon: str, lifetime: str, **fields: str) -> Policy:
 # The first term, and terms that nothing was charged under
 
 
-def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> None:
+def test_an_uncharged_term_is_replaced_and_does_not_count(ledger):
     """Whatever it promised, nothing rests on it."""
     ledger.apply(budget("9"))
     with pytest.raises(BudgetRefused):
@@ -62,9 +73,7 @@ def test_an_uncharged_term_is_replaced_and_does_not_count(ledger: Ledger) -> Non
     assert ledger.apply(capped("2", "3"), **NEW).term == 3
 
 
-def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
-    ledger: Ledger,
-) -> None:
+def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(ledger):
     """Tallies of zero are no proof; a charge is one."""
     policy = make_policy(filter="output-dp")
     cost = OutputDP({"none": 0, "some": "0.1"})
@@ -76,7 +85,7 @@ def test_a_step_that_cost_nothing_in_the_end_did_read_the_data(
 # In place
 
 
-def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
+def test_a_lower_budget_is_applied_in_place(ledger):
     """The tally is kept, the limit falls, the chain goes on."""
     ledger.settle(granted(ledger, "0.3"))
     held = granted(ledger, "0.1")
@@ -96,9 +105,7 @@ def test_a_lower_budget_is_applied_in_place(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_usage_above_the_new_limit_closes_the_account_without_alarm(
-    ledger: Ledger,
-) -> None:
+def test_usage_above_the_new_limit_closes_the_account_without_alarm(ledger):
     """It was admitted, so that nothing is overdrawn; only nothing more fits."""
     held = granted(ledger, "0.8")
     result = ledger.apply(budget("0.5"))
@@ -118,7 +125,7 @@ def about(text: str, **fields: str) -> Policy:
 
 
 @pytest.mark.parametrize("charged", [True, False])
-def test_a_free_text_alone_tightens_nothing(ledger: Ledger, charged: bool) -> None:
+def test_a_free_text_alone_tightens_nothing(ledger, charged):
     """The entry has equal limits, and steps run before and after it."""
     ledger.apply(about("one"))
     if charged:
@@ -138,7 +145,7 @@ def test_a_free_text_alone_tightens_nothing(ledger: Ledger, charged: bool) -> No
     audit(ledger)
 
 
-def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
+def test_shares_and_halts_fall_on_every_account(ledger):
     """Each account with a changed gate has an entry; the dataset's has all changes."""
     odometer = "basic"
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": odometer}
@@ -157,7 +164,7 @@ def test_shares_and_halts_fall_on_every_account(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> None:
+def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger):
     """They are out of reach, and no halt is taken off them on the way."""
     wide = {"budget": "{epsilon: 1, delta: 1e-6}", "odometer": "basic"}
     flows = FLOWS.replace("}}", "}, daily: {epsilon: 0.5}}")
@@ -179,24 +186,7 @@ def test_a_flow_that_is_not_named_any_more_keeps_its_gates(ledger: Ledger) -> No
     audit(ledger)
 
 
-def test_a_share_cannot_forget_what_its_flow_was_charged_before(
-    ledger: Ledger,
-) -> None:
-    """A flow that has charged without one needs a new term; another does not."""
-    granted(ledger, flow="weekly")
-    share = "{%s: {epsilon: 0.5}}"
-    late = make_policy(flows=share % "weekly", other_flows="allow")
-    with pytest.raises(PolicyChanged, match="weekly"):
-        ledger.apply(late)
-    early = make_policy(flows=share % "daily", other_flows="allow")
-    assert ledger.apply(early, reason="a new flow").action == "access"
-    granted(ledger, "0.5", policies=[early], flow="daily")
-    with pytest.raises(BudgetRefused, match="the share of flow 'daily'"):
-        granted(ledger, "0.1", policies=[early], flow="daily")
-    audit(ledger)
-
-
-def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
+def test_derived_numbers_stay_fixed_under_a_tally(ledger):
     """Another order would have kept another tally; what it cannot defend is refused."""
     step = Gaussian(sensitivity=1, sigma=50)
     wide, lower, tiny = (
@@ -216,9 +206,7 @@ def test_derived_numbers_stay_fixed_under_a_tally(ledger: Ledger) -> None:
     audit(ledger)
 
 
-def test_a_loosening_that_was_misjudged_is_stopped(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loosening_that_was_misjudged_is_stopped(ledger, monkeypatch):
     """The rules are compared once more, in one currency, before anything is written."""
     granted(ledger)
     module = "dpflow.ledger.decisions.policy_changes"
@@ -235,7 +223,7 @@ def test_a_loosening_that_was_misjudged_is_stopped(
 # New terms
 
 
-def test_anything_else_needs_an_explicit_new_term(ledger: Ledger) -> None:
+def test_anything_else_needs_an_explicit_new_term(ledger):
     """With a reason; the refusal names each change, its verdict, and the command."""
     granted(ledger)
     bare = "A new term would be refused as well.*Write `lifetime"
@@ -258,7 +246,7 @@ def test_anything_else_needs_an_explicit_new_term(ledger: Ledger) -> None:
     granted(ledger)
 
 
-def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
+def test_a_new_term_has_tallies_of_its_own(ledger):
     """What is open stays with its term, and can be settled or forfeited later."""
     settled, forfeited = granted(ledger, "0.7"), granted(ledger, "0.2", owner="0" * 32)
     result = ledger.apply(capped("2", "3"), **NEW)
@@ -274,9 +262,7 @@ def test_a_new_term_has_tallies_of_its_own(ledger: Ledger) -> None:
     assert (entry["reason"], entry["who"]) == ("a new year", system_user())
 
 
-def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
-    ledger: Ledger,
-) -> None:
+def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(ledger):
     """By someone who applies it, never by a step, and never above the cap."""
     granted(ledger)
     ledger.apply(capped("2", "3"), **NEW)
@@ -288,7 +274,7 @@ def test_an_uncharged_second_term_may_be_replaced_within_the_lifetime(
     granted(ledger, "1", policies=[capped("1", "3")])
 
 
-def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
+def test_a_frozen_dataset_gets_no_new_term(ledger):
     """A new account would not be frozen; tightening is fine."""
     granted(ledger)
     ledger.freeze("a", reason="a bug")
@@ -299,12 +285,177 @@ def test_a_frozen_dataset_gets_no_new_term(ledger: Ledger) -> None:
         granted(ledger, policies=[budget("0.5")])
 
 
-def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(
-    ledger: Ledger,
-) -> None:
+def test_a_frozen_uncharged_term_is_not_left_by_editing_the_file(ledger):
     """Else the next step would unfreeze the dataset."""
     with pytest.raises(BudgetRefused):
         granted(ledger, "5")
     ledger.freeze("a", reason="a bug")
     with pytest.raises(PolicyChanged):
         granted(ledger, policies=[budget("2")])
+
+
+WHY = {"reason": "a second report"}
+
+
+def policy(
+    flows: str = "{weekly: {}}", others: str = "refuse", **fields: str
+) -> Policy:
+    """Make a policy of basic composition with epsilon 1."""
+    return make_policy(flows=flows, other_flows=others, **fields)
+
+
+@pytest.fixture
+def reported(ledger: Ledger) -> Ledger:
+    """Give a ledger in which the weekly report was charged."""
+    charged(ledger, "0.1", policies=[policy()], flow="weekly")
+    return ledger
+
+
+def test_a_second_report_needs_a_reason_and_no_term(reported):
+    """What is guaranteed is the same, and the journal says who let it in, and why."""
+    with pytest.raises(BudgetRefused, match="second"):
+        charged(reported, "0.1", policies=[policy()], flow="second")
+    more = policy("{weekly: {}, second: {epsilon: 0.3}}")
+    before = reported.propose(more)
+    assert (before.action, before.verdict) == ("access", "access")
+    with pytest.raises(PolicyNotApplied, match="needs a reason"):
+        reported.apply(more)
+    applied = reported.apply(more, **WHY)
+    assert (applied.action, applied.term) == ("access", 1)
+    assert applied.terms == before.terms
+    charged(reported, "0.3", policies=[more], flow="second")
+    with pytest.raises(BudgetRefused):
+        charged(reported, "0.1", policies=[more], flow="second")
+    assert verify(reported).fine
+
+
+def test_unnamed_flows_have_a_share_each(reported):
+    """The first is stopped at its limit, the second runs, steps outside do not."""
+    each = policy(others="{share_each: 5%}")
+    assert reported.apply(each, **WHY).action == "access"
+    charged(reported, "0.05", policies=[each], flow="one")
+    with pytest.raises(BudgetRefused) as caught:
+        charged(reported, "0.001", policies=[each], flow="one")
+    assert "one" in str(caught.value)
+    charged(reported, "0.05", policies=[each], flow="two")
+    with pytest.raises(BudgetRefused):
+        charged(reported, "0.001", policies=[each])
+    more = policy(others="{share_each: 6%}")
+    assert reported.apply(more, **WHY).action == "access"
+    charged(reported, "0.01", policies=[more], flow="one")
+    less = policy(others="{share_each: 1%}")
+    closed = reported.apply(less, **WHY).closed
+    assert closed == ("a#1/flow/one", "a#1/flow/two")
+    assert verify(reported).fine
+
+
+def test_a_share_may_not_begin_after_charges_that_it_did_not_see(reported):
+    """That needs a term, in which every tally begins at 0."""
+    share = policy("{weekly: {share: 50%}}")
+    with pytest.raises(PolicyChanged, match="would forget"):
+        reported.apply(share, **WHY)
+    with pytest.raises(PolicyChanged, match="would forget"):
+        reported.apply(policy("{other: {}}", "{share_each: 5%}"), **WHY)
+    assert reported.propose(policy("{}", "allow")).action == "access"
+
+
+def test_where_a_share_is_reserved_a_new_flow_needs_a_term(ledger):
+    """The rest of the others would be used by one more."""
+    kept = "weekly: {epsilon: 0.5, reserved: true}"
+    charged(ledger, "0.1", policies=[policy(f"{{{kept}}}")], flow="weekly")
+    with pytest.raises(PolicyChanged, match="looser"):
+        ledger.apply(policy(f"{{{kept}, second: {{}}}}"), **WHY)
+
+
+def test_access_and_a_tighter_budget_are_two_decisions(reported):
+    """Words about the guarantee are not those about access."""
+    both = policy("{weekly: {}, second: {}}", budget="{epsilon: 0.9}")
+    assert reported.propose(both).verdict == "tighter"
+    with pytest.raises(PolicyChanged, match="one after the other"):
+        reported.apply(both, **WHY)
+    assert reported.apply(policy(budget="{epsilon: 0.9}")).action == "tighten"
+    assert reported.apply(both, **WHY).action == "access"
+    assert verify(reported).fine
+
+
+def test_a_share_in_percent_shrinks_with_the_budget(ledger):
+    """It is a part of the threshold in force."""
+    half = "{weekly: {share: 50%}}"
+    charged(ledger, "0.4", policies=[policy(half)], flow="weekly")
+    less = policy(half, budget="{epsilon: 0.8}")
+    assert ledger.apply(less).action == "tighten"
+    with pytest.raises(BudgetRefused):
+        charged(ledger, "0.01", policies=[less], flow="weekly")
+    assert verify(ledger).fine
+
+
+def test_a_person_pins_the_first_copy(ledger):
+    """With `pin: apply` no step does, nor does one replace an uncharged copy."""
+    by_hand = policy(pin="apply")
+    with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
+        charged(ledger, "0.1", policies=[by_hand], flow="weekly")
+    with pytest.raises(BudgetRefused):
+        charged(ledger, "5", policies=[policy()], flow="weekly")
+    with pytest.raises(PolicyChanged):
+        charged(ledger, "0.1", policies=[policy("{weekly: {}, b: {}}", pin="apply")])
+    assert ledger.apply(by_hand).action in ("open", "nothing")
+    charged(ledger, "0.1", policies=[by_hand], flow="weekly")
+
+
+SHARES = st.sampled_from(
+    [None, "{}", "{epsilon: 0.3}", "{epsilon: 0.6}", "{share: 20%}", "{share: 50%}"]
+)
+OTHERS = st.sampled_from(["allow", "refuse", "{share_each: 5%}", "{share_each: 30%}"])
+FLOW = ("flow", "odometer")
+NAMED = ("w", "x", "y")
+ACTS = st.one_of(
+    st.tuples(st.just("edit"), st.tuples(SHARES, SHARES), OTHERS),
+    st.tuples(st.just("step"), st.sampled_from(NAMED), st.integers(1, 12)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ACTS, min_size=4, max_size=14))
+def test_access_never_changes_the_guarantee_of_the_dataset(acts):
+    """Every gate of the dataset stays, and no tally forgets a charge."""
+    url = f"{MEMORY}{uuid.uuid4().hex}"
+    made = create_ledger(url)
+    now, used = policy("{w: {}}"), dict.fromkeys(NAMED, Fraction(0))
+    charged(made, "0.01", policies=[now], flow="w")
+    used["w"] += Fraction("0.01")
+    said, gates = promised(made, now)
+    for act, what, more in acts:
+        if act == "step":
+            with suppress(BudgetRefused):
+                charged(made, f"{more / 100}", policies=[now], flow=what)
+                used[what] += Fraction(more, 100)
+            continue
+        shares = zip(NAMED, what, strict=False)
+        flows = ", ".join(f"{name}: {share}" for name, share in shares if share)
+        file = policy(f"{{{flows}}}", more)
+        with suppress(PolicyChanged):
+            assert made.apply(file, **WHY).action in ("access", "nothing", "tighten")
+            now = file
+        assert promised(made, now) == (said, gates)
+        for name, tally in share_tallies(made).items():
+            assert tally == used[name]
+    assert verify(made).fine
+    forget_memory(url)
+
+
+def promised(made: Ledger, file: Policy) -> tuple[list[str], dict[str, Any]]:
+    """Return what is promised of the dataset, in words and as gates."""
+    pinned = {**file.pinned(), "flows": {}, "other_flows": "allow"}
+    terms = views.terms(made, "a")
+    words = [term_guarantee(pinned, terms), odds_in_words(pinned, terms)]
+    with views.open_reading(made) as reading:
+        term = reading.newest("a")
+    assert term is not None
+    gates = term.facts["gates"].items()
+    return words, {k: g for k, g in gates if k.partition("/")[0] not in FLOW}
+
+
+def share_tallies(made: Ledger) -> dict[str, Fraction]:
+    """Return what the accounts of shares hold, by flow."""
+    shares = (view for view in views.accounts(made, "a") if view.kind == "flow")
+    return {view.name: Fraction(view.spent["epsilon"]) for view in shares}

@@ -13,10 +13,9 @@ from dpflow.exceptions import (
     BudgetRefused,
     ConfigurationError,
     PolicyChanged,
-    PolicyNotApplied,
     ReservationConflict,
 )
-from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.decision import Author
 from dpflow.ledger.decisions.reserve import Refused, decide_refusal, decide_reserve
 from dpflow.ledger.decisions.settlement import (
     End,
@@ -136,50 +135,36 @@ OTHER_POLICY = make_policy("a", budget="{epsilon: 9}")
         (rows(), step(partitions=("x",)), ConfigurationError),
     ],
 )
-def test_a_step_is_answered_by_what_the_ledger_holds(
-    before: Rows, request_: Request, answer: type[object]
-) -> None:
+def test_a_step_is_answered_by_what_the_ledger_holds(before, request_, answer):
     """One row a promise."""
     assert type(answered(before, request_)) is answer
 
 
-def answered(before: Rows, request: Request, *, applies: bool = True) -> object:
+def answered(before: Rows, request: Request) -> object:
     """Return the answer, which may be an error."""
     try:
-        decision = decide_reserve(before, request, AUTHOR, applies=applies)
-    except (ConfigurationError, PolicyChanged, PolicyNotApplied) as error:
+        decision = decide_reserve(before, request, AUTHOR)
+    except (ConfigurationError, PolicyChanged) as error:
         return error
     if isinstance(decision, Refused):
         decision = decide_refusal(before, request, decision, AUTHOR)
     return decision.answer
 
 
-def test_a_worker_opens_no_term() -> None:
-    """Where an operator applies policies, the first step says so."""
-    before = rows(used=None, term=False)
-    assert isinstance(answered(before, step(), applies=False), PolicyNotApplied)
-
-
-def test_a_grant_holds_its_amount_and_claims_its_key() -> None:
-    """In one entry, whose postings are the changes of the accounts."""
-    decision = decide_reserve(rows(used=3), step(2), AUTHOR)
-    assert isinstance(decision, Decision)
-    account = decision.accounts["a#1"]
-    assert (account.settled, account.held, account.version) == (tally(3), tally(2), 4)
-    (entry, dataset, _), *more = decision.entries
-    assert (entry.kind, entry.number, dataset.number, more) == ("reserve", 2, 2, [])
-    assert entry.command == entry.charge == "r"
-    named = [name for name, _ in decision.changes]
-    assert named == ["insert_charge", "insert_charge_dataset", "put_release"]
-
-
 def ended(
-    before: Rows, *, repaired_at: int = 0, version: int = 4, owner: str = ME
+    *,
+    repaired_at: int = 0,
+    version: int = 4,
+    added: Any = None,
+    used: float = 0,
+    **fields: str,
 ) -> Rows:
     """Return rows with a charge of entry 1 that is to be ended."""
+    before = rows(used=used)
     row = before.datasets["a"]._replace(repaired_at=repaired_at)
     before.datasets["a"] = row
-    before.charge = charge(cost=STOPPING, owner=owner)
+    before.charge = made = charge(cost=STOPPING, **fields)
+    made.amounts["a#1"] = made.amounts["a#1"]._replace(added=added)
     before.charge_datasets = [ChargeDataset("a", 1, "c", None, None, "s")]
     account = before.account_rows["a#1"]
     before.account_rows["a#1"] = account._replace(held=tally(2), version=version)
@@ -195,19 +180,19 @@ def end(**fields: Any) -> End:
 @pytest.mark.parametrize(
     ("before", "decide", "request_", "posted"),
     [
-        (ended(rows()), decide_settle, end(), 2),
-        (ended(rows()), decide_settle, end(reported=2), 1),
-        (ended(rows()), decide_settle, end(reported=2, owner=OTHER), 2),
-        (ended(rows(), repaired_at=1), decide_settle, end(reported=2), 2),
-        (ended(rows(), version=7), decide_settle, end(reported=2), 1),
-        (ended(rows()), decide_void, end(), 0),
-        (ended(rows(), repaired_at=1), decide_void, end(), 2),
-        (ended(rows()), decide_forfeit, end(owner=""), 2),
+        (ended(), decide_settle, end(), 2),
+        (ended(), decide_settle, end(reported=2), 1),
+        (ended(), decide_settle, end(reported=2, owner=OTHER), 2),
+        # What it reports is a part of a cost that was declared too small.
+        (ended(added=tally(1)), decide_settle, end(reported=2), 2),
+        (ended(repaired_at=1), decide_settle, end(reported=2), 2),
+        (ended(version=7), decide_settle, end(reported=2), 1),
+        (ended(), decide_void, end(), 0),
+        (ended(repaired_at=1), decide_void, end(), 2),
+        (ended(), decide_forfeit, end(owner=""), 2),
     ],
 )
-def test_an_end_posts_what_its_outcome_costs(
-    before: Rows, decide: Any, request_: End, posted: float
-) -> None:
+def test_an_end_posts_what_its_outcome_costs(before, decide, request_, posted):
     """In full, unless the outcome returns something and nothing was lost since."""
     decision = decide(before, request_, AUTHOR)
     account = decision.accounts["a#1"]
@@ -215,17 +200,18 @@ def test_an_end_posts_what_its_outcome_costs(
 
 
 @pytest.mark.parametrize(
-    ("before", "decide", "request_"),
+    ("before", "decide", "request_", "words"),
     [
-        (ended(rows(), owner=OTHER), decide_void, end()),
-        (Rows(), decide_settle, end()),
-        (ended(rows()), decide_forfeit, end(owner="")),
+        (ended(owner=OTHER), decide_void, end(), "another process"),
+        (Rows(), decide_settle, end(), "has no reservation c"),
+        (ended(), decide_forfeit, end(owner=""), "still runs"),
+        (ended(state="void"), decide_settle, end(), "is void already"),
     ],
 )
-def test_an_end_may_be_a_conflict(before: Rows, decide: Any, request_: End) -> None:
+def test_an_end_may_be_a_conflict(before, decide, request_, words):
     """Another process's void, no charge, a forfeit while its owner lives."""
     before.claimant_is_alive = True
-    with pytest.raises(ReservationConflict):
+    with pytest.raises(ReservationConflict, match=words):
         decide(before, request_, AUTHOR)
 
 
@@ -233,11 +219,9 @@ def test_an_end_may_be_a_conflict(before: Rows, decide: Any, request_: End) -> N
     ("used", "alerted", "raised"),
     [(2.9, None, []), (3, None, ["0.5"]), (3, "0.5", []), (7, "0.5", ["0.9"])],
 )
-def test_an_end_raises_the_highest_threshold_once(
-    used: float, alerted: str | None, raised: list[str]
-) -> None:
+def test_an_end_raises_the_highest_threshold_once(used, alerted, raised):
     """Held amounts raise none; settled ones do, in the entry that ends the charge."""
-    before = ended(rows(used=used))
+    before = ended(used=used)
     account = before.account_rows["a#1"]
     before.account_rows["a#1"] = account._replace(alerted=alerted)
     decision = decide_settle(before, end(), AUTHOR)

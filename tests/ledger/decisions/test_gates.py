@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+import random
 import re
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from dpflow import (
-    ApproxDP,
-    EarlyStopping,
-    Gaussian,
-    PoissonSampledGaussian,
-    PureDP,
-    RandomizedResponse,
-    SparseVector,
-)
+from dpflow import ApproxDP, Gaussian, PoissonSampledGaussian, PureDP, guarded
+from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.composed import Repeated
-from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
+    PolicyChanged,
     UnsupportedCost,
 )
 from dpflow.ledger import views
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.policy_changes import Proposal
+from dpflow.ledger.decisions.refusals import Shortage, describe_members
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.requests import Granted
 from dpflow.ledger.views.accounts import standing_gates
-from dpflow.policy import parse_policy
+from dpflow.policy import Policy
 from tests.ledger.support import (
-    BASIC,
-    Place,
     audit,
     body,
     everything,
@@ -43,9 +36,11 @@ from tests.ledger.support import (
     make_policy,
     read,
     refused,
-    request,
     sums,
 )
+from tests.projects import POLICY, make_project
+
+pytestmark = pytest.mark.quick
 
 TENTH = Fraction(1, 10)
 ODOMETER = "a#1/odometer/weekly"
@@ -53,45 +48,10 @@ ODOMETER = "a#1/odometer/weekly"
 # Several accounts
 
 
-def test_several_datasets_all_or_none(ledger: Ledger, path: Place) -> None:
-    """One that refuses keeps all of them as they were."""
-    pair = (BASIC, make_policy("b", budget="{epsilon: 0.3}"))
-    first = granted(ledger, "0.2", policies=pair)
-    error = refused(ledger, "0.2", policies=pair)
-    assert error.dataset == "b"
-    assert (sums(path, "a#1"), sums(path, "b#1")) == ((0, 2 * TENTH),) * 2
-    assert (kinds(path, "a#1"), kinds(path, "b#1")) == (
-        ["open", "reserve"],
-        ["open", "reserve", "refuse"],
-    )
-    ledger.settle(first)
-    assert (sums(path, "a#1"), sums(path, "b#1")) == ((2 * TENTH, 0),) * 2
-    audit(path)
-
-
-def test_every_gate_of_a_flow_is_charged(ledger: Ledger, path: Place) -> None:
-    """Dataset, share and odometer; a void gives all of them back."""
-    policy = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}",
-        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        flows="{weekly: {epsilon: 0.5}}",
-    )
-    answer = ledger.reserve(request(ledger, "0.2", policies=[policy], flow="weekly"))
-    assert isinstance(answer, Granted)
-    names = ("a#1", "a#1/flow/weekly", "a#1/odometer/weekly")
-    assert names == answer.accounts
-    held = [sums(path, name)[1] for name in names]
-    assert held[:2] == [2 * TENTH] * 2
-    assert 0 < held[2] < 2 * TENTH
-    ledger.void(answer.reservation, reason="test")
-    assert [sums(path, name) for name in names] == [(0, 0)] * 3
-    audit(path)
-
-
 # Refusals
 
 
-def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -> None:
+def test_a_refusal_is_journaled_and_costs_nothing(ledger, path):
     """With the request, the rest and a cost that fits."""
     granted(ledger, "0.75")
     error = refused(ledger, "0.5", step="big", flow="f", flow_run="r")
@@ -109,7 +69,7 @@ def test_a_refusal_is_journaled_and_costs_nothing(ledger: Ledger, path: Place) -
     audit(path)
 
 
-def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
+def test_a_refusal_that_no_noise_helps_says_why(ledger):
     """Zeros are named, and a step above the whole budget says so."""
     wide = "{epsilon: 1, delta: 1e-6}"
     cases: list[tuple[str, Cost | None, Cost, str]] = [
@@ -134,22 +94,7 @@ def test_a_refusal_that_no_noise_helps_says_why(ledger: Ledger) -> None:
         assert sentence in refused(ledger, cost, policies=policies).message
 
 
-def test_a_request_that_errs_leaves_no_trace(ledger: Ledger, path: Place) -> None:
-    """No term, no account, no entry; rules that keep no delta say so."""
-    before, step = everything(path), ApproxDP(epsilon="0.5", delta="1e-7")
-    narrow, wide = "{epsilon: 10}", "{epsilon: 10, delta: 1e-5}"
-    for rule, budget, why in (
-        ("basic", narrow, "keeps no delta for steps"),
-        ("residue", wide, "keeps no delta for steps"),
-        ("gdp", wide, None),
-    ):
-        policies = [make_policy(budget=budget, filter=rule)]
-        with pytest.raises(UnsupportedCost, match=why):
-            granted(ledger, step, policies=policies)
-        assert before == everything(path)
-
-
-def test_what_would_fit_fits(ledger: Ledger) -> None:
+def test_what_would_fit_fits(ledger):
     """The factor of noise that a refusal names is admitted, and not far too much."""
     granted(ledger, "0.7")
     error = refused(ledger, "0.5")
@@ -176,28 +121,48 @@ def weekly(ledger: Ledger, cost: Cost, run: str | None = "run 1", **more: Any) -
     return granted(ledger, cost, **fields)
 
 
-def test_an_odometer_halts_its_flow_run(ledger: Ledger, path: Place) -> None:
-    """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run."""
+#: Steps after six that the halt leaves room for, and how each is refused.
+HALTED = "halted this flow run"
+AFTER_SIX = [
+    (STEP, {}, "above halt_at_epsilon 3"),
+    *((cost, {}, HALTED) for cost in (SMALL, STEP)),
+    (SMALL, {"run": "run 2"}, None),
+    (SMALL, {"run": None}, None),
+    (STEP, {"flow": "free"}, None),
+    (STEP, {"run": "run 2"}, "would rise"),
+    (SMALL, {"run": "run 2"}, HALTED),
+]
+
+
+def test_an_odometer_halts_its_flow_run(ledger, path):
+    """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run.
+
+    Another run's cheaper step fits, its dear one does not; no other flow is halted.
+    """
     for _ in range(6):
         ledger.settle(weekly(ledger, STEP))
-    with pytest.raises(BudgetExhausted) as caught:
-        weekly(ledger, STEP)
-    error = caught.value
-    assert (error.gate, error.theorem) == ("odometer", "rdp")
-    assert "above halt_at_epsilon 3" in error.message
-    reading = Fraction(6 * 16, 100) + Fraction("1.973644")
-    assert 3 - reading - Fraction(1, 10**5) < Fraction(error.left["epsilon"])
-    assert Fraction(error.left["epsilon"]) < 3 - reading
-    for cost in (SMALL, STEP):
-        with pytest.raises(BudgetRefused, match="halted this flow run") as caught:
-            weekly(ledger, cost)
-        assert "No further DP step" in caught.value.fits
     assert sums(path, ODOMETER) == (Fraction(96, 100), 0)
     assert sums(path) == (Fraction(24, 100), 0)
+    errors = []
+    for cost, fields, words in AFTER_SIX:
+        if words is None:
+            weekly(ledger, cost, **fields)
+            continue
+        with pytest.raises(BudgetRefused, match=words) as caught:
+            weekly(ledger, cost, **fields)
+        errors.append(caught.value)
+        if words == HALTED:
+            assert "No further DP step" in caught.value.fits
+    first = errors[0]
+    assert type(first) is BudgetExhausted
+    assert (first.gate, first.theorem) == ("odometer", "rdp")
+    reading = Fraction(6 * 16, 100) + Fraction("1.973644")
+    assert 3 - reading - Fraction(1, 10**5) < Fraction(first.left["epsilon"])
+    assert Fraction(first.left["epsilon"]) < 3 - reading
     audit(path)
 
 
-def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
+def test_a_reading_at_the_halt_is_admitted(ledger):
     """Exactly at it, and not a hair above; an undefined reading is above any."""
     weekly(ledger, STEP)
     gate = standing_gates(ledger, "a")[ODOMETER]
@@ -209,22 +174,7 @@ def test_a_reading_at_the_halt_is_admitted(ledger: Ledger) -> None:
     assert not gate._replace(used=Tally((0, 1))).admits(price)
 
 
-def test_another_run_is_not_halted(ledger: Ledger) -> None:
-    """Its cheaper step fits, its dear one does not; nor is another flow halted."""
-    for _ in range(6):
-        weekly(ledger, STEP)
-    with pytest.raises(BudgetRefused):
-        weekly(ledger, STEP)
-    weekly(ledger, SMALL, "run 2")
-    weekly(ledger, SMALL, None)
-    weekly(ledger, STEP, flow="free")
-    with pytest.raises(BudgetRefused, match="would rise"):
-        weekly(ledger, STEP, "run 2")
-    with pytest.raises(BudgetRefused, match="halted this flow run"):
-        weekly(ledger, SMALL, "run 2")
-
-
-def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> None:
+def test_a_step_that_two_gates_refuse_halts_too(ledger, path):
     """The filter is named first, but the odometer would have passed its halt."""
     with pytest.raises(BudgetRefused) as caught:
         weekly(ledger, Gaussian(sensitivity=1, sigma="0.05"))
@@ -238,22 +188,7 @@ def test_a_step_that_two_gates_refuse_halts_too(ledger: Ledger, path: Place) -> 
     audit(path)
 
 
-def test_a_filter_that_refuses_does_not_halt(ledger: Ledger) -> None:
-    """Only odometers do: a cheaper step of the same run may follow."""
-    policy = make_policy(
-        budget="{epsilon: 1, delta: 1e-6}",
-        filter="gdp",
-        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        flows="{weekly: {halt_at_epsilon: 50}}",
-    )
-    with pytest.raises(BudgetRefused):
-        weekly(ledger, Gaussian(sensitivity=1, sigma=1), policies=[policy])
-    weekly(ledger, SMALL, policies=[policy])
-
-
-def test_an_uncovered_step_makes_the_reading_undefined(
-    ledger: Ledger, path: Place
-) -> None:
+def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
     """It is counted, and a void takes the count back; a halt would never halt then."""
     policy = make_policy(
         budget="{epsilon: 20, delta: 1e-6}",
@@ -283,41 +218,217 @@ def test_an_uncovered_step_makes_the_reading_undefined(
     weekly(ledger, small, flow="halts", **here)
 
 
-SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
+FILTERS = ("auto", "gdp", "residue", "rdp", "zcdp", "basic", "rogers", "whitehouse")
 
 
-def policy(relation, theorem="{theorem: rdp, order: 8}"):
-    """Return a policy under a relation."""
-    return parse_policy(
-        f"dataset: a\nunit: person\nrelation: {relation}\n"
-        f"budget: {{epsilon: 5, delta: 1e-6}}\nfilter: {theorem}\n"
+def draw_cost(draw: random.Random) -> Cost:
+    """Return a step of any kind and size."""
+    size = draw.choice(["0.01", "0.3", "2", "50"])
+    noise = draw.choice([1, 5, 40])
+    return draw.choice(
+        [
+            PureDP(epsilon=size),
+            ApproxDP(epsilon=size, delta=draw.choice(["1e-9", "7e-8", "1e-3"])),
+            Gaussian(sensitivity=1, noise_multiplier=noise),
+            PoissonSampledGaussian(noise_multiplier=noise, sampling_rate="0.01"),
+        ]
     )
 
 
-def ask(ledger, relation, cost):
-    """Ask for a step on a dataset with this relation."""
-    return ledger.reserve(request(ledger, cost, policies=(policy(relation),)))
+@pytest.mark.parametrize("theorem", FILTERS)
+def test_a_refused_step_needs_more_than_remains(theorem):
+    """Needed and remaining shares are of one component, and never negative."""
+    draw, refused = random.Random(7), 0
+    for _ in range(40):
+        rule = make_filter(theorem, epsilon=Fraction(2), delta=Fraction("1e-6"))
+        used = rule.zero()
+        for _ in range(30):
+            try:
+                amount = rule.price(draw_cost(draw), used)
+            except UnsupportedCost:
+                continue
+            if rule.admits(used + amount):
+                used += amount
+                continue
+            refused += 1
+            reasons = [*describe_members(rule, used, amount)]
+            assert len(reasons) == len(rule.members)
+            if rule.members:
+                ways = ("ended", "cannot price this step", "needs")
+                assert all(any(way in each for way in ways) for each in reasons)
+                continue
+            shortage = Shortage.measure(rule, used, amount)
+            assert 0 <= shortage.remaining < shortage.needed
+            assert shortage.remaining <= 1
+    assert refused > 5
+
+
+def test_advice_ends_at_ten_times_the_noise(tmp_path, monkeypatch):
+    """Above it the refusal says what is missing."""
+    make_project(tmp_path, monkeypatch)
+    charge(PureDP(epsilon="0.9"))
+    assert "times its noise it would still fit" in refusal(PureDP(epsilon="0.98"))
+    text = refusal(PureDP(epsilon="1.5"))
+    assert "It needs 1.5 times the budget, 10% remain. In its currency it needs" in text
+    assert "Missing: 1.4 times the budget. Nothing was charged" in text
+
+
+def test_a_union_says_what_remains_and_which_member_ended(tmp_path, monkeypatch):
+    """In per cent, with a cause for each member."""
+    policy = POLICY.replace("{epsilon: 1}", "{epsilon: 3, delta: 1e-6}")
+    make_project(tmp_path, monkeypatch, policy.replace("basic", "auto"))
+    step = ApproxDP(epsilon="0.5", delta="7e-8")
+    charge(step)
+    ended = (
+        "Each of its members refuses it: residue ended, its budget is used up; rdp "
+        "ended at an earlier step that it cannot price; zcdp ended, its budget is used "
+        "up; basic "
+    )
+    assert f"{ended}needs 70% of its budget's delta, 30% remain." in refusal(step)
+    noise = Gaussian(sensitivity=1, noise_multiplier=40)
+    assert f"{ended}cannot price this step." in refusal(noise)
+
+
+def charge(cost: Cost) -> None:
+    """Charge a step."""
+    guarded(dataset="shop", cost=cost, name="step", noise="own")(lambda: 1)()
+
+
+def refusal(cost: Cost) -> str:
+    """Return the words of the refusal of a step."""
+    with pytest.raises(BudgetRefused) as caught:
+        charge(cost)
+    return caught.value.message
+
+
+def test_the_fullest_of_the_gates_that_refuse_is_named(tmp_path, monkeypatch):
+    """A share that is used up, or the dataset that others used up."""
+    flows = "flows: {a: {epsilon: 0.5}, b: {epsilon: 0.9}}\n"
+    make_project(tmp_path, monkeypatch, POLICY + flows)
+
+    def ask(flow: str, epsilon: str) -> None:
+        cost = PureDP(epsilon=epsilon)
+        step = guarded(dataset="shop", cost=cost, name="step", flow=flow, noise="own")
+        step(lambda: 1)()
+
+    ask("a", "0.5")
+    with pytest.raises(BudgetRefused, match="by the share of flow 'a' in dataset"):
+        ask("a", "0.6")
+    ask("b", "0.49")
+    with pytest.raises(BudgetRefused, match="by the basic filter of dataset 'shop'"):
+        ask("b", "0.6")
+
+
+REPORT, BUDGET = "weekly-report", "{epsilon: 100}"
+
+
+def reserving(flows: str, **fields: str) -> Policy:
+    """Make a policy of basic composition with epsilon 100 and these flows."""
+    given = {"budget": BUDGET, "other_flows": "allow", **fields}
+    return make_policy(flows=flows, **given)
+
+
+TWO = reserving("{a: {epsilon: 40, reserved: true}, b: {epsilon: 40, reserved: true}}")
+ONE = reserving(f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}")
+
+
+def fits(ledger: Ledger, policy: Policy, cost: str, flow: str | None) -> bool:
+    """Say whether a step is granted."""
+    try:
+        granted(ledger, cost, policies=[policy], flow=flow)
+    except BudgetRefused:
+        return False
+    return True
+
+
+def apply(ledger: Ledger, policy: Policy) -> Proposal:
+    """Apply a policy to a term that was charged."""
+    return ledger.apply(policy, reason="a test")
+
+
+def test_without_reserved_the_others_take_the_share(ledger):
+    """The negative control: a share alone is a limit."""
+    plain = reserving(f"{{{REPORT}: {{epsilon: 52}}}}")
+    assert fits(ledger, plain, "100", None)
+    assert not fits(ledger, plain, "1", REPORT)
+
+
+def test_a_charge_posts_to_the_share_or_to_others(ledger, path):
+    """What returns comes back to its own account."""
+    name = granted(ledger, "10", policies=[TWO], flow="a")
+    granted(ledger, "20", policies=[TWO], flow="c")
+    assert sums(path, "a#1")[1] == 30
+    assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 10)
+    ledger.void(name, reason="a test")
+    assert (sums(path, "a#1/others")[1], sums(path, "a#1/flow/a")[1]) == (20, 0)
+
+
+def test_prior_spending_and_corrections_post_to_the_same_accounts(ledger, path):
+    """Of a reserved flow to its share, all else to `others`; both may overdraw."""
+    pure = PureDP(epsilon=10)
+    ledger.charge_prior(TWO, pure, reason="a test", flow="a")
+    ledger.charge_prior(TWO, pure, reason="a test")
+    name = granted(ledger, "1", policies=[TWO], flow="c")
+    ledger.amend(name, PureDP(epsilon=15), reason="a test")
+    posted = [sum(sums(path, f"a#1{place}")) for place in ("", "/others", "/flow/a")]
+    assert posted == [35, 25, 10]
+    assert not fits(ledger, TWO, "1", "c")
+    assert fits(ledger, TWO, "30", "a")
+    assert verify(ledger).bad == []
+
+
+def test_a_refusal_names_the_reserved_shares(ledger):
+    """With the rest that remains."""
+    granted(ledger, "20", policies=[TWO], flow="c")
+    with pytest.raises(BudgetRefused, match="the reserved shares of dataset 'a'") as e:
+        granted(ledger, "1", policies=[TWO], flow=None)
+    assert "the rest is reserved" in e.value.message
+    assert e.value.details["gate"] == "others"
+
+
+def test_dropping_one_of_two_used_shares_needs_a_new_term(ledger):
+    """Others could take the second share: 40 used by a, 20 by others, 40 for b."""
+    granted(ledger, "40", policies=[TWO], flow="a")
+    granted(ledger, "20", policies=[TWO], flow="c")
+    for edit in (
+        "{a: {epsilon: 40}, b: {epsilon: 40, reserved: true}}",
+        "{b: {epsilon: 40, reserved: true}}",
+        "{a: {epsilon: 30, reserved: true}, b: {epsilon: 40, reserved: true}}",
+    ):
+        with pytest.raises(PolicyChanged, match="cannot be applied in place"):
+            apply(ledger, reserving(edit))
+    assert fits(ledger, TWO, "40", "b")
 
 
 @pytest.mark.parametrize(
-    ("relation", "cost"),
+    ("before", "after", "allowed"),
     [
-        ("replace-one", SAMPLED),
-        ("replace-one", Repeated(SAMPLED, 3)),
-        ("replace-one", EarlyStopping(SAMPLED, stops=(2, 4))),
-        ("replace-one", SparseVector(positives=2, epsilon="0.1", monotone=True)),
-        ("replace-one", IndividualBound(measure="rdp", order=8, bound="0.1")),
-        ("replace-one", IndividualBound(measure="gdp", bound="0.1")),
-        ("add-or-remove", RandomizedResponse(epsilon=1)),
+        ("40", "40, reserved: true", False),
+        ("40, reserved: true", "50, reserved: true", False),
+        ("40, reserved: true", "40", True),
+        ("40, reserved: true", "30, reserved: true", True),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.mechanism,
 )
-def test_a_cost_priced_for_the_other_relation_is_refused(ledger, relation, cost):
-    """Wherever the sampled Gaussian hides, replace-one does not admit it.
+def test_changes_of_a_reserved_share_in_a_charged_term(ledger, before, after, allowed):
+    """Turning it on and raising it need a new term; dropping the last one does not."""
+    old, new = (reserving(f"{{a: {{epsilon: {each}}}}}") for each in (before, after))
+    granted(ledger, "5", policies=[old], flow="a")
+    held = granted(ledger, "5", policies=[old], flow=None)
+    if not allowed:
+        with pytest.raises(PolicyChanged):
+            apply(ledger, new)
+        return
+    assert apply(ledger, new).action == "tighten"
+    ledger.settle(held)
+    assert fits(ledger, new, "60", None)
+    assert verify(ledger).bad == []
 
-    Nor what it would charge for one person only, where a replaced one is two people.
-    """
-    with pytest.raises(UnsupportedCost, match=relation):
-        ask(ledger, relation, cost)
-    other = {"replace-one": "add-or-remove"}.get(relation, "replace-one")
-    assert ask(ledger, other, cost).accounts == ("a#1",)
+
+def test_a_budget_below_what_others_used_is_not_applied_in_place(ledger):
+    """The share that is reserved would not be free any more; at the usage it is."""
+    granted(ledger, "20", policies=[ONE], flow=None)
+    flows = f"{{{REPORT}: {{epsilon: 52, reserved: true}}}}"
+    with pytest.raises(PolicyChanged, match="used more in this term"):
+        apply(ledger, reserving(flows, budget="{epsilon: 71}"))
+    assert apply(ledger, reserving(flows, budget="{epsilon: 72}")).action == "tighten"
+    assert verify(ledger).bad == []

@@ -57,8 +57,8 @@ def settled(ledger: Ledger, cost: Cost, reported: Any, **step: Any) -> dict[str,
     ],
 )
 def test_a_cap_of_all_parts_is_charged_a_group_of_what_ran(
-    ledger: Ledger, theorem: str, cost: Cost, reported: int, amounts: Any
-) -> None:
+    ledger, theorem, cost, reported, amounts
+):
     """Two weeks of one person lose the group's sub-steps; each week its own."""
     step = {"policies": (by_week(theorem),), "partitions": PARTS}
     posted = settled(ledger, cost, reported, **step)
@@ -97,7 +97,7 @@ def people_of(folder: Path, theorem: str) -> dict[str, Any]:
     return {"policies": used, "populations": policies.populations_of(used)}
 
 
-def test_a_population_is_charged_a_group_of_what_ran(ledger: Ledger, tmp_path: Path):
+def test_a_population_is_charged_a_group_of_what_ran(ledger, tmp_path):
     """A person in both datasets loses twice the sensitivity of one sub-step."""
     posted = settled(ledger, SUBSTEPS, 1, **people_of(tmp_path, "gdp"))
     both = {"shop#1": "0.00015625", "web#1": "0.00015625"}
@@ -105,9 +105,7 @@ def test_a_population_is_charged_a_group_of_what_ran(ledger: Ledger, tmp_path: P
 
 
 @pytest.mark.parametrize(("cell", "fits"), [("none", True), ("answer", False)])
-def test_savings_pay_for_a_step_on_another_dataset(
-    ledger: Ledger, tmp_path: Path, cell: str, *, fits: bool
-) -> None:
+def test_savings_pay_for_a_step_on_another_dataset(ledger, tmp_path, cell, *, fits):
     """Of the same people: a cheap cell of 0.894 leaves room for 2 of 3."""
     step = people_of(tmp_path, "output-dp")
     shop, web = ({**step, "policies": [each]} for each in step["policies"])

@@ -1,33 +1,39 @@
-"""Partitions have the budget to themselves; a person in many pays for the whole."""
+"""Partitions have the budget to themselves, and windows of parts stay within it."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import random
+from collections import Counter
+from datetime import date, datetime, timedelta
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpflow.costs import RenyiDP
+from dpflow import Gaussian, PureDP
+from dpflow.accounting.rules.windows import most_in_window
 from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
-    DpflowError,
     PolicyChanged,
     PolicyError,
     PolicyNotApplied,
-    UnsupportedCost,
 )
+from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
+from dpflow.forecast.outlook import outlooks
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.loading import find_scope, load_rows
 from dpflow.ledger.views import accounts
-from dpflow.periods import period_of, position_of
-from dpflow.policy import Policy, load_policies, parse_policy
+from dpflow.ledger.views.accounts import standing_gates
+from dpflow.periods import name_at, period_of, position_of
+from dpflow.policy import Policy, load_policies
 from dpflow.rounding import number_from_text
-from tests.ledger.support import granted, make_policy, request
+from tests.accounting.oracle import MP, gaussian_delta, real
+from tests.ledger.support import charged, granted, make_policy, request
 
 pytestmark = pytest.mark.quick
 
@@ -42,9 +48,7 @@ REGIONS = make_policy(partition="{by: region}")
 
 def charge(ledger: Ledger, policy: Policy, *weeks: str, cost: str = "0.5") -> str:
     """Reserve a step that touches some partitions, and settle it."""
-    reservation = granted(ledger, cost, policies=(policy,), partitions=weeks)
-    ledger.settle(reservation)
-    return reservation
+    return charged(ledger, cost, policies=(policy,), partitions=weeks)
 
 
 def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
@@ -64,9 +68,7 @@ def spent(ledger: Ledger, kind: str = "partition") -> dict[str, Fraction]:
         (WEEKS, "2026-W05", "2026-W06", "Each week has"),
     ],
 )
-def test_each_part_has_the_budget_to_itself(
-    ledger: Ledger, policy: Policy, first: str, second: str, said: str
-) -> None:
+def test_each_part_has_the_budget_to_itself(ledger, policy, first, second, said):
     """A full one refuses its own steps only; the sentence says in which zone it is."""
     for part in (first, second):
         charge(ledger, policy, part, cost="1")
@@ -76,86 +78,7 @@ def test_each_part_has_the_budget_to_itself(
     assert said in policy.guarantee_sentence()
 
 
-@pytest.mark.parametrize("other", ["region", "month"])
-def test_a_join_of_datasets_divided_otherwise_is_refused(
-    ledger: Ledger, other: str
-) -> None:
-    """A week would pass for a region, and give people of all regions a new budget."""
-    units = {"region": "customer", "month": "user-month"}
-    second = make_policy("b", unit=units[other], partition=f"{{by: {other}}}")
-    for week in ("2026-W01", "2026-W02"):
-        with pytest.raises(ConfigurationError) as caught:
-            granted(ledger, "1", policies=(WEEKS, second), partitions=(week,))
-        assert "'a' by week, 'b' by " + other in caught.value.message
-    assert not accounts(ledger)
-    # Datasets that are divided alike are joined part by part.
-    alike = make_policy("c", unit="user-week", partition="{by: week}")
-    granted(ledger, "1", policies=(WEEKS, alike), partitions=("2026-W01",))
-
-
-def test_a_step_is_charged_to_every_partition_or_to_none(ledger: Ledger) -> None:
-    """One full week refuses the step of four."""
-    charge(ledger, WEEKS, "2026-W02", cost="0.9")
-    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
-    with pytest.raises(BudgetRefused, match="'2026-W02'"):
-        charge(ledger, WEEKS, *weeks)
-    assert sum(spent(ledger).values()) == Fraction(9, 10)
-    charge(ledger, WEEKS, *weeks, cost="0.1")
-    others = dict.fromkeys(weeks, Fraction(1, 10))
-    assert spent(ledger) == {**others, "2026-W02": Fraction(1)}
-
-
-def test_a_lifetime_sees_a_person_in_every_partition(ledger: Ledger) -> None:
-    """A step on four weeks costs a person of all four weeks four times."""
-    weeks = [f"2026-W0{n}" for n in (1, 2, 3, 4)]
-    charge(ledger, CAPPED, *weeks, cost="0.4")
-    assert spent(ledger, "dataset") == {"": Fraction(16, 10)}
-    assert set(spent(ledger).values()) == {Fraction(4, 10)}
-    with pytest.raises(BudgetRefused, match="filter of dataset 'a'"):
-        charge(ledger, CAPPED, "2026-W05")
-    charge(ledger, CAPPED, "2026-W05", cost="0.4")
-    assert spent(ledger, "dataset") == {"": Fraction(2)}
-
-
-def five(theorem: str) -> Policy:
-    """Make a policy of weeks with a lifetime of five."""
-    lifetime, budget = "{epsilon: 5, delta: 1e-6}", "{epsilon: 1, delta: 1e-6}"
-    return make_policy(**BY_WEEK, lifetime=lifetime, budget=budget, filter=theorem)
-
-
-def test_a_group_that_has_no_price_is_refused(ledger: Ledger) -> None:
-    """Where the cap would have to guess; one week at a time it is priced."""
-    step, weeks = RenyiDP(order=100, epsilon="0.01"), ("2026-W01", "2026-W02")
-    with pytest.raises(UnsupportedCost, match="one partition at a time"):
-        granted(ledger, step, policies=(five("rdp"),), partitions=weeks)
-    granted(ledger, step, policies=(five("rdp"),), partitions=weeks[:1])
-
-
-def test_a_partition_has_one_name(ledger: Ledger) -> None:
-    """A second spelling would be a second budget for the same rows."""
-    months = make_policy(unit="user-month", partition="{by: month}")
-    weeks = ("2026-w05", "2026-W5", "2026-W54", "2025-W53", "week 5", "2026-05")
-    weeks += ("2026W05", "2026-W05-1", " 2026-W05", "2026-W05 ", "2026-W0\u0665")
-    days = ("2026-2-01", "2026-02-29", "20260201", "2026-W05-1", "2026-02-01T00")
-    days += ("2026-2-1", "\uff12026-02-01", "2026-02-01\n")
-    hours = ("2026-02-01T24", "2026-02-01T9", "2026-02-01 09", "2026-02-01T09:00")
-    hours += ("2026-02-01T09Z", "20260201T09")
-    for policy, names in (
-        (WEEKS, weeks),
-        (months, ("2026-13", "2026-1", "202601", "2026-00", "2026-01-01")),
-        (DAYS, days),
-        (HOURS, hours),
-        (REGIONS, ("north/flow/report",)),
-    ):
-        for name in names:
-            with pytest.raises(ConfigurationError, match=r"did not run|must be text"):
-                charge(ledger, policy, name)
-    assert accounts(ledger) == []
-
-
-def test_a_parser_that_reads_more_names_opens_no_second_budget(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parser_that_reads_more_names_opens_no_second_budget(ledger, monkeypatch):
     """Python 3.14 reads hour 24 as the next day's hour 0, and 3.11 refuses it."""
 
     class Lenient(datetime):
@@ -178,19 +101,7 @@ def test_a_parser_that_reads_more_names_opens_no_second_budget(
     charge(ledger, HOURS, "2026-02-02T00")
 
 
-def test_partitions_are_said_where_there_are_some_and_only_there(
-    ledger: Ledger,
-) -> None:
-    """A step that says nothing could read everything."""
-    with pytest.raises(ConfigurationError, match="partitions="):
-        charge(ledger, WEEKS)
-    with pytest.raises(ConfigurationError, match="divided"):
-        charge(ledger, make_policy(), "2026-W01")
-    with pytest.raises(ConfigurationError, match="once"):
-        charge(ledger, WEEKS, "2026-W01", "2026-W01")
-
-
-def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> None:
+def test_flows_have_shares_and_odometers_in_each_partition(ledger):
     """A share is a share of a week's budget."""
     flows = "{report: {epsilon: 0.5, halt_at_epsilon: 2}}"
     policy = make_policy(**BY_WEEK, odometer="basic", flows=flows)
@@ -208,9 +119,7 @@ def test_flows_have_shares_and_odometers_in_each_partition(ledger: Ledger) -> No
 
 
 @pytest.mark.parametrize("lifetime", [None, "2", "1.5", "100"])
-def test_no_further_term_fits_after_parts_by_time(
-    ledger: Ledger, lifetime: str | None
-) -> None:
+def test_no_further_term_fits_after_parts_by_time(ledger, lifetime):
     """A person may be in all of them; no advice is given that would be refused, too."""
     before = CAPPED if lifetime else WEEKS
     charge(ledger, before, "2026-W05")
@@ -225,7 +134,7 @@ def test_no_further_term_fits_after_parts_by_time(
             assert advice not in str(caught.value)
 
 
-def test_a_step_reads_its_own_parts_only(ledger: Ledger) -> None:
+def test_a_step_reads_its_own_parts_only(ledger):
     """However many others the dataset has."""
     for number in range(20):
         charge(ledger, REGIONS, f"r{number}", cost="0.1")
@@ -236,9 +145,7 @@ def test_a_step_reads_its_own_parts_only(ledger: Ledger) -> None:
     assert rows.account_rows.keys() == {"a#1", *parts}
 
 
-def test_a_step_of_too_many_parts_is_refused_before_it_is_charged(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_of_too_many_parts_is_refused_before_it_is_charged(ledger, monkeypatch):
     """An entry has its room; the error says how many parts fit."""
     monkeypatch.setattr("dpflow.ledger.decisions.reserve.MOST_TEXT", 2000)
     monkeypatch.setattr("dpflow.ledger.decisions.reserve._MANY", 10)
@@ -278,72 +185,25 @@ def step_on(folder: Path, *names: str) -> dict[str, Any]:
     return {"policies": used, "populations": policies.populations_of(used)}
 
 
-def on(ledger: Ledger, folder: Path, *names: str, **fields: Any) -> dict[str, str]:
-    """Run a step on some datasets, and return what each was charged by now."""
-    given = {**step_on(folder, *names), **fields}
-    ledger.settle(granted(ledger, "0.3", **given))
-    return {v.dataset: v.spent["epsilon"] for v in accounts(ledger) if v.charged}
-
-
-def test_a_population_pays_for_all_its_datasets(ledger: Ledger, folder: Path) -> None:
-    """Each has room of its own, and together they have no more than the cap."""
-    for name in ("shop", "web", "shop"):
-        totals = on(ledger, folder, name)
-    with pytest.raises(BudgetExhausted, match="population 'people'"):
-        on(ledger, folder, "web")
-    assert totals == {"shop": "0.6", "web": "0.3", "population/people": "0.9"}
-    with pytest.raises(PolicyError, match="begins with"):
-        parse_policy(PEOPLE.replace("population: people", "dataset: population/a"))
-
-
-def test_a_join_sees_a_person_in_both_datasets(ledger: Ledger, folder: Path) -> None:
-    """It costs the population a group of two."""
-    totals = on(ledger, folder, "shop", "web")
-    assert totals == {"shop": "0.3", "web": "0.3", "population/people": "0.6"}
-
-
 @pytest.mark.parametrize(
     ("by", "unit", "population"),
     [("week", "customer-week", "0.6"), ("region", "customer", "0.3")],
-    ids=["time", "people"],
 )
-def test_a_population_sees_a_person_in_every_week(
-    ledger: Ledger, folder: Path, by: str, unit: str, population: str
-) -> None:
+def test_a_population_sees_a_person_in_every_week(ledger, folder, by, unit, population):
     """Two weeks of one person are a group of two; of two regions a person is in one."""
     shop = folder / "shop.yaml"
     text = shop.read_text().replace("unit: customer", f"unit: {unit}")
     shop.write_text(f"{text}partition: {{by: {by}}}\n")
-    totals = on(ledger, folder, "shop", partitions=("2026-W05", "2026-W06"))
-    assert totals["population/people"] == population
-
-
-def test_a_frozen_population_answers_no_replay(ledger: Ledger, folder: Path) -> None:
-    """Nothing of its datasets goes out, be it free; others go on."""
-    step = step_on(folder, "shop")
-    ledger.settle(granted(ledger, "0.1", key="week/1", **step), value="1")
+    step = {**step_on(folder, "shop"), "partitions": ("2026-W05", "2026-W06")}
+    charged(ledger, "0.3", **step)
+    (view,) = [v for v in accounts(ledger) if v.dataset == "population/people"]
+    assert view.spent["epsilon"] == population
     ledger.freeze("population/people", reason="wrong sigma")
-    for key in ("week/1", "week/2"):
-        with pytest.raises(BudgetRefused, match="Population 'people' is frozen by"):
-            granted(ledger, "0.1", key=key, **step)
-    ledger.freeze("population/people", reason="it was right", unfreeze=True)
-    assert isinstance(
-        ledger.reserve(request(ledger, "0.1", key="week/1", **step)), Replayed
-    )
+    with pytest.raises(BudgetRefused, match="Population 'people' is frozen by"):
+        granted(ledger, "0.1", **step)
 
 
-def test_a_request_cannot_leave_the_population_out(
-    ledger: Ledger, folder: Path
-) -> None:
-    """Nor bring one that it does not belong to."""
-    policies = load_policies(folder)
-    with pytest.raises(DpflowError, match="belong to the populations"):
-        granted(ledger, policies=(policies["shop"],))
-    with pytest.raises(DpflowError, match="belong to the populations"):
-        granted(ledger, populations=(policies["population/people"],))
-
-
-def test_a_member_must_fit_its_population(folder: Path) -> None:
+def test_a_member_must_fit_its_population(folder):
     """Or the cap would protect somebody else."""
     shop = folder / "shop.yaml"
     text = shop.read_text()
@@ -355,3 +215,211 @@ def test_a_member_must_fit_its_population(folder: Path) -> None:
         shop.write_text(text.replace(old, new))
         with pytest.raises(PolicyError, match=message):
             load_policies(folder)
+
+
+CALENDAR = [
+    "{}-W{:02}".format(*(date(2026, 1, 1) + timedelta(weeks=n)).isocalendar()[:2])
+    for n in range(3 * 52 + 1)
+]
+CUSTOMER_WEEKS = {"unit": "customer-week", "partition": "{by: week}"}
+GDP = {"budget": "{epsilon: 3, delta: 1e-6}", "filter": "gdp"}
+
+
+def by_week(length: int = 2, **fields: str) -> Policy:
+    """Make a policy with windows of some weeks, by default two."""
+    return make_policy(
+        **{**CUSTOMER_WEEKS, "window": f"{{length: {length}}}", **fields}
+    )
+
+
+PAIRS, GAUSSIAN = by_week(), by_week(**GDP)
+PLAN = "{report: {plan: {runs: 52, steps: {buyers: 1}}}}"
+YEAR = by_week(52, **GDP, flows=PLAN)
+
+
+def charge_weeks(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) -> str:
+    """Reserve a step that reads some weeks, counted from 0, and settle it."""
+    parts = tuple(CALENDAR[week] for week in weeks)
+    return charged(ledger, cost, policies=(policy,), partitions=parts, **more)
+
+
+def test_a_weekly_report_of_three_years_is_never_refused(ledger):
+    """For a user in all weeks of any window, the exact delta is below the promise."""
+    noise = Fraction(YEAR.pinned()["flows"]["report"]["noise"]["buyers"])
+    cost = Gaussian(sensitivity=1, noise_multiplier=noise)
+    for week in range(len(CALENDAR)):
+        charge_weeks(ledger, week, policy=YEAR, cost=cost, flow="report")
+    assert verify(ledger).fine
+    gates = standing_gates(ledger, "a")
+    parts = [gates[f"a#/partition/{week}"].used.amounts[0] for week in CALENDAR]
+    unit = gates[f"a#/partition/{CALENDAR[0]}"].rule.price(cost).amounts[0]
+    assert parts == [unit] * len(CALENDAR)
+    assert [position_of(b) - position_of(a) for a, b in pairwise(CALENDAR)] == [1] * 156
+    promised = real("1e-6")
+    for first in range(len(CALENDAR) - 51):
+        together = (parts[first + n] // unit for n in range(52))
+        delta = gaussian_delta(MP.mpf(3), real(sum(together) / noise**2))
+        assert promised * (1 - MP.mpf("1e-6")) < delta <= promised
+    # A window of 53 weeks would lose more.
+    assert gaussian_delta(MP.mpf(3), real(53 / noise**2)) > promised
+
+
+def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger):
+    """Compared with all windows in turn, for steps with parts at random."""
+    policy = by_week(3, budget="{epsilon: 12}")
+    rng, used, refused = random.Random(1), Counter[int](), 0
+    for _ in range(120):
+        weeks = sorted(rng.sample(range(12), rng.choice([1, 1, 2, 3, 5])))
+        after = used + Counter(dict.fromkeys(weeks, 1))
+        windows = [range(w + s, w + s + 3) for w in weeks for s in (-2, -1, 0)]
+        fits = all(sum(after[w] for w in window) <= 12 for window in windows)
+        try:
+            charge_weeks(ledger, *weeks, policy=policy, cost="1")
+        except BudgetRefused:
+            refused += 1
+            assert not fits
+        else:
+            assert fits
+            used = after
+    assert refused > 20
+    assert verify(ledger).fine
+
+
+def test_a_part_is_charged_for_the_most_parts_that_a_window_shares(ledger):
+    """Two neighbours cost each part two squares; parts far apart cost one each."""
+    cost = Gaussian(sensitivity=1, noise_multiplier=10)
+    charge_weeks(ledger, 0, 1, 9, policy=GAUSSIAN, cost=cost)
+    gates = standing_gates(ledger, "a")
+    mus = [gates[f"a#/partition/{CALENDAR[n]}"].used for n in (0, 1, 9)]
+    one = gates[f"a#/partition/{CALENDAR[0]}"].rule.price(cost)
+    assert mus == [one.times(2), one.times(2), one]
+    assert most_in_window([0, 1, 9], 1, 2) == 2
+
+
+def test_a_refusal_names_the_first_part_that_fits_again(ledger):
+    """Late reports count in the windows of their own part."""
+    for week in (0, 1, 2, 3, 5):
+        charge_weeks(ledger, week)
+    for week, again in ((5, 7), (3, None), (2, None), (4, None)):
+        with pytest.raises(BudgetRefused) as caught:
+            charge_weeks(ledger, week, cost="0.6")
+        message = str(caught.value)
+        assert f"2 parts around '{CALENDAR[week]}'" in message
+        assert ("fits again for data from" in message) == (again is not None)
+        assert again is None or f"data from {CALENDAR[again]}." in message
+    # What needs more than the whole budget fits nowhere.
+    with pytest.raises(BudgetRefused) as caught:
+        charge_weeks(ledger, 20, cost="1.1")
+    assert "again" not in str(caught.value)
+
+
+def test_a_share_is_a_window_too_and_starts_again_in_a_new_term(ledger):
+    """The windows of the dataset go on; only a budget that does not rise may follow."""
+    first, more = (
+        by_week(flows=f"{{report: {{epsilon: {share}}}}}") for share in ("0.5", "0.6")
+    )
+    charge_weeks(ledger, 0, policy=first, flow="report")
+    with pytest.raises(BudgetRefused, match="share of flow"):
+        charge_weeks(ledger, 1, policy=first, cost="0.1", flow="report")
+    ledger.apply(more, reason="a larger share", new_term=True)
+    with pytest.raises(BudgetRefused, match="basic filter of 2 parts"):
+        charge_weeks(ledger, 1, policy=more, cost="0.6", flow="report")
+    charge_weeks(ledger, 1, policy=more, flow="report")
+    assert verify(ledger).fine
+    for other in (
+        by_week(3),
+        by_week(budget="{epsilon: 2}"),
+        by_week(lifetime="{epsilon: 9}"),
+        by_week(relation="replace-one", partition="{by: week, replace: within}"),
+        by_week(filter="zcdp", budget="{epsilon: 1, delta: 0.1}"),
+        make_policy(**CUSTOMER_WEEKS),
+    ):
+        with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
+            ledger.apply(other, reason="else", new_term=True)
+    lower = by_week(budget="{epsilon: 0.5}")
+    ledger.apply(lower, reason="less", new_term=True)
+    with pytest.raises(BudgetRefused):
+        charge_weeks(ledger, 2, policy=lower, cost="0.1")
+    charge_weeks(ledger, 3, policy=lower)
+    closed = ledger.apply(by_week(budget="{epsilon: 0.4}")).closed
+    assert closed == tuple(f"a#/partition/{CALENDAR[n]}" for n in (0, 1, 3))
+    assert verify(ledger).fine
+
+
+def test_windows_neither_begin_nor_change_after_a_charge(ledger, monkeypatch):
+    """Sums would lack what was charged, even where only the witness knows of it."""
+    charge_weeks(ledger, 0, policy=make_policy("b", **CUSTOMER_WEEKS))
+    ledger.apply(PAIRS)
+    monkeypatch.setattr(ledger.watch, "forgotten", lambda *_: ["a#1"])
+    for other in (by_week(dataset="b"), GAUSSIAN):
+        with pytest.raises(PolicyNotApplied, match="share the accounts of windows"):
+            ledger.apply(other, reason="r", new_term=True)
+
+
+def test_an_overdraft_by_hand_closes_its_windows(ledger):
+    """Prior spending counts in all windows of its parts, and is noted there."""
+    charge_weeks(ledger, 1)
+    cost, parts = PureDP(epsilon="0.6"), (CALENDAR[0],)
+    spending = ledger.charge_prior(PAIRS, cost, reason="r", partitions=parts)
+    posted = {each.account: each.overdrawn for each in spending}
+    assert posted == {"a#1": False, f"a#/partition/{CALENDAR[0]}": True}
+    for week in (0, 1):
+        with pytest.raises(BudgetRefused):
+            charge_weeks(ledger, week, cost="0.1")
+    charge_weeks(ledger, 2, cost="0.5")
+    assert verify(ledger).fine
+
+
+def test_a_refusal_names_no_part_that_is_overdrawn(ledger):
+    """A part stays so although a void makes room in its windows again."""
+    held = granted(ledger, policies=(PAIRS,), partitions=CALENDAR[1:2], cost="1")
+    over, parts = PureDP(epsilon="0.1"), (CALENDAR[2],)
+    ledger.charge_prior(PAIRS, over, reason="r", partitions=parts)
+    ledger.void(held, reason="it did not start")
+    charge_weeks(ledger, 0)
+    with pytest.raises(BudgetRefused, match=f"again for data from {CALENDAR[3]}"):
+        charge_weeks(ledger, 1, cost="0.9")
+
+
+def test_a_grant_above_a_window_is_detected(ledger, monkeypatch):
+    """A process that compares only the part's own account is found by `verify`."""
+    charge_weeks(ledger, 0)
+    charge_weeks(ledger, 1)
+    with monkeypatch.context() as patch:
+        alone = lambda pairs, **_: list(pairs)
+        patch.setattr("dpflow.ledger.decisions.reserve.in_windows", alone)
+        charge_weeks(ledger, 2, cost="0.6")
+    found = f"account 'a#/partition/{CALENDAR[2]}' is above its gate"
+    assert found in [finding.problem for finding in verify(ledger).bad]
+
+
+def test_parts_are_consecutive_in_the_calendar():
+    """Week 53, leap days and midnights count like all others."""
+    for part, later in (
+        ("2026-W53", "2027-W01"),
+        ("2026-12", "2027-01"),
+        ("2028-02-29", "2028-03-01"),
+        ("2026-12-31T23", "2027-01-01T00"),
+    ):
+        assert name_at(part, position_of(part) + 1) == later
+        assert name_at(later, position_of(later)) == later
+        assert name_at(part, -10) is name_at(part, 10**9) is None
+
+
+def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger):
+    """A steady report fits permanently; a dearer one until its window is full."""
+    pinned = YEAR.pinned()
+    noise = pinned["flows"]["report"]["noise"]["buyers"]
+    fits, less = (
+        Gaussian(sensitivity=1, noise_multiplier=each) for each in (noise, "11")
+    )
+    runs = lambda cost, **accounts: runs_left(
+        loads_of(pinned, "report", (WorkloadStep(cost),), **accounts)
+    )[0]
+    assert (runs(fits), runs(less)) == (None, 50)
+    for week in range(60):
+        charge_weeks(ledger, week, policy=YEAR, cost=fits, flow="report")
+    gates = standing_gates(ledger, "a")
+    assert (runs(fits, accounts=gates), runs(less, accounts=gates)) == (None, 0)
+    (outlook,) = outlooks(ledger, "a")
+    assert outlook.remaining(52) == "steps fit permanently"

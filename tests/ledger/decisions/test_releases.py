@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from dpflow.exceptions import BudgetExhausted, ReservationConflict
-from dpflow.ledger import Ledger, open_ledger
+from dpflow.ledger import open_ledger
 from dpflow.ledger.requests import Busy, Replayed
 from dpflow.ledger.views import history
 from tests.ledger.processes import Child, Gate, await_death
 from tests.ledger.support import (
-    Place,
     audit,
     granted,
     new_ledger,
@@ -33,7 +33,7 @@ TENTH, DEAD = Fraction(1, 10), "0" * 32
 SQL = "SELECT state, charge, digest, value FROM release"
 
 
-def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -> None:
+def test_a_settled_release_is_replayed_at_no_cost(ledger, path):
     """Word for word, in each process, after a restart, and with no budget left."""
     reservation = granted(ledger, "1", key="week/1")
     ledger.settle(reservation, value=VALUE)
@@ -50,31 +50,27 @@ def test_a_settled_release_is_replayed_at_no_cost(ledger: Ledger, path: Place) -
         with pytest.raises(ReservationConflict, match="settled already"):
             ledger.settle(reservation, **other)
     ledger.close()
-    again = open_ledger(url(path))
-    assert replay == again.reserve(request(again, "1", key="week/1", step="other"))
-    assert sums(path) == (1, 0)
-    again.close()
+    with closing(open_ledger(url(path))) as again:
+        assert replay == again.reserve(request(again, "1", key="week/1", step="other"))
+        assert sums(path) == (1, 0)
 
 
-def test_keys_show_nothing_without_the_ledger(ledger: Ledger, tmp_path: Place) -> None:
+def test_keys_show_nothing_without_the_ledger(ledger, tmp_path):
     """They are keyed by the ledger's own secret, and by all parts."""
     (tmp_path / "other").mkdir()
-    other = new_ledger(tmp_path / "other")
-    keys = {
-        ledger.digests.of("a", "b"),
-        ledger.digests.of("ab"),
-        ledger.digests.of("b", "a"),
-        ledger.digests.of(["a", "b"]),
-        other.digests.of("a", "b"),
-    }
-    assert len(keys) == 5
-    assert ledger.digests.of("a", "b") in keys
-    other.close()
+    with closing(new_ledger(tmp_path / "other")) as other:
+        keys = {
+            ledger.digests.of("a", "b"),
+            ledger.digests.of("ab"),
+            ledger.digests.of("b", "a"),
+            ledger.digests.of(["a", "b"]),
+            other.digests.of("a", "b"),
+        }
+        assert len(keys) == 5
+        assert ledger.digests.of("a", "b") in keys
 
 
-def test_another_processs_claim_is_waited_for_while_it_lives(
-    ledger: Ledger, path: Place
-) -> None:
+def test_another_processs_claim_is_waited_for_while_it_lives(ledger, path):
     """Then it is killed: the key is free, and its charge stays held."""
     gate = Gate()
 
@@ -99,7 +95,7 @@ def test_another_processs_claim_is_waited_for_while_it_lives(
     audit(path)
 
 
-def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) -> None:
+def test_a_dead_claims_cost_is_not_the_next_ones(ledger, path):
     """The release says what it was made at, and so does its replay at another cost."""
     granted(ledger, "0.1", key="week/1", owner=DEAD)
     second = granted(ledger, "0.2", key="week/1", step="again")
@@ -114,9 +110,7 @@ def test_a_dead_claims_cost_is_not_the_next_ones(ledger: Ledger, path: Place) ->
     assert sums(path) == (2 * TENTH, TENTH)
 
 
-def test_another_question_under_the_same_key_is_an_error(
-    ledger: Ledger, path: Place
-) -> None:
+def test_another_question_under_the_same_key_is_an_error(ledger, path):
     """It says what differs, changes nothing and charges nothing."""
     fields: dict[str, Any] = {"arguments": {"day": "1", "top": "1"}, "key": "week/1"}
     ledger.settle(granted(ledger, "0.1", **fields), value=VALUE)
@@ -137,9 +131,7 @@ def test_another_question_under_the_same_key_is_an_error(
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", VALUE)]
 
 
-def test_what_cannot_be_replayed_is_charged_each_time(
-    ledger: Ledger, path: Place
-) -> None:
+def test_what_cannot_be_replayed_is_charged_each_time(ledger, path):
     """A value that could not be stored; under a key that a step names it is refused."""
     for _ in range(3):
         ledger.settle(granted(ledger, key="week/1"), value=None)
@@ -150,7 +142,7 @@ def test_what_cannot_be_replayed_is_charged_each_time(
     assert [(row[0], row[3]) for row in read(path, SQL)] == [("settled", None)]
 
 
-def test_the_journal_keeps_a_keyed_digest_of_a_release(ledger: Ledger) -> None:
+def test_the_journal_keeps_a_keyed_digest_of_a_release(ledger):
     """Without the secret a reader learns no value, nor that two are equal."""
     digests = [
         ledger.settle(granted(ledger, key=key), value=VALUE).digest

@@ -11,8 +11,8 @@ import math
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,10 +58,9 @@ LOOP = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 5))
 @pytest.fixture
 def ledger(path: Place) -> Iterator[Ledger]:
     """Give a new, open ledger, and audit it at the end."""
-    result = make_ledger(path)
-    yield result
-    audit(result)
-    result.close()
+    with closing(make_ledger(path)) as result:
+        yield result
+        audit(result)
 
 
 def held(ledger: Ledger, cost: Any = STEP, **fields: Any) -> str:
@@ -113,7 +112,7 @@ def late_returns(place: str) -> list[str]:
 # A step that ends last
 
 
-def test_a_loop_that_is_alone_costs_what_ran(ledger: Ledger) -> None:
+def test_a_loop_that_is_alone_costs_what_ran(ledger):
     """Its sub-steps ran first to last, at the rest that each found."""
     ledger.settle(held(ledger, LOOP), reported=2)
     assert sums(ledger) == (in_turn(Repeated(LOOP.step, 2)), RULE.zero())
@@ -121,7 +120,7 @@ def test_a_loop_that_is_alone_costs_what_ran(ledger: Ledger) -> None:
     assert sums(ledger)[0] == in_turn(Repeated(LOOP.step, 4))
 
 
-def test_a_step_that_never_began_returns_while_it_is_the_last(ledger: Ledger) -> None:
+def test_a_step_that_never_began_returns_while_it_is_the_last(ledger):
     """Then the step leaves no trace, whatever an older one draws meanwhile."""
     older = held(ledger)
     before = sums(ledger)
@@ -135,7 +134,7 @@ def test_a_step_that_never_began_returns_while_it_is_the_last(ledger: Ledger) ->
 # A step after which something was reserved
 
 
-def test_what_something_came_after_is_settled_in_full(ledger: Ledger) -> None:
+def test_what_something_came_after_is_settled_in_full(ledger):
     """How far it goes, or whether it begins, may depend on what the other one drew."""
     loop, first = held(ledger, LOOP), held(ledger, release_key=KEY)
     ledger.settle(held(ledger))
@@ -146,7 +145,7 @@ def test_what_something_came_after_is_settled_in_full(ledger: Ledger) -> None:
     held(ledger, release_key=KEY)
 
 
-def test_theorems_with_prices_of_single_steps_return_them(ledger: Ledger) -> None:
+def test_theorems_with_prices_of_single_steps_return_them(ledger):
     """Each account by its own rule, also where one charge is on both."""
     both = {"policies": (RESIDUE, make_policy("b"))}
     first = granted(ledger, "0.1", **both)
@@ -156,7 +155,7 @@ def test_theorems_with_prices_of_single_steps_return_them(ledger: Ledger) -> Non
     assert sums(ledger, "b#1") == (Tally((UNITS // 10, 0)), Tally((0, 0)))
 
 
-def test_the_members_of_auto_return_what_each_may(ledger: Ledger) -> None:
+def test_the_members_of_auto_return_what_each_may(ledger):
     """The residue of a member stays charged; Renyi divergences return."""
     here = {"policies": (AUTO,)}
     first, loop = granted(ledger, "0.1", **here), granted(ledger, LOOP, **here)
@@ -195,14 +194,13 @@ MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=16)
 
 @settings(max_examples=scaled(25), deadline=None)
 @given(MOVES)
-def test_nothing_returns_late_in_any_history(moves: list[tuple[int, int]]) -> None:
+def test_nothing_returns_late_in_any_history(moves):
     """And an account is never below what its steps cost in turn."""
     url = f"memory://{uuid.uuid4().hex}"
-    ledger = create_ledger(url)
-    granted(ledger, STEP, policies=(RESIDUE,))
-    play(ledger, moves, RESIDUE)
-    assert late_returns(url) == []
-    ledger.close()
+    with closing(create_ledger(url)) as ledger:
+        granted(ledger, STEP, policies=(RESIDUE,))
+        play(ledger, moves, RESIDUE)
+        assert late_returns(url) == []
     audit(url)
     forget_memory(url)
 
@@ -210,16 +208,14 @@ def test_nothing_returns_late_in_any_history(moves: list[tuple[int, int]]) -> No
 LATE = [(1, 0), (1, 0), (2, 0)]
 
 
-def test_the_check_sees_a_late_return(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_sees_a_late_return(ledger, path, monkeypatch):
     """Negative control: a ledger that returns everything is caught."""
-    place = f"memory://{uuid.uuid4().hex}"
-    ledger = create_ledger(place)
     play(ledger, LATE, RESIDUE)
-    assert (late_returns(place), verify(ledger).bad) == ([], [])
+    assert (late_returns(path), verify(ledger).bad) == ([], [])
     with monkeypatch.context() as patch:
         patch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
         play(ledger, LATE, RESIDUE)
-    assert len(late_returns(place)) == 1
+    assert len(late_returns(path)) == 1
 
 
 # What it is for
@@ -261,9 +257,7 @@ def strategy(ledger: Ledger, policy: Any) -> tuple[bool, Fraction]:
     return True, Fraction(charge, UNITS)
 
 
-def test_a_choice_after_a_draw_would_pass_the_budget(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_after_a_draw_would_pass_the_budget(ledger, monkeypatch):
     """Who sees the Gaussian and then chooses has more than delta, if he may choose.
 
     Negative control: with returns the ledger lets him, and his delta is above.
@@ -289,9 +283,7 @@ def amended(ledger: Ledger, charge: str, epsilon: str) -> None:
     ledger.amend(charge, PureDP(epsilon=epsilon), reason="found out")
 
 
-def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
-    ledger: Ledger,
-) -> None:
+def test_a_step_that_nothing_followed_is_amended_at_its_own_price(ledger):
     """While it runs, and when it has ended."""
     before = PureDP(epsilon="0.05")
     ledger.settle(held(ledger, before))
@@ -307,9 +299,7 @@ def test_a_step_that_nothing_followed_is_amended_at_its_own_price(
 
 
 @pytest.mark.parametrize("ends", [0, 1])
-def test_a_step_that_another_followed_is_amended_late(
-    ledger: Ledger, ends: int
-) -> None:
+def test_a_step_that_another_followed_is_amended_late(ledger, ends):
     """Whichever ends first; the same cost is no more, and each time counts."""
     both = [held(ledger, PureDP(epsilon="0.05")) for _ in range(2)]
     ledger.settle(both[ends])
@@ -323,9 +313,7 @@ def test_a_step_that_another_followed_is_amended_late(
         assert sums(ledger)[0].amounts[0] > 3 * before
 
 
-def test_what_was_spent_before_is_late_where_something_is_charged(
-    ledger: Ledger,
-) -> None:
+def test_what_was_spent_before_is_late_where_something_is_charged(ledger):
     """The first one is not; a second one may have come before it."""
     ledger.charge_prior(RESIDUE, STEP, reason="before", evidence="1" * 64)
     first = sums(ledger)[0]
@@ -335,26 +323,20 @@ def test_what_was_spent_before_is_late_where_something_is_charged(
 
 
 @pytest.mark.parametrize("went_on", [False, True])
-def test_what_a_ledger_forgot_is_late_where_it_went_on(
-    tmp_path: Path, went_on: bool
-) -> None:
+def test_what_a_ledger_forgot_is_late_where_it_went_on(tmp_path, went_on):
     """Steps that a copy granted without its witness were priced without the lost."""
     path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    here = create_ledger(url(path), witness=witness)
-    here.settle(held(here))
-    here.close()
+    with closing(create_ledger(url(path), witness=witness)) as here:
+        here.settle(held(here))
     shutil.copyfile(path, tmp_path / "copy")
-    here = open_ledger(url(path), witness=witness)
-    here.settle(held(here))
-    here.close()
+    with closing(open_ledger(url(path), witness=witness)) as here:
+        here.settle(held(here))
     copy_database(tmp_path / "copy", path)
     if went_on:
-        elsewhere = open_ledger(url(path), witness="none")
-        elsewhere.settle(held(elsewhere))
-        elsewhere.close()
-    here = open_ledger(url(path), witness=witness)
-    reconcile(here, reason="restored")
-    here.close()
+        with closing(open_ledger(url(path), witness="none")) as elsewhere:
+            elsewhere.settle(held(elsewhere))
+    with closing(open_ledger(url(path), witness=witness)) as here:
+        reconcile(here, reason="restored")
     amount = sums(path)[0].amounts[0]
     first = RULE.price(STEP)
     # Each was priced beside the first alone: the lost one, and what came instead.

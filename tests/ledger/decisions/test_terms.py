@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import ConfigurationError, PolicyChanged, PolicyNotApplied
-from dpflow.ledger import create_ledger
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Conditions
@@ -18,7 +16,6 @@ from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
     UNIT,
-    Place,
     audit,
     body,
     error_of,
@@ -43,9 +40,7 @@ HALF = make_policy(budget="{epsilon: 0.5}")
 # What is kept and compared
 
 
-def test_rules_come_from_the_ledger_not_from_the_file(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_come_from_the_ledger_not_from_the_file(ledger, monkeypatch):
     """A worker whose defaults are tuned otherwise charges the pinned order."""
     policy = make_policy(budget=WIDE, filter="rdp")
     other = make_policy(budget=WIDE, filter="{theorem: rdp, order: 30}")
@@ -67,24 +62,25 @@ def test_rules_come_from_the_ledger_not_from_the_file(
 # Who applies
 
 
-def test_a_ledger_that_applies_no_policy_of_a_step(ledger: Ledger, path: Place) -> None:
+def test_a_ledger_that_applies_no_policy_of_a_step(ledger, path):
     """As where many machines share one; the first of two workers wins not by chance."""
-    shared = open_ledger(url(path), conditions=Conditions(applies_policies=False))
-    with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
-        granted(shared)
-    assert terms_of(ledger) == []
-    shared.apply(BASIC)
-    for _ in range(2):
-        with pytest.raises(PolicyChanged):
-            granted(shared, policies=[HALF])
-        granted(shared)
-    shared.close()
+    with closing(
+        open_ledger(url(path), conditions=Conditions(applies_policies=False))
+    ) as shared:
+        with pytest.raises(PolicyNotApplied, match="dpflow policy apply a"):
+            granted(shared)
+        assert terms_of(ledger) == []
+        shared.apply(BASIC)
+        for _ in range(2):
+            with pytest.raises(PolicyChanged):
+                granted(shared, policies=[HALF])
+            granted(shared)
 
 
 # What each decision tells
 
 
-def test_each_decision_names_its_author_code_and_policy(path: Place) -> None:
+def test_each_decision_names_its_author_code_and_policy(path):
     """In the hashed body; the user who ends or amends a charge did not make it."""
     make_ledger(path).close()
     dirty = {"commit": "c0ffee", "dirty": True}
@@ -134,9 +130,7 @@ EDITS: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_a_policy_edited_after_the_first_charge_is_refused(
-    ledger: Ledger, path: Place
-) -> None:
+def test_a_policy_edited_after_the_first_charge_is_refused(ledger, path):
     """The ledger's copy governs; the difference is shown, and nothing changes."""
     reservation = granted(ledger)
     for _ in range(2):
@@ -154,9 +148,7 @@ def test_a_policy_edited_after_the_first_charge_is_refused(
 
 
 @pytest.mark.parametrize(("epsilon", "above"), [("2", "1.6"), ("0.5", "0.1")])
-def test_a_policy_edited_before_any_charge_is_fine(
-    ledger: Ledger, epsilon: str, above: str
-) -> None:
+def test_a_policy_edited_before_any_charge_is_fine(ledger, epsilon, above):
     """Also after a refusal; the account is a new one under the new rule."""
     edited = make_policy(budget=f"{{epsilon: {epsilon}}}")
     refused(ledger, "5")
@@ -168,7 +160,7 @@ def test_a_policy_edited_before_any_charge_is_fine(
     audit(ledger)
 
 
-def test_an_edit_that_touches_no_guarantee_is_fine(ledger: Ledger) -> None:
+def test_an_edit_that_touches_no_guarantee_is_fine(ledger):
     """It is charged to the same account."""
     granted(ledger)
     edits = (
@@ -187,71 +179,55 @@ SOURCE = "warehouse.sales.customers"
 POLICY = make_policy(source=SOURCE, budget="{epsilon: 3}")
 
 
-@pytest.fixture
-def first(tmp_path: Path) -> Ledger:
-    """Return a ledger with a charge of 0.1."""
-    result = create_ledger(url(tmp_path / "first.db"), witness=str(tmp_path / "w"))
-    granted(result, policies=[POLICY])
-    return result
-
-
-@pytest.fixture
-def witnessed(path: Place, tmp_path: Path) -> Iterator[Ledger]:
-    """Return a ledger with a witness."""
-    result = create_ledger(url(path), witness=str(tmp_path / "w"))
-    yield result
-    result.close()
-
-
 def apply(ledger: Ledger, policy: Policy) -> None:
     """Apply a policy, as a new term where the dataset was charged."""
     ledger.apply(policy, reason="test", new_term=True)
 
 
-def test_another_name_for_a_charged_source_has_no_budget_of_its_own(witnessed, path):
+def test_another_name_for_a_charged_source_has_no_budget_of_its_own(ledger):
     """A renamed dataset would start anew; a step, `apply` and a first source say no."""
-    granted(witnessed, policies=[POLICY])
+    granted(ledger, policies=[POLICY])
     renamed = make_policy("b", source=SOURCE, budget="{epsilon: 3}")
     with pytest.raises(ConfigurationError, match=r"'b' names the source .* of 'a'"):
-        granted(witnessed, policies=[renamed])
+        granted(ledger, policies=[renamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, renamed)
+        apply(ledger, renamed)
     unnamed = make_policy("b", budget="{epsilon: 3}")
-    granted(witnessed, policies=[unnamed])
+    granted(ledger, policies=[unnamed])
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        witnessed.apply(renamed)
-    assert kinds(path, "b#1") == ["open", "reserve"]
+        ledger.apply(renamed)
+    assert kinds(ledger, "b#1") == ["open", "reserve"]
     # The same name goes on, and a source that nobody named is free.
-    granted(witnessed, policies=[POLICY])
-    granted(witnessed, policies=[make_policy("c", source="warehouse.visits")])
+    granted(ledger, policies=[POLICY])
+    granted(ledger, policies=[make_policy("c", source="warehouse.visits")])
 
 
-def test_a_source_stays_with_the_dataset_that_named_it_first(witnessed, path):
+def test_a_source_stays_with_the_dataset_that_named_it_first(ledger):
     """Two policies that are applied before any charge would both be charged later."""
-    apply(witnessed, POLICY)
+    apply(ledger, POLICY)
     renamed = make_policy("b", source=SOURCE)
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, renamed)
-    apply(witnessed, make_policy("a", budget="{epsilon: 3}"))
+        apply(ledger, renamed)
+    apply(ledger, make_policy("a", budget="{epsilon: 3}"))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, renamed)
+        apply(ledger, renamed)
 
 
-def test_datasets_of_one_population_may_share_a_source(witnessed, path):
+def test_datasets_of_one_population_may_share_a_source(ledger):
     """The population caps what they lose together."""
     for name in ("a", "b"):
-        apply(witnessed, make_policy(name, source=SOURCE, population="people"))
+        apply(ledger, make_policy(name, source=SOURCE, population="people"))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, make_policy("c", source=SOURCE))
+        apply(ledger, make_policy("c", source=SOURCE))
     with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(witnessed, make_policy("c", source=SOURCE, population="others"))
+        apply(ledger, make_policy("c", source=SOURCE, population="others"))
 
 
-def test_naming_the_source_of_a_charged_dataset_applies_in_place(first):
+def test_naming_the_source_of_a_charged_dataset_applies_in_place(ledger):
     """Taking it off again needs a new term."""
     plain, named = make_policy("p"), make_policy("p", source="p")
-    granted(first, policies=[plain])
-    assert first.apply(named).action == "tighten"
-    granted(first, policies=[named])
+    granted(ledger, policies=[plain])
+    assert ledger.apply(named).action == "tighten"
+    granted(ledger, policies=[named])
     with pytest.raises(Exception, match="new term"):
-        first.apply(plain)
+        ledger.apply(plain)

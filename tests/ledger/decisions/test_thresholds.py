@@ -63,9 +63,7 @@ def gdp_rule() -> Filter:
 @pytest.mark.parametrize(
     ("factor", "kept"), [("2", "1"), ("1", "1"), ("0.5", "0.5"), ("1.000001", "1")]
 )
-def test_the_lower_of_two_solutions_counts(
-    monkeypatch: pytest.MonkeyPatch, factor: str, kept: str
-) -> None:
+def test_the_lower_of_two_solutions_counts(monkeypatch, factor, kept):
     """A solver that finds more changes nothing; one that finds less is believed."""
     rule = gdp_rule()
     assert isinstance(rule, ThresholdFilter)
@@ -77,7 +75,7 @@ def test_the_lower_of_two_solutions_counts(
     assert made.thresholds[0] == int(Fraction(kept) * rule.thresholds[0])
 
 
-def test_members_keep_their_thresholds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_keep_their_thresholds_too(monkeypatch):
     """The union of several filters is pinned filter by filter."""
     rule = make_filter("auto", epsilon=5, delta="1e-6")
     pinned, text = solved_thresholds(rule), rule_to_text(rule)
@@ -92,7 +90,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("theorem", FILTERS)
-def test_the_text_of_every_filter_is_stable(theorem: str) -> None:
+def test_the_text_of_every_filter_is_stable(theorem):
     """Made from its text, a filter decides as before and writes the same text."""
     rule = make_filter(theorem, epsilon=5, delta="1e-6", **OPTIONS.get(theorem, {}))
     made = rule_of(rule_to_text(rule))
@@ -101,7 +99,7 @@ def test_the_text_of_every_filter_is_stable(theorem: str) -> None:
     assert rule_to_text(made) == rule_to_text(rule)
 
 
-def test_thresholds_of_another_rule_are_refused() -> None:
+def test_thresholds_of_another_rule_are_refused():
     """A text that was edited makes no rule, rather than one with fewer thresholds."""
     pinned = json.loads(rule_to_text(gdp_rule()))
     pinned["thresholds"].append(7)
@@ -110,9 +108,7 @@ def test_thresholds_of_another_rule_are_refused() -> None:
 
 
 @pytest.mark.parametrize("factor", ["9", "0.5"])
-def test_a_ledger_admits_no_more_after_an_upgrade(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, factor: str
-) -> None:
+def test_a_ledger_admits_no_more_after_an_upgrade(ledger, monkeypatch, factor):
     """One Gaussian fits, and no second one, whatever room the new solver finds."""
     policy = make_policy(budget="{epsilon: 5, delta: 1e-6}", filter="gdp")
     granted(ledger, STEP, policies=[policy])
@@ -185,9 +181,7 @@ def use(ledger: Ledger, theorem: str) -> None:
 
 
 @pytest.mark.parametrize("theorem", SOLVERS)
-def test_nothing_is_solved_inside_a_transaction(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, theorem: str
-) -> None:
+def test_nothing_is_solved_inside_a_transaction(ledger, monkeypatch, theorem):
     """Thresholds, prices of steady and unsteady rules, outcomes and suggestions."""
     flags = solved(ledger, theorem, monkeypatch)
     use(ledger, theorem)
@@ -195,9 +189,7 @@ def test_nothing_is_solved_inside_a_transaction(
     assert not any(flags)
 
 
-def test_what_changes_all_the_time_is_solved_inside_at_last(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_changes_all_the_time_is_solved_inside_at_last(ledger, monkeypatch):
     """Three transactions end for a number; the fourth solves it (negative control)."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="residue")
     granted(ledger, SMALL, policies=(policy,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -32,11 +33,11 @@ from dpflow.ledger.views.releases import (
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.ledger.views.spending import find_newest_entries, spending
 from dpflow.ledger.views.terms import promise
-from dpflow.policy import PolicySet, parse_policy
+from dpflow.policy import PolicySet
 from tests.ledger.processes import await_death, killed
 from tests.ledger.support import (
     BASIC,
-    Place,
+    POPULATION,
     charged,
     granted,
     make_policy,
@@ -57,10 +58,6 @@ NOISY = Gaussian(sensitivity=1, sigma=20)
 DIVIDED = make_policy(partition="{by: region}", flows="{daily: {epsilon: 0.8}}")
 WEEKLY = make_policy(unit="customer-week", partition="{by: week}", window="{length: 2}")
 MEMBER = make_policy("m", population="p")
-POPULATION = parse_policy(
-    "population: p\nunit: customer\nrelation: add-or-remove\n"
-    "budget: {epsilon: 1.2}\nfilter: basic\n"
-)
 
 
 def only(ledger: Ledger) -> AccountView:
@@ -80,7 +77,7 @@ def amounts(view: AccountView) -> dict[str, str]:
     }
 
 
-def test_spent_reserved_and_forfeited_are_apart(ledger: Ledger, path: Place) -> None:
+def test_spent_reserved_and_forfeited_are_apart(ledger, path):
     """By whether a charge was settled, is in progress, or will never be settled."""
     ledger.settle(granted(ledger, "0.1"))
     live = granted(ledger, "0.2", body={"task_run": "t"})
@@ -95,18 +92,17 @@ def test_spent_reserved_and_forfeited_are_apart(ledger: Ledger, path: Place) -> 
     with pytest.raises(BudgetRefused):
         granted(ledger, "0.31")
     # Another object of the process counts its work as such; a closed one is dead.
-    other = open_ledger(url(path))
-    assert expected == amounts(only(other))
-    ledger.close()
-    # A server releases the lock of a closed session when it hears of its end.
-    await_death(other, live)
-    full = {"spent": "0.1", "reserved": "0", "forfeited": "0.6", "left": "0.3"}
-    assert full == amounts(only(other))
-    assert only(other).used_fraction == pytest.approx(0.7)
-    other.close()
+    with closing(open_ledger(url(path))) as other:
+        assert expected == amounts(only(other))
+        ledger.close()
+        # A server releases the lock of a closed session when it hears of its end.
+        await_death(other, live)
+        full = {"spent": "0.1", "reserved": "0", "forfeited": "0.6", "left": "0.3"}
+        assert full == amounts(only(other))
+        assert only(other).used_fraction == pytest.approx(0.7)
 
 
-def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
+def test_history_is_the_journal_newest_first(ledger):
     """With amounts in the theorem's own words."""
     first = granted(ledger, "0.1", body={"task_run": "t1"})
     ledger.settle(first, body={"noise": "opendp"})
@@ -128,7 +124,7 @@ def test_history_is_the_journal_newest_first(ledger: Ledger) -> None:
     assert len(views.history(ledger, limit=2)) == 2
 
 
-def test_history_by_dataset_and_account(ledger: Ledger) -> None:
+def test_history_by_dataset_and_account(ledger):
     """A charge posts to several accounts; by default only the dataset's are shown."""
     granted(ledger, NOISY, policies=[FLOWS], flow="weekly")
     granted(ledger, policies=[make_policy("b")])
@@ -140,7 +136,7 @@ def test_history_by_dataset_and_account(ledger: Ledger) -> None:
     assert views.accounts(ledger, "c") == []
 
 
-def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
+def test_usage_is_a_curve_from_oldest_to_newest(ledger):
     """After each entry of the newest term's dataset account."""
     ledger.settle(granted(ledger, "0.25", key="week/1"), value="1")
     ledger.void(granted(ledger, "0.5", step="other"), reason="cancelled")
@@ -154,7 +150,7 @@ def test_usage_is_a_curve_from_oldest_to_newest(ledger: Ledger) -> None:
     ]
 
 
-def test_the_number_of_releases_is_that_of_their_list(ledger: Ledger) -> None:
+def test_the_number_of_releases_is_that_of_their_list(ledger):
     """Those that are claimed, stored or withdrawn, but no key that was let go."""
     b = make_policy("b")
     ledger.settle(granted(ledger, "0.01", key="stored"), value="1")
@@ -182,7 +178,7 @@ def unusual(ledger: Ledger) -> dict[str, int]:
     return {each.what: each.times for each in steps}
 
 
-def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> None:
+def test_steps_that_went_otherwise_are_counted(ledger, path):
     """Steps with their own noise, failed ones, and ones without a settlement."""
     for noise in ("opendp", "own", "self-declared"):
         ledger.settle(granted(ledger, "0.1"), body={"noise": noise})
@@ -196,9 +192,7 @@ def test_steps_that_went_otherwise_are_counted(ledger: Ledger, path: Place) -> N
     assert unusual(ledger) == expected
 
 
-def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
-    ledger: Ledger,
-) -> None:
+def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(ledger):
     """A mistyped step halts nothing, and another flow's grant frees nothing."""
     policy = make_policy(other_flows="allow")
 
@@ -220,7 +214,7 @@ def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(
     assert views.halts(ledger, "a") == {}
 
 
-def test_the_newest_window_stands_for_all(ledger: Ledger) -> None:
+def test_the_newest_window_stands_for_all(ledger):
     """One row adds up: budget is spent, reserved and left of the newest window."""
     for week in range(1, 5):
         charged(
@@ -246,7 +240,7 @@ def test_the_newest_window_stands_for_all(ledger: Ledger) -> None:
     assert names == {"2026-W01": "overdrawn", "2026-W04": "open"}
 
 
-def test_a_part_has_the_account_that_it_has_among_all(ledger: Ledger) -> None:
+def test_a_part_has_the_account_that_it_has_among_all(ledger):
     """With accounts of no part, and overdrawn ones; an uncharged part has none."""
     name = ""
     for region in ("east", "west"):
@@ -267,22 +261,19 @@ def test_a_part_has_the_account_that_it_has_among_all(ledger: Ledger) -> None:
     assert views.terms(ledger, "a")[-1].overdrawn
 
 
-def test_a_population_caps_its_members(ledger: Ledger) -> None:
+def test_a_population_caps_its_members(ledger):
     """Its account and gates are read with a member; its releases are the member's."""
     charged(ledger, policies=[MEMBER], populations=(POPULATION,), key="k")
     assert [v.id for v in views.accounts(ledger)] == ["m#1", "population/p#1"]
     assert [*standing_gates(ledger, "m")] == ["m#1", "population/p#1"]
     assert [r.dataset for r in releases(ledger)] == ["m"]
     assert count_releases(ledger, "population/p") == 1
-    assert {line.account for line in views.history(ledger)} == {
-        "m#1",
-        "population/p#1",
-    }
+    assert {line.account for line in views.history(ledger)} == {"m#1", "population/p#1"}
     kinds = [line.kind for line in views.history(ledger, "population/p")]
     assert kinds == ["settle", "reserve", "open"]
 
 
-def test_what_people_decided_has_one_line_each(ledger: Ledger) -> None:
+def test_what_people_decided_has_one_line_each(ledger):
     """A freeze, a charge by hand and a new term, with reasons and sums."""
     name = charged(ledger, "0.1", policies=[MEMBER], populations=(POPULATION,))
     ledger.amend(name, PureDP(epsilon="0.3"), reason="clipped too late")
@@ -301,7 +292,7 @@ def test_what_people_decided_has_one_line_each(ledger: Ledger) -> None:
     assert lines[2].amount["epsilon"] == "0.2"
 
 
-def test_accounts_that_were_charged_last_are_known(ledger: Ledger) -> None:
+def test_accounts_that_were_charged_last_are_known(ledger):
     """By the numbers of their newest entries, of one dataset."""
     for region in ("east", "west", "east"):
         charged(ledger, "0.1", policies=[DIVIDED], partitions=(region,), flow="daily")
@@ -309,7 +300,7 @@ def test_accounts_that_were_charged_last_are_known(ledger: Ledger) -> None:
     assert newest["a#1/partition/east"] > newest["a#1/partition/west"]
 
 
-def test_a_refusal_is_found_by_every_run_around_it(ledger: Ledger) -> None:
+def test_a_refusal_is_found_by_every_run_around_it(ledger):
     """As the same error; an exhausted budget, which ends the flow, comes first."""
     runs = ("in%ner", "outer")
     granted(ledger, "0.6", flow="f", flow_run="outer")
@@ -333,9 +324,7 @@ def test_a_refusal_is_found_by_every_run_around_it(ledger: Ledger) -> None:
     assert views.halts(ledger, "a") == {}
 
 
-def test_a_clock_that_jumps_hides_no_entry(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_jumps_hides_no_entry(ledger, monkeypatch):
     """The newest of a dataset come first, whatever their labels say."""
     author, made = ledger.author(), []
 
@@ -356,7 +345,7 @@ def test_a_clock_that_jumps_hides_no_entry(
     assert found == ["6", "5"]
 
 
-def test_withdrawn_and_claimed_releases_are_told_apart(ledger: Ledger) -> None:
+def test_withdrawn_and_claimed_releases_are_told_apart(ledger):
     """A value is read by key or id; a withdrawn one never, its row stays."""
     for key in ("one", "two"):
         ledger.settle(
@@ -374,7 +363,7 @@ def test_withdrawn_and_claimed_releases_are_told_apart(ledger: Ledger) -> None:
     assert len(releases(ledger, most=2)) == 2
 
 
-def test_the_promise_of_an_entry_is_that_of_then(ledger: Ledger) -> None:
+def test_the_promise_of_an_entry_is_that_of_then(ledger):
     """Terms and tightenings that came later are not in it."""
     first = make_policy(lifetime="{epsilon: 3}")
     with pytest.raises(ConfigurationError, match="no release"):
@@ -393,7 +382,7 @@ def test_the_promise_of_an_entry_is_that_of_then(ledger: Ledger) -> None:
     ]
 
 
-def test_a_run_that_met_a_refusal_is_not_complete(ledger: Ledger) -> None:
+def test_a_run_that_met_a_refusal_is_not_complete(ledger):
     """Its worst case on the way, and what it left behind, are apart."""
     cost = EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4))
     name = granted(ledger, cost, flow="f", flow_run="r1", key="2026-W01")
@@ -413,7 +402,7 @@ def test_a_run_that_met_a_refusal_is_not_complete(ledger: Ledger) -> None:
     assert dataset_runs(ledger, "a", most=2).older
 
 
-def test_an_answer_is_of_one_moment(ledger: Ledger, path: Place) -> None:
+def test_an_answer_is_of_one_moment(ledger, path):
     """A charge between two questions changes no answer of an open reading."""
     other = open_ledger(url(path))
     charged(ledger, "0.1", key="k")
@@ -429,7 +418,7 @@ def test_an_answer_is_of_one_moment(ledger: Ledger, path: Place) -> None:
     assert views.accounts(ledger) != before
 
 
-def test_a_status_asks_a_few_questions(ledger: Ledger) -> None:
+def test_a_status_asks_a_few_questions(ledger):
     """Their number is that of one snapshot, however much was charged."""
     fields = {"policies": [MEMBER], "populations": (POPULATION,)}
 
@@ -462,7 +451,7 @@ def test_a_status_asks_a_few_questions(ledger: Ledger) -> None:
     assert count() == before <= 12
 
 
-def test_no_two_files_name_a_statement_alike() -> None:
+def test_no_two_files_name_a_statement_alike():
     """The later one would take the place of the earlier one."""
     names = [
         name

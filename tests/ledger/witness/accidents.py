@@ -146,10 +146,9 @@ def went_another_way(host: Host) -> None:
     copy = host.copy()
     host.work()
     host.replace_by(copy)
-    elsewhere = open_ledger(url(host.path), witness="none")
-    for _ in range(host.chance.randint(1, 12)):
-        elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICY]))
-    elsewhere.close()
+    with closing(open_ledger(url(host.path), witness="none")) as elsewhere:
+        for _ in range(host.chance.randint(1, 12)):
+            elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICY]))
 
 
 ACCIDENTS = [
@@ -225,13 +224,12 @@ def died_with_a_log(host: Host) -> None:
 
 def only_ended(host: Host) -> None:
     """What was open is settled, closed and refused after the last charge."""
-    ledger = host.open()
-    for (name,) in read(host.path, "SELECT id FROM charge WHERE state = 'open'"):
-        if host.chance.random() < 0.5:
-            ledger.settle(name)
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "1000", policies=[POLICY])
-    ledger.close()
+    with closing(host.open()) as ledger:
+        for (name,) in read(host.path, "SELECT id FROM charge WHERE state = 'open'"):
+            if host.chance.random() < 0.5:
+                ledger.settle(name)
+        with pytest.raises(BudgetRefused):
+            granted(ledger, "1000", policies=[POLICY])
 
 
 def used_by_two_processes(host: Host) -> None:
@@ -245,12 +243,10 @@ def used_by_two_processes(host: Host) -> None:
 
 def compacted(host: Host) -> None:
     """The witness drops most of its lines."""
-    ledger = host.open()
-    with pytest.MonkeyPatch.context() as patch:
+    with closing(host.open()) as ledger, pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpflow.ledger.witness.file._LONG_BYTES", 1)
         for _ in range(3):
             host.work(ledger)
-    ledger.close()
 
 
 def witness_moved(host: Host) -> None:

@@ -13,11 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import (
-    LedgerError,
-    LedgerRolledBack,
-    LedgerUnwitnessed,
-)
+from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.requests import Granted
 from dpflow.ledger.witness.lines import seal
@@ -133,7 +129,7 @@ def witness_file(host: Host) -> Path:
     return file
 
 
-def test_a_missing_witness_fails_closed(host: Host) -> None:
+def test_a_missing_witness_fails_closed(host):
     """In a new process and in an open one, with how a new machine is enrolled."""
     ledger = host.open()
     granted(ledger, "0.25", policies=[POLICY])
@@ -145,7 +141,7 @@ def test_a_missing_witness_fails_closed(host: Host) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])
-def test_a_damaged_witness_fails_closed(host: Host, damage: str) -> None:
+def test_a_damaged_witness_fails_closed(host, damage):
     """Whole lines that do not fit their checksums are not skipped."""
     file = witness_file(host)
     data = file.read_bytes()

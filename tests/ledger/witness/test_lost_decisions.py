@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dpflow.exceptions import (
     BudgetRefused,
     DpflowError,
+    LedgerError,
     LedgerRolledBack,
     LedgerUnwitnessed,
     PolicyChanged,
@@ -19,13 +21,19 @@ from dpflow.ledger import views
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from tests.ledger.copies import charged, copied, make, put_back, reopen
+from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.rounding import UNITS
 from tests.ledger.support import (
     BASIC,
+    charged,
+    copied,
     freeze_of,
     granted,
     kinds,
+    make,
     make_policy,
+    put_back,
+    reopen,
     sums,
 )
 
@@ -64,16 +72,18 @@ def charges(ledger: Ledger) -> None:
 DECISIONS = [freezes, unfreezes, tightens, opens]
 
 
-def forget(folder: Path, witness: str, decide: Callable[[Ledger], None]) -> Ledger:
+def forget(
+    folder: Path,
+    decide: Callable[[Ledger], object],
+    before: Callable[[Ledger], object] = charged,
+) -> Ledger:
     """Decide, and put a backup from before the decision in the ledger's place."""
-    path = folder / "ledger.db"
-    ledger = make(path, witness)
-    charged(ledger)
-    ledger.close()
+    path, witness = folder / "ledger.db", str(folder / "w")
+    with closing(make(path, witness)) as ledger:
+        before(ledger)
     older = copied(path, folder / "older.db")
-    ledger = reopen(path, witness)
-    decide(ledger)
-    ledger.close()
+    with closing(reopen(path, witness)) as ledger:
+        decide(ledger)
     put_back(path, older)
     return reopen(path, witness)
 
@@ -82,7 +92,7 @@ def forget(folder: Path, witness: str, decide: Callable[[Ledger], None]) -> Ledg
 @pytest.mark.parametrize("decide", DECISIONS)
 def test_a_forgotten_decision_is_noticed(tmp_path, decide, policy):
     """Whatever policy file a worker has, it hears of the restored backup."""
-    ledger = forget(tmp_path, str(tmp_path / "w"), decide)
+    ledger = forget(tmp_path, decide)
     with pytest.raises(LedgerRolledBack, match=r"lacks entry \d of dataset 'a'"):
         granted(ledger, policies=[policy])
     # The control: without a witness nothing else would notice.
@@ -93,7 +103,7 @@ def test_a_forgotten_decision_is_noticed(tmp_path, decide, policy):
 @pytest.mark.parametrize("decide", [*DECISIONS, charges])
 def test_a_lost_gate_is_frozen_again(tmp_path, decide):
     """No line says what was decided, so the repair guesses nothing; usage stays."""
-    ledger = forget(tmp_path, str(tmp_path / "w"), decide)
+    ledger = forget(tmp_path, decide)
     before, is_decision = sums(ledger), decide is not charges
     (loss,) = compare(ledger)
     assert loss.dataset == "a"
@@ -114,7 +124,7 @@ def test_a_lost_gate_is_frozen_again(tmp_path, decide):
 @pytest.mark.parametrize("decide", [freezes, opens])
 def test_a_decision_that_is_back_is_not_repeated(tmp_path, decide):
     """Who decided again before the repair stays the one who did."""
-    ledger = forget(tmp_path, str(tmp_path / "w"), decide)
+    ledger = forget(tmp_path, decide)
     with pytest.raises(LedgerRolledBack):
         decide(ledger)
     reconcile(ledger, reason="restored")
@@ -127,35 +137,27 @@ def test_a_decision_that_is_back_is_not_repeated(tmp_path, decide):
         granted(ledger, policies=[OTHER_UNIT])
 
 
-def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path: Path) -> None:
+def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path):
     """The policy's file opens the term, and a step would find it open."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "w")
-    make(path, witness).close()
-    older = copied(path, tmp_path / "older.db")
-    ledger = reopen(path, witness)
-    ledger.apply(BASIC)
-    freezes(ledger)
-    ledger.close()
-    put_back(path, older)
-    ledger = reopen(path, witness)
+
+    def decide(ledger: Ledger) -> None:
+        ledger.apply(BASIC)
+        freezes(ledger)
+
+    ledger = forget(tmp_path, decide, before=lambda _: None)
     reconcile(ledger, reason="restored")
     with pytest.raises(DpflowError, match="frozen"):
         granted(ledger)
     assert compare(ledger) == []
 
 
-def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path: Path) -> None:
+def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path):
     """The witness knows that a step ran under it, so that the lifetime decides."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "w")
-    ledger = make(path, witness)
-    ledger.apply(BASIC)
-    ledger.close()
-    older = copied(path, tmp_path / "older.db")
-    ledger = reopen(path, witness)
-    charged(ledger, "1")
-    ledger.close()
-    put_back(path, older)
-    ledger = reopen(path, witness)
+    ledger = forget(
+        tmp_path,
+        lambda ledger: charged(ledger, "1"),
+        lambda ledger: ledger.apply(BASIC),
+    )
     file = make_policy(budget="{epsilon: 2}", lifetime="{epsilon: 2}")
     with pytest.raises(PolicyChanged):
         ledger.apply(file, reason="more")
@@ -165,14 +167,14 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path: Path) -> 
     assert sums(ledger) == (1, 0)
 
 
-def test_a_lost_share_and_its_flow_are_charged_again(tmp_path: Path) -> None:
+def test_a_lost_share_and_its_flow_are_charged_again(tmp_path):
     """A later policy finds that they were charged."""
 
     def shares(ledger: Ledger) -> None:
         ledger.apply(FLOWS, reason="x")
         charged(ledger, "0.4", policies=[FLOWS], flow="f")
 
-    ledger = forget(tmp_path, str(tmp_path / "w"), shares)
+    ledger = forget(tmp_path, shares)
     reconcile(ledger, reason="restored")
     assert sum(sums(ledger, "a#1/flow/f")) * 10 == 4
     assert sum(sums(ledger)) * 10 == 5
@@ -184,7 +186,33 @@ def test_a_lost_share_and_its_flow_are_charged_again(tmp_path: Path) -> None:
     assert verify(ledger).bad == []
 
 
-def test_a_freeze_needs_no_witness(tmp_path: Path) -> None:
+def test_a_lost_term_is_kept_frozen(tmp_path):
+    """Its accounts have no gate until a person opens a term behind it."""
+    wider = make_policy("a", budget="{epsilon: 2}", lifetime="{epsilon: 5}")
+
+    def decide(ledger: Ledger) -> None:
+        ledger.apply(wider, reason="x", new_term=True)
+        charged(ledger, "0.5", policies=[wider])
+
+    restored = forget(tmp_path, decide)
+    reconcile(restored, reason="x")
+    assert state_of_ledger(restored.database).uses["a#2"].used[0] >= UNITS // 2
+    for attempt in (
+        lambda: restored.freeze("a", reason="x", unfreeze=True),
+        lambda: restored.apply(wider, reason="x", new_term=True),
+        lambda: granted(restored, "0.01"),
+    ):
+        with pytest.raises(DpflowError) as error:
+            attempt()
+        assert not isinstance(error.value, LedgerError)
+    applied = restored.apply(wider, reason="x", new_term=True, raise_lifetime=True)
+    assert applied.term == 3
+    assert restored.freeze("a", reason="x", unfreeze=True)
+    assert granted(restored, "0.5", policies=[wider])
+    assert verify(restored).bad == []
+
+
+def test_a_freeze_needs_no_witness(tmp_path):
     """It is for emergencies; without a witness no step runs anyway."""
     ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
     granted(ledger)

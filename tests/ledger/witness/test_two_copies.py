@@ -7,6 +7,7 @@ witness, it commits, it writes its line, and its body runs. Any process may be n
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,9 +19,7 @@ from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.witness import base
-from tests.ledger.copies import charged, copied, make, reopen
-from tests.ledger.support import granted
-from tests.ledger.witness.test_witness import place as place  # noqa: PLC0414 (a fixture)
+from tests.ledger.support import charged, copied, granted, make, reopen
 from tests.sizes import scaled
 
 SCHEDULES = max(10, scaled(10))
@@ -83,9 +82,8 @@ class Process:
 def play(path: Path, place: str, seed: int) -> tuple[list[list[Process]], list[Ledger]]:
     """Play a schedule; return the processes of each copy, and the copies."""
     random = Random(seed)
-    ledger = make(path, place)
-    charged(ledger, "0.001")
-    ledger.close()
+    with closing(make(path, place)) as ledger:
+        charged(ledger, "0.001")
     paths = path, copied(path, path.with_name("twin.db"))
     copies = [[Process(reopen(p, place), random) for _ in range(2)] for p in paths]
     while living := [p for copy in copies for p in copy if not p.is_done]:
@@ -100,7 +98,7 @@ def path_of_ledger(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_no_body_runs_on_two_copies(path: Path, place: str, seed: int) -> None:
+def test_no_body_runs_on_two_copies(path, place, seed):
     """One copy at most runs bodies; after a fork both are refused until a repair."""
     copies, ledgers = play(path, place, seed)
     bodies = [sum(process.bodies for process in copy) for copy in copies]

@@ -1,42 +1,55 @@
-"""The witness notices what the ledger forgot, and two copies that are used."""
+"""What a witness notices; each of its places answers durably, or no step runs."""
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpflow import PureDP
 from dpflow.exceptions import (
+    ConfigurationError,
     LedgerCorrupt,
+    LedgerMissing,
+    LedgerRolledBack,
+    LedgerUnavailable,
+    LedgerUnwitnessed,
 )
+from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.requests import Granted
 from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
-from dpflow.ledger.witness.comparison import state_of_ledger
+from dpflow.ledger.witness import file as file_module
+from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
-from tests.ledger.copies import charged, make
-from tests.ledger.support import granted
+from tests.ledger.processes import Child, Gate
+from tests.ledger.support import (
+    BASIC,
+    charged,
+    edit,
+    granted,
+    kinds,
+    make,
+    read,
+    reopen,
+    request,
+    url,
+)
 from tests.postgres import server
 
 
-@pytest.fixture(params=["file", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Give a place for a witness."""
-    if request.param == "file":
-        yield str(tmp_path / "witness")
-    else:
-        url = server().new_database()
-        yield url
-        server().drop(url)
-
-
-def test_an_edited_account_is_noticed(tmp_path: Path, place: str) -> None:
+def test_an_edited_account_is_noticed(tmp_path, place):
     """A row with its mark computed anew differs from what was witnessed."""
     ledger = make(tmp_path / "ledger.db", place)
     granted(ledger)
@@ -57,13 +70,14 @@ def uses(ledger: Ledger) -> dict[str, tuple[int, ...]]:
     }
 
 
-def test_the_witness_is_what_the_ledger_holds(tmp_path: Path, place: str) -> None:
-    """Its heads and uses are the ledger's, after ends, too, and after compaction."""
+def test_the_witness_is_what_the_ledger_holds(tmp_path, place):
+    """Its heads and uses are the ledger's, after each kind, too, and compaction."""
     ledger = make(tmp_path / "ledger.db", place)
     for _ in range(3):
         charged(ledger, "0.01")
     granted(ledger, "0.01")
     ledger.freeze("a", reason="x")
+    ledger.charge_prior(BASIC, PureDP(epsilon="0.02"), reason="x")
     witness, now = ledger.watch.witness, state_of_ledger(ledger.database)
     assert witness is not None
     assert summary(witness.read_all()) == summary(now)
@@ -77,7 +91,7 @@ def summary(state: Witnessed) -> object:
     return state.heads, state.uses, state.people
 
 
-def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> None:
+def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
     """Two processes write them at the same time: the newest number stays."""
     place = server().new_database()
     ledger = make(tmp_path / "ledger.db", place)
@@ -103,9 +117,7 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path: Path) -> Non
     server().drop(place)
 
 
-def test_ends_wait_for_the_next_line_on_a_server(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
     """There with the next step, after some others, or last; in a file alone."""
     ledger, waits = make(tmp_path / "ledger.db", place), is_postgres(place)
     charged(ledger, "0.01")
@@ -123,3 +135,275 @@ def witnessed_number(ledger: Ledger) -> int:
     """Return the newest number that the witness of a ledger shows."""
     assert ledger.watch.witness is not None
     return ledger.watch.witness.read_all().heads["a"].number
+
+
+PASSWORD = "s3cret-word"
+LEDGER = "0" * 31 + "1"
+
+
+def witness_of(ledger: Ledger) -> Any:
+    """Return the witness of a ledger."""
+    return ledger.watch.witness
+
+
+def failing(*_: object, **__: object) -> None:
+    """Fail as a disk without space does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# Both places
+
+
+def test_a_missing_witness_is_begun_once(tmp_path, place):
+    """It fails closed; `trust` begins it."""
+    path = tmp_path / "ledger.db"
+    make(path).close()
+    ledger = reopen(path, place)
+    with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
+        granted(ledger)
+    assert kinds(path) == []
+    trust(ledger, reason="x")
+    granted(ledger)
+    with pytest.raises(ConfigurationError, match="already"):
+        trust(ledger, reason="x")
+
+
+def test_a_witness_that_cannot_be_read_stops_steps(tmp_path, place, monkeypatch):
+    """Nothing is charged; with its answer the step runs."""
+    ledger = make(tmp_path / "ledger.db", place)
+    with monkeypatch.context() as patch:
+        patch.setattr(witness_of(ledger), "_load", failing)
+        with pytest.raises(LedgerUnavailable, match=r"does not answer: .*No space"):
+            granted(ledger)
+    assert kinds(ledger) == []
+    granted(ledger)
+
+
+def test_a_repeated_grant_is_witnessed_again(tmp_path, place):
+    """After a lost answer a process cannot know whether the line was written."""
+    ledger = make(tmp_path / "ledger.db", place)
+    step, witness = request(ledger), witness_of(ledger)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(witness, "_raise", lambda *_, **__: [])
+        assert isinstance(ledger.reserve(step), Granted)
+    assert witness.read_all().heads == {}
+    assert isinstance(ledger.reserve(step), Granted)
+    assert witness.read_all().heads["a"].number == 2
+
+
+def test_processes_that_fork_are_served(tmp_path, place):
+    """Whatever the parent had open, and the parent goes on."""
+    ledger = make(tmp_path / "ledger.db", place)
+    granted(ledger)
+    assert Child(lambda say: say(granted(ledger))).end()[0] == 0
+    granted(ledger)
+    assert witness_of(ledger).read_all().uses["a#1"].version == 3
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_many_writers_lose_no_line(tmp_path, place, compacted, monkeypatch):
+    """Also while the file is compacted again and again."""
+    if compacted:
+        monkeypatch.setattr(file_module, "_LONG_BYTES", 1)
+    path, gate = tmp_path / "ledger.db", Gate()
+    make(path, place).close()
+
+    def work(say: Callable[[str], None]) -> None:
+        ledger = reopen(path, place)
+        gate.wait()
+        for _ in range(10):
+            charged(ledger, "1e-6")
+
+    children = [Child(work) for _ in range(3)]
+    gate.open()
+    assert [child.end() for child in children] == [(0, [])] * 3
+    ledger = reopen(path, place)
+    granted(ledger)
+    kept = witness_of(ledger).read_all()
+    sql = "SELECT number, hash FROM dataset"
+    assert read(path, sql) == [(kept.heads["a"].number, kept.heads["a"].hash)]
+    assert ledger.watch.problem() is None
+
+
+def test_the_original_is_refused_while_a_copy_is_in_use(tmp_path, place):
+    """The second one to run is refused, and it may be the original."""
+    path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
+    make(path, place).close()
+    shutil.copy(path, copy)
+    granted(reopen(copy, place))
+    with pytest.raises(LedgerRolledBack, match="a copy of it is in use"):
+        granted(reopen(path, place))
+
+
+# Files
+
+
+def test_the_file_is_for_its_owner_only(tmp_path):
+    """The file names all datasets."""
+    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
+    path = witness_of(ledger).path
+    assert (path.stat().st_mode | path.parent.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_full_disk_of_the_witness_gives_the_charge_back(tmp_path, monkeypatch, call):
+    """No body started; the next step, with room again, runs."""
+    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
+    granted(ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr(file_module, call, failing)
+        with pytest.raises(LedgerUnavailable, match="No space left"):
+            granted(ledger)
+    assert kinds(ledger) == ["open", "reserve", "reserve", "void"]
+    granted(ledger)
+    granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
+
+
+def test_a_compaction_that_fails_loses_no_line(tmp_path, monkeypatch):
+    """The old file stays, and the next line is written into it."""
+    monkeypatch.setattr(file_module, "_LONG_BYTES", 1)
+    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", failing)
+        for _ in range(4):
+            charged(ledger, "0.01")
+    whole = witness_of(ledger).path.stat().st_size
+    charged(ledger, "0.01")
+    assert witness_of(ledger).path.stat().st_size < whole
+    granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
+
+
+def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path):
+    """No line goes into a file without a reader."""
+    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
+    granted(ledger)
+    path, kept = witness_of(ledger).path, tmp_path / "kept"
+    path.rename(kept)
+    with pytest.raises(LedgerUnwitnessed):
+        granted(ledger)
+    shutil.copy(kept, path)
+    before = kept.read_bytes()
+    granted(ledger)
+    assert kept.read_bytes() == before
+    assert path.stat().st_size > len(before)
+
+
+def test_a_turn_within_a_turn_does_not_take_its_lock(tmp_path, monkeypatch):
+    """A signal's handler may write in the thread that writes just now."""
+    monkeypatch.setattr(file_module, "_LOCK_SECONDS", 0.1)
+    path, place = tmp_path / "ledger.db", str(tmp_path / "w")
+    ledger, other = make(path, place), reopen(path, place)
+    real = file_module.write
+
+    def interrupted(descriptor: int, data: bytes) -> None:
+        monkeypatch.setattr(file_module, "write", real)
+        with pytest.raises(LedgerUnavailable):
+            granted(other)
+        real(descriptor, data)
+
+    monkeypatch.setattr(file_module, "write", interrupted)
+    granted(ledger)
+    granted(other)
+
+
+def test_a_folder_that_is_a_file_makes_no_ledger(tmp_path):
+    """No ledger is made that would lack its witness."""
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerUnavailable, match="does not answer"):
+        make(tmp_path / "ledger.db", str(tmp_path / "file"))
+    assert not (tmp_path / "ledger.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "setting", "ledger", "expected"),
+    [
+        ("/var/state", None, "sqlite:///x.db", "/var/state/dpflow"),
+        ("relative", None, "sqlite:///x.db", "/home/me/.local/state/dpflow"),
+        ("", "/mnt/w", "postgresql://db/x", "/mnt/w"),
+        ("", "none", "postgresql://db/x", None),
+        ("", None, "postgresql://db/x", "is not set"),
+    ],
+)
+def test_where_a_witness_is(monkeypatch, state, setting, ledger, expected):
+    """By default in the user's state folder; a database for many has no default."""
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    monkeypatch.setenv("HOME", "/home/me")
+    if expected == "is not set":
+        with pytest.raises(ConfigurationError, match=expected):
+            witness_at(setting, ledger)
+        return
+    made = witness_at(setting, ledger)
+    found = None if made is None else made(LEDGER).place
+    assert found == (expected and f"{expected}/{LEDGER}.witness")
+
+
+# Databases
+
+
+def test_the_ledgers_own_database_is_refused(postgres_url):
+    """One restore would bring both back; another database serves."""
+    with pytest.raises(ConfigurationError, match="in the ledger's own database"):
+        create_ledger(postgres_url, witness=postgres_url)
+    with pytest.raises(LedgerMissing):
+        open_ledger(postgres_url, witness="none")
+    create_ledger(postgres_url, witness="none").close()
+    with pytest.raises(ConfigurationError, match="in the ledger's own database"):
+        granted(open_ledger(postgres_url, witness=f"{postgres_url}&application_name=x"))
+    assert kinds(postgres_url) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        ("DELETE FROM dpflow_witness.held", LedgerUnwitnessed),
+        ("DROP SCHEMA dpflow_witness CASCADE", LedgerUnwitnessed),
+        ("UPDATE dpflow_witness.held SET value = 'x'", LedgerCorrupt),
+        ("UPDATE dpflow_witness.held SET value = '{}'", LedgerCorrupt),
+    ],
+)
+def test_a_damaged_database_fails_closed(tmp_path, postgres_url, damage, error):
+    """In an open process, and in a new one."""
+    ledger = make(tmp_path / "ledger.db", postgres_url)
+    granted(ledger)
+    edit(postgres_url, damage)
+    for opened in (ledger, reopen(tmp_path / "ledger.db", postgres_url)):
+        with pytest.raises(error, match="dpflow ledger trust"):
+            granted(opened)
+
+
+def test_a_server_that_may_lose_commits_is_refused(tmp_path, postgres_url):
+    """As for a ledger; its settings are read back with each line, too."""
+    ledger = make(tmp_path / "ledger.db", postgres_url)
+    granted(ledger)
+    connection = witness_of(ledger)._server._connection
+    connection.execute("SET synchronous_commit = off")
+    with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
+        granted(ledger)
+    granted(ledger)
+    server().alter(postgres_url, "synchronous_commit = off")
+    with pytest.raises(LedgerUnavailable, match="synchronous_commit = off"):
+        make(tmp_path / "other.db", postgres_url)
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_no_answer_means_no_step_and_shows_no_password(tmp_path):
+    """No server listens; the error names the place without its password."""
+    setting = f"postgresql://me:{PASSWORD}@127.0.0.1:9/x"
+    path = tmp_path / "ledger.db"
+    with pytest.raises(LedgerUnavailable) as error:
+        make(path, setting)
+    assert not path.exists()
+    make(path).close()
+    with pytest.raises(LedgerUnavailable, match="step did not run") as refused:
+        granted(open_ledger(url(path), witness=setting))
+    assert kinds(path) == []
+    for failure in (error.value, refused.value):
+        assert PASSWORD not in f"{failure}{failure.details}"
+        assert "me@127.0.0.1:9/x" in failure.message
+
+
+def test_what_a_database_sets_for_transactions_loses_no_line(tmp_path, postgres_url):
+    """Neither isolation nor read-only sessions are in the way of many writers."""
+    for setting in ("isolation = 'serializable'", "read_only = on"):
+        server().alter(postgres_url, f"default_transaction_{setting}")
+    test_many_writers_lose_no_line(tmp_path, postgres_url, False, pytest.MonkeyPatch())

@@ -1,0 +1,180 @@
+"""Statements can be read without Python, and rows of all tables by one mechanism."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import Any
+
+import pytest
+
+from dpflow.ledger.opening import create_ledger
+from dpflow.ledger.tables.rows import (
+    Account,
+    Charge,
+    ChargeDataset,
+    DamagedRow,
+    Dataset,
+    Entry,
+    Evidence,
+    Held,
+    PeopleStore,
+    Release,
+    Run,
+    Source,
+    Term,
+    form_of,
+    name_columns,
+    read_row,
+)
+from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory, make_tables
+from dpflow.ledger.tables.statements import read_statements, statements
+from dpflow.ledger.tables.transaction import Identity
+from tests.ledger.support import granted
+
+FILES = ("schema", "statements", "sqlite", "postgres", "audit")
+SCRIPTS = {"tables", "rules", "make_schema"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_statements_keep_the_rules(name):
+    """No `SELECT *`, no `REPLACE`, no literal with a colon, one statement each."""
+    for title, text in read_statements(name).items():
+        assert text.endswith(";"), title
+        assert not re.search(r"SELECT \*|OR REPLACE", text), title
+        literals = re.findall(r"'([^']*)'", text)
+        assert title in SCRIPTS or not any(":" in text for text in literals), title
+        assert text.count(";") == 1 or title in SCRIPTS, title
+
+
+def test_databases_have_the_same_statements():
+    """What differs has one name in both files."""
+    ours, theirs = read_statements("sqlite"), read_statements("postgres")
+    locks = {"lock_datasets", "lock_all", "stop_steps", "wait_shortly"}
+    assert theirs.keys() - ours.keys() == {"make_schema", "read_durability", *locks}
+    assert ours.keys() <= theirs.keys()
+
+
+def test_sqlite_prepares_each_statement():
+    """Names of tables and columns exist, and the parameters are named."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    make_tables(connection, Identity("x", None, "t"), b"0", 1)
+    for title, text in statements("sqlite").items():
+        if title not in SCRIPTS:
+            values = dict.fromkeys(re.findall(r":(\w+)", text), "[]")
+            connection.execute(f"EXPLAIN {text}", values)
+
+
+def test_postgres_prepares_each_statement(postgres_url):
+    """The same on a server."""
+    import psycopg
+
+    from dpflow.ledger.tables.postgres import PostgresDatabase
+
+    PostgresDatabase.create(postgres_url, Identity("x", None, "t"), b"0").close()
+    options = "-c search_path=dpflow"
+    with psycopg.connect(postgres_url, options=options, autocommit=True) as session:
+        for title, text in statements("postgres").items():
+            if title in SCRIPTS or text.startswith("LOCK"):
+                continue
+            names = dict.fromkeys(re.findall(r"%\((\w+)\)s", text))
+            numbered = text.rstrip(";")
+            for place, name in enumerate(names, 1):
+                numbered = numbered.replace(f"%({name})s", f"${place}")
+            session.execute(f"PREPARE try AS {numbered}".encode())
+            session.execute(b"DEALLOCATE try")
+
+
+APPENDED = "INSERT INTO journal SELECT dataset, 9, at, writer, kind, command, charge, "
+EDITS = [
+    "UPDATE journal SET body = '{}'",
+    "DELETE FROM journal",
+    f"{APPENDED} step, flow, run, postings, body, hash FROM journal",
+    "INSERT OR REPLACE INTO journal SELECT * FROM journal",
+    "UPDATE release SET value = '2'",
+    "UPDATE release SET value = NULL, state = 'settled'",
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_journal_is_only_appended(edit):
+    """Also for REPLACE, for a number that does not follow, and for a released value."""
+    ledger = create_ledger("memory://appended")
+    ledger.settle(granted(ledger, key="k"), value="1")
+    with pytest.raises(sqlite3.IntegrityError):
+        MemoryDatabase("appended").connection.execute(edit)
+    forget_memory("memory://appended")
+
+
+BIG = 10**40
+REQUEST = {"accounts": ["a#1", "a#1/flow/f"], "cost": {"é": "ü"}}
+AMOUNTS = {"a#1": Held((1, BIG), 3), "a#1/flow/f": Held((2,), 1, (0,), (BIG,))}
+WHOLE: list[Any] = [
+    Dataset("a", 1, 2, {"who": "w"}, 1, 4, 9, "h"),
+    Account("a#1", (BIG, 0), (1, 2), 3, "0.5", 1),
+    Charge("c", "open", "o", "l", "s", "f", "r", "k", REQUEST, AMOUNTS, [1]),
+    ChargeDataset("a", 1, "c", 2, "f", "s"),
+    Release("k", "t", "a", "s", "c", "settled", "d", {"x": None}, {"length": 2}, "1"),
+    Run("r", "a", "f", 2, ("a#1", "a#1/odometer/f"), 1),
+    Evidence("a", 1, "d", 2),
+    Source("s", "a", "population/p"),
+    PeopleStore("a#1", "c", "c"),
+    Entry("a", 1, "t", "w", "open", "x", "c", "s", "f", "r", "{}", "{}", "h"),
+    Term("a", 1, 2, {"pinned": {"dataset": "a"}}),
+]
+#: The same with null wherever a table has it.
+EMPTY: list[Any] = [
+    Dataset("a"),
+    Account("a#1", (0,), (0,)),
+    Charge("c", "void", "o", None, "s", None, None, None, REQUEST, {}),
+    ChargeDataset("a", 1, "c", None, None, "s"),
+    Release("k", "t", "a", "s", "c", "free"),
+    Run("r", "a", None),
+    Source("s", "a", None),
+    Entry("a", 1, "t", "w", "open", "x", None, None, None, None, "{}", "{}", "h"),
+]
+MARKED = [row for row in WHOLE if "mark" in name_columns(row)]
+
+
+def name_kind(row: Any) -> str:
+    """Return the name of a row's kind."""
+    return type(row).__name__
+
+
+@pytest.mark.parametrize("row", [*WHOLE, *EMPTY], ids=name_kind)
+def test_a_row_is_read_as_it_was_written(row, monkeypatch):
+    """Also by another process, which remembers none of its rows."""
+    columns = name_columns(row)
+    monkeypatch.setattr("dpflow.ledger.tables.rows._proved", {})
+    read = read_row(type(row), [*columns.values()])
+    assert read == row
+    assert type(read) is type(row)
+    assert name_columns(read) == columns
+
+
+@pytest.mark.parametrize("row", WHOLE, ids=name_kind)
+def test_columns_are_the_fields_in_their_order(row):
+    """What is no JSON stands in the column of its name, or of its place in a term."""
+    kind: Any = type(row)
+    form, columns = form_of(kind), name_columns(row)
+    places = {place for place, *_ in form.codecs}
+    for place, (name, value) in enumerate(columns.items()):
+        if name != "mark" and place not in places:
+            assert value == row[place]
+            assert kind is Term or kind._fields[place] == name
+
+
+def test_marked_rows_are_those_that_steps_read():
+    """Accounts, charges and datasets have marks."""
+    assert [*map(name_kind, MARKED)] == ["Dataset", "Account", "Charge"]
+
+
+@pytest.mark.parametrize("row", MARKED, ids=name_kind)
+def test_an_edit_of_any_column_is_noticed(row):
+    """A process notices it although it wrote the row itself."""
+    columns = [*name_columns(row).values()]
+    for place, value in enumerate(columns):
+        edited = [*columns]
+        edited[place] = value + 1 if isinstance(value, int) else None
+        with pytest.raises(DamagedRow):
+            read_row(type(row), edited)
