@@ -9,10 +9,13 @@ from decimal import Decimal
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from dpflow.accounting import FILTERS
 from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import Policy, load_policies, parse_policy, policy_schema
-from tests.policy_examples import EXAMPLE, SHORT, edited, share
+from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
 from tests.projects import ROOT
 
 
@@ -170,3 +173,26 @@ def test_the_schema_refuses_what_the_loader_refuses():
         data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, policy_schema())
+
+
+def test_flow_names_are_those_of_prefect():
+    """Any printable name that Prefect takes can stand in a policy, and a / too."""
+    for name in ("weekly report @ 1/2", "日報", "ETL (a), v2 #1 😀"):
+        policy = parse_policy(edited("weekly-report:", f'"{name}":'))
+        assert covers_flow(policy.pinned(), name)
+
+
+def test_options_that_yaml_cannot_hold_are_refused_from_python():
+    """An option is data, never an object."""
+    data = yaml.safe_load(SHORT) | {"filter": {"theorem": "gdp", "x": object()}}
+    with pytest.raises(ValidationError, match="the option x cannot be <object"):
+        Policy.model_validate(data)
+
+
+def test_a_theorem_that_cannot_be_loaded_is_refused(monkeypatch):
+    """A theorem whose package is missing says so."""
+    monkeypatch.setitem(FILTERS, "absent", "dpflow_absent:AbsentFilter")
+    error = refused(edited("gdp", "absent", SHORT))
+    assert error.line == 5
+    assert "'absent' cannot be loaded: No module named 'dpflow_absent'" in str(error)
+    assert error.hint == "Install what it needs."
