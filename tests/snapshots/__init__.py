@@ -12,7 +12,7 @@ from packaging.version import Version
 FOLDER = Path(__file__).parent
 #: Where it is set, files are written instead of compared.
 WRITE = "WRITE_SNAPSHOTS"
-_PROMPT = "$ dpflow "
+_PROMPT = "$ "
 #: Earlier versions give the columns of tables other widths.
 _RICH = Version("15")
 _DIGITS = re.compile(
@@ -34,7 +34,7 @@ def settled(text: str, *folders: Path | str) -> str:
 
 
 def commands(name: str) -> list[str]:
-    """Return the commands of a file, in its order: lines after `$ dpflow`."""
+    """Return the commands of a file, in its order: lines after `$ `."""
     lines = _on_file(name).splitlines()
     result = [line[len(_PROMPT) :] for line in lines if line.startswith(_PROMPT)]
     assert result, name

@@ -6,20 +6,9 @@ import pytest
 
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.opening import roles_script
-from tests.cli.support import Shop, run, run_fine, run_json
+from tests.cli.support import run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
-
-
-def test_init_says_how_to_pin_a_ledger_whose_pin_was_lost(shop: Shop) -> None:
-    """The way out is named, with the id that belongs into the file."""
-    lock = shop.policies / "ledger.lock"
-    pinned = lock.read_text().strip()
-    lock.unlink()
-    result = run("ledger", "init")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"write its id {pinned} there" in result.stderr
-    assert not lock.exists()
 
 
 def test_a_url_that_no_ledger_has_is_refused(empty, monkeypatch):

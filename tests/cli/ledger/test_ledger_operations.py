@@ -28,25 +28,6 @@ def failed(*arguments: str) -> str:
     return result.stderr
 
 
-def test_a_restore_charges_again_what_the_backup_lacks(shop: Shop) -> None:
-    """Text and JSON say on which accounts; then steps run."""
-    shop.charge()
-    run_fine("ledger", "backup", "kept.db")
-    shop.charge()
-    before = dataset_account()["spent"]
-    shutil.rmtree(shop.root / ".dpflow")
-    text = run_fine("ledger", "restore", "kept.db", *WHY)
-    assert "Dataset 'cdnow' lacks 2 witnessed entries" in text
-    assert "charged cdnow#1" in text
-    assert before == dataset_account()["spent"]
-    shop.charge()
-    data = run_json("ledger", "restore", "kept.db", *WHY)
-    assert data["aside"].endswith("ledger.db.replaced-1")
-    (loss,) = data["losses"]
-    assert "cdnow#1" in [posted["account"] for posted in loss["posted"]]
-    shop.charge()
-
-
 def kept(number: int) -> list[str]:
     """Keep some releases; return their digests."""
 
@@ -75,21 +56,6 @@ def test_a_restore_names_the_lost_releases(shop, monkeypatch):
     monkeypatch.setenv(LEDGER_VARIABLE, line.split()[0].partition("=")[2])
     shown = run("releases", "show", "count/3")
     assert (shown.exit_code, shown.stdout) == (0, "week 3\n")
-
-
-def test_a_repair_names_the_lost_releases_as_the_witness_has_them(shop: Shop) -> None:
-    """Their keys and charges; afterwards nothing is lacking."""
-    kept(2)
-    run_fine("ledger", "backup", "kept.db")
-    kept(4)
-    entries = run_json("history", "adult")["entries"]
-    newest = {each["reservation"] for each in entries[:4]}
-    shutil.copy(shop.root / "kept.db", shop.root / ".dpflow" / "ledger.db")
-    assert run_json("ledger", "reconcile", exit_code=1)["losses"]
-    (loss,) = run_json("ledger", "reconcile", *WHY)["losses"]
-    assert {charge for charge, _ in loss["keys"]} == newest
-    assert [key for _, key in loss["keys"]] == ["count/2", "count/3"]
-    assert run_json("ledger", "reconcile")["losses"] == []
 
 
 def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
