@@ -34,56 +34,6 @@ def step(function=body, **declared):
     return define_step(function, **{"dataset": "shop", "cost": TENTH, **declared})
 
 
-def refused(function=body, **declared):
-    """Return the message of a definition that cannot work."""
-    with pytest.raises(ConfigurationError) as error:
-        step(function, **declared)
-    return error.value.message
-
-
-def a_generator():
-    """Yield."""
-    yield 1
-
-
-async def an_async_generator():
-    """Yield."""
-    yield 1
-
-
-def test_a_declaration_that_cannot_work_is_refused():
-    """A key never speaks of private data; a generator would be settled too early."""
-    for function, reason in [
-        (5, "wraps a function, got 5"),
-        (a_generator, "step 'a_generator' is a generator"),
-        (an_async_generator, "Return the whole output"),
-    ]:
-        assert reason in refused(function)
-    for dataset in ("", (), ("shop", ""), ("shop", 5), None, {"shop": 1}):
-        assert f"different names, got {dataset!r}" in refused(dataset=dataset)
-    for words, reason in [
-        ({"name": "sum at 0x7f3a"}, "by its address"),
-        ({"name": ""}, "name= takes a text that is not empty, got ''"),
-        ({"dataset": ("shop", "shop")}, "several different names"),
-        ({"private": ("frme",)}, "no parameters ['frme'] to be private"),
-        ({"data_version": ""}, "data_version= takes a text"),
-        ({"data_version": 2}, "data_version= takes a text"),
-        ({"cost": 0.1}, "needs cost=: a cost such as Gaussian(sensitivity=1"),
-        ({"release_key": "{week"}, "release_key '{week'"),
-        ({"on_change": "redraw"}, 'takes on_change="replay"'),
-        ({"ignore": ("week",)}, "no release_key that could read the ignored"),
-        ({"release_key": ""}, "release_key= takes a text"),
-        ({"release_key": 5}, "release_key= takes a text"),
-    ]:
-        assert reason in refused(**words)
-    for name in ("frame", "frame.shape", "frame[0]", "year", "", "0"):
-        message = refused(release_key=f"{{{name}}}", private=("frame",))
-        assert f"speaks of '{name}'" in message
-    assert "speaks of 'frame'" in refused(
-        release_key="{week:{frame}}", private=("frame",)
-    )
-
-
 def test_a_call_has_its_public_arguments_by_name():
     """Defaults are included; private arguments and the instance of a method are not."""
     declared = step(private=("frame",), data_version="1")

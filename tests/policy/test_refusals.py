@@ -11,7 +11,7 @@ import json
 import pytest
 
 from tests.policy_examples import EXAMPLE, SHORT, edited, refused
-from tests.snapshots import FOLDER, differences
+from tests.snapshots import answers, differences
 
 pytestmark = pytest.mark.quick
 
@@ -38,14 +38,15 @@ POLICIES = {
 }
 
 
+def refusal(case: str) -> str:
+    """Return the error of a policy with its edits."""
+    name, *edits = json.loads(case)
+    text = POLICIES[name]
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        text = edited(old, new, text) if old else text + new
+    return str(refused(text))
+
+
 def test_a_refusal_names_its_line_the_reason_and_what_to_write() -> None:
     """Wrong fields, numbers, names, YAML, hidden characters, shares and windows."""
-    lines = (FOLDER / "refusals.txt").read_text("utf-8").splitlines()
-    answers = []
-    for case in [line for line in lines if line.startswith("[")]:
-        name, *edits = json.loads(case)
-        text = POLICIES[name]
-        for old, new in zip(edits[::2], edits[1::2], strict=True):
-            text = edited(old, new, text) if old else text + new
-        answers += [case, *(f"  {line}" for line in str(refused(text)).splitlines())]
-    assert differences({"refusals": "\n".join([*answers, ""])}) == []
+    assert differences({"refusals": answers("refusals", refusal)}) == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import indent
 
 from packaging.version import Version
 
@@ -39,6 +41,12 @@ def commands(name: str) -> list[str]:
     result = [line[len(_PROMPT) :] for line in lines if line.startswith(_PROMPT)]
     assert result, name
     return result
+
+
+def answers(name: str, ask: Callable[[str], str]) -> str:
+    """Return the cases of a file, each with its answer below it, indented."""
+    cases = [line for line in _on_file(name).splitlines() if line[:1] not in ("", " ")]
+    return "".join(f"{case}\n{indent(ask(case), '  ')}\n" for case in cases)
 
 
 def differences(outputs: dict[str, str]) -> list[str]:

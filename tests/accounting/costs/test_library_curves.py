@@ -306,15 +306,6 @@ def test_a_curve_has_prices_at_its_orders_only():
     assert cost_from_description(curve.describe()) == curve
 
 
-def test_a_wrong_curve_is_refused():
-    """Equal orders, no orders, no map, no bound, no relation."""
-    for wrong in ({8: 1, "8": 2}, {}, [8], {1: 1}, {8: 0}, {8: -1}, {8: None}):
-        with pytest.raises(InvalidCost):
-            RenyiCurve(wrong)
-    with pytest.raises(InvalidCost, match="relation is one of"):
-        RenyiCurve({8: 1}, relation="zero-out")
-
-
 POLICY = """\
 dataset: photos
 unit: person
