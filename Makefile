@@ -202,7 +202,7 @@ schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json
 
 snapshots: $(VENV)/dev.installed
-	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py tests/policy/test_refusals.py \
+	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py tests/policy/test_texts.py \
 		tests/guard/test_wrong_calls.py \
 		tests/prefect/test_surfaces.py
 

@@ -15,7 +15,7 @@ from dpflow.accounting import FILTERS
 from dpflow.exceptions import PolicyError, UnknownDataset
 from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import Policy, load_policies, parse_policy, policy_schema
-from tests.policy_examples import EXAMPLE, SHORT, edited, refused, share
+from tests.policy_examples import SHORT, edited, refused, share
 from tests.projects import ROOT
 
 
@@ -46,23 +46,6 @@ def test_policies_dump_copy_and_pickle():
     assert policy == Policy.model_validate(policy.model_dump())
     assert policy == Policy.model_validate_json(policy.model_dump_json())
     assert policy == pickle.loads(pickle.dumps(policy))
-
-
-def test_the_guarantee_is_one_sentence():
-    """It names the unit, both numbers, the dataset, the ledger and the assumption."""
-    assert parse_policy(EXAMPLE).guarantee_sentence() == (
-        "Every customer (add-or-remove): all releases from dataset 'cdnow' governed "
-        "by this ledger in one term together are (epsilon = 3, delta = 1e-06)-"
-        "differentially private, if every declared sensitivity is right and every "
-        "step draws the noise it declares."
-    )
-
-
-def test_the_guarantee_never_rounds():
-    """A number with more digits than a float holds is written out."""
-    text = edited("epsilon: 3", "epsilon: 0.10000000000000000001", SHORT)
-    sentence = parse_policy(text).guarantee_sentence()
-    assert "(epsilon = 0.10000000000000000001, delta = 1e-06)" in sentence
 
 
 def write(folder, name, dataset):

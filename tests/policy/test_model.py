@@ -100,15 +100,3 @@ def test_differences_name_field_ledger_and_file():
         "budget.epsilon: ledger 3, file 4",
         "source: ledger none, file a",
     ]
-
-
-def test_without_a_filter_windows_take_gdp() -> None:
-    """Its threshold needs the least Gaussian noise; the sentence names the window."""
-    text = "dataset: a\nunit: customer-day\nrelation: add-or-remove\n"
-    text += "budget: {epsilon: 3, delta: 1e-6}\npartition: {by: day}\n"
-    policy = parse_policy(text + "window: {length: 365}\n")
-    assert policy.filter.theorem == "gdp"
-    sentence = policy.guarantee_sentence()
-    said = "for what one customer did in any 365 consecutive days (UTC), if every"
-    assert f"(epsilon = 3, delta = 1e-06)-differentially private {said}" in sentence
-    assert "Longer periods are not covered; `lifetime` limits them." in sentence

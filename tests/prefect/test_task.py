@@ -69,7 +69,8 @@ def test_a_step_keeps_what_makes_it_a_task():
 
 def test_what_the_checks_of_a_definition_let_through():
     """A step of a partial function with a name, and logs that are off."""
-    step = dp_task(dataset="shop", cost=TENTH, name="n")(functools.partial(int, "1"))
+    body = functools.partial(lambda week: week, 1)
+    step = dp_task(dataset="shop", cost=TENTH, name="n")(body)
     assert (type(step), step.name, step.step.name) == (DPTask, "n", "n")
     private = {"private": ("rows",), "data_version": "1", "log_prints": False}
     assert not dp_task(dataset="shop", cost=TENTH, **private)(
