@@ -1,4 +1,4 @@
-"""`dpflow policy diff --base` where git fails; tests/snapshots/revisions.txt has more."""
+"""`dpflow policy diff --base` where git fails; snapshots/revisions.txt has the rest."""
 
 from __future__ import annotations
 
