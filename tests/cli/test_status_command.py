@@ -15,17 +15,6 @@ from dpflow.accounting.costs.notions import PureDP
 from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 
 
-def newest(dataset: str = "cdnow") -> dict:
-    """Return what `dpflow status --json` says of a dataset's newest term."""
-    (status,) = run_json("status", dataset)["datasets"]
-    return status
-
-
-def word(dataset: str = "cdnow") -> str:
-    """Return the state of a dataset in one word."""
-    return newest(dataset)["overview"]["state"]["word"]
-
-
 def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
     """Runs left need tallies only, no class that this process lacks."""
 
@@ -37,17 +26,6 @@ def test_a_mechanism_of_someone_elses_hides_nothing(shop: Shop) -> None:
     (outlook,) = run_json("status", "adult")["datasets"][0]["outlooks"]
     assert outlook["runs_left"] == 9
     run_fine("policy", "check")
-
-
-def test_a_charge_by_hand_above_the_budget_overdraws_it(shop: Shop) -> None:
-    """The state of the dataset says so."""
-    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    reservation = run_json("history", "adult")["entries"][0]["reservation"]
-    amend = ("--cost", "PureDP(epsilon=2)", "--reason", "a wrong sensitivity")
-    assert (
-        run("ledger", "charge", "adult", "--charge", reservation, *amend).exit_code == 0
-    )
-    assert word("adult") == "overdrawn"
 
 
 WEEKLY = "Gaussian(sensitivity=100, sigma=1000)"

@@ -49,32 +49,6 @@ def test_other_flows_are_refused_once_any_flow_is_named():
         assert unnamed == covers_flow(pinned, "b") == covers_flow(pinned, None)
 
 
-def test_pins_hold_every_derived_number():
-    """What a ledger keeps is written out, defaults and tuning included."""
-    rule = {"theorem": "gdp", "epsilon": "3", "delta": "0.000001"}
-    odometer = parse_policy(EXAMPLE).flow_odometer(None)
-    assert odometer is not None
-    assert "order" in odometer.parameters()
-    assert {
-        "dataset": "cdnow",
-        "unit": "customer",
-        "relation": "add-or-remove",
-        "budget": {"epsilon": "3", "delta": "0.000001"},
-        "filter": rule,
-        "odometer": odometer.parameters(),
-        "flows": {
-            "weekly-report": {
-                "epsilon": "2",
-                "delta": "5e-7",
-                "halt_at_epsilon": "3",
-                "filter": {**rule, "epsilon": "2", "delta": "5e-7"},
-                "odometer": odometer.parameters(),
-            }
-        },
-        "other_flows": "refuse",
-    } == parse_policy(EXAMPLE).pinned()
-
-
 def test_pins_rebuild_the_rules():
     """The pinned parameters are enough to make equal rules."""
     policy = parse_policy(EXAMPLE)
