@@ -202,7 +202,9 @@ schema: $(VENV)/dev.installed
 	$(BIN)/dpflow policy schema > policies/policy.schema.json
 
 snapshots: $(VENV)/dev.installed
-	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py \
+	WRITE_SNAPSHOTS=1 $(PYTEST) tests/cli/test_snapshots.py tests/policy/test_texts.py \
+		tests/guard/test_wrong_calls.py tests/forecast/test_cadence.py \
+		tests/mechanisms/test_refusals.py \
 		tests/prefect/test_surfaces.py
 
 $(BIN)/python:

@@ -349,64 +349,6 @@ def test_a_broken_rule_breaks_a_law() -> None:
     assert total(rule, costs) != total(rule, costs[::-1])
 
 
-NO_FINITE = (float("nan"), float("inf"), True, "half")
-#: Filters with an option that they refuse, and what the error says; bad numbers of
-#: epsilon, delta and options that no rule has stand in the laws.
-BAD_FILTERS = {
-    "gdp": {"delta_loss": [0, -1, "1.0000001e-6", *NO_FINITE]},
-    "individual": {
-        "order": ["0.5", "1.0001"],
-        "measure": ["pure", None],
-        "orders": [[2, 4]],
-    },
-    "rdp": {
-        "order": [1, 2, "1e7", *NO_FINITE],
-        "conversion": ["best"],
-        "weights": [[1]],
-        "orders": ["2, 4", [], [2, 2], list(range(2, 300))],
-    },
-    "whitehouse": {"delta_loss": [0, "2e-6"], "drift": ["tan"], "beta": [1]},
-    "zcdp": {
-        "delta_loss": [0, -1, "1.0000001e-6", *NO_FINITE],
-        "conversion": ["best", "Tight", None, True, ["tight"]],
-    },
-}
-#: The same of odometers, with their other options.
-BAD_ODOMETERS = [
-    ("rdp", {}, {"order": [None, 1, "1.00009", 0.5, -2, 10**6 + 1, *NO_FINITE]}),
-    ("rogers", {}, {"people": [1, "10.5", True], "granularity": [0, "0.26"]}),
-    ("rogers", {}, {"beta": [0]}),
-    ("rogers", {"beta": 1}, {"people": [10], "granularity": ["0.1"], "rho": [1]}),
-    ("rogers", {"beta": 1}, {"delta": ["0.3679"]}),
-    ("mixture", {}, {"rho": [-1], "halt_at_epsilon": [0]}),
-    ("mixture", {"rho": 1}, {"sides": [2], "form": ["rdp"], "delta_loss": ["1e-5"]}),
-    ("stitched", {}, {"v0": ["nan", True]}),
-    ("basic", {}, {"order": [8]}),
-]
-#: Weights of the orders 4 and 8.
-WEIGHTS = [[1], [".6", ".5"], ["1/0", ".5"], [0, 1], [-1, 1]]
-
-
-def test_an_option_that_makes_no_rule_is_refused_by_name() -> None:
-    """It is no number, out of range, an unknown word, or excluded by another one."""
-    for theorem, options in BAD_FILTERS.items():
-        for name, values in options.items():
-            for value in values:
-                with pytest.raises(InvalidCost, match=name):
-                    make_filter(theorem, epsilon=1, delta="1e-6", **{name: value})
-    for theorem, others, options in BAD_ODOMETERS:
-        for name, values in options.items():
-            for value in values:
-                with pytest.raises(InvalidCost, match=name):
-                    make_odometer(theorem, **{"delta": "1e-6", **others, name: value})
-    for odd in [*({"weights": each} for each in WEIGHTS), {"order": 4}]:
-        with pytest.raises(InvalidCost):
-            make_filter("rdp", epsilon=1, delta="1e-6", orders=[4, 8], **odd)
-    for theorem, needed in (("rogers", "beta"), ("mixture", "rho"), ("stitched", "v0")):
-        with pytest.raises(InvalidCost, match=f"needs {needed}=, or halt_at_epsilon="):
-            make_odometer(theorem, delta="1e-6")
-
-
 HUNDREDTH, RANGE = PureDP(epsilon="0.01"), ExponentialMechanism(epsilon="0.1")
 CLASSIC = {"conversion": "classic"}
 #: Theorem and options, a cost, and how many fit at epsilon 1, 5 (delta 1e-6) and 10

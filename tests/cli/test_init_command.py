@@ -15,8 +15,7 @@ from dpflow.cli import app
 from dpflow.ledger.decisions.terms import opened_as
 from dpflow.policy import load_policy
 from dpflow.policy.lifetime import terms_that_fit
-from dpflow.starter.project import default_delta, filter_for, make_project
-from dpflow.starter.texts import ProjectOptions
+from dpflow.starter.project import default_delta, filter_for
 from tests.cli.support import Shop, run, run_fine, run_json
 
 pytestmark = pytest.mark.quick
@@ -73,19 +72,6 @@ def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
     assert (data["made"], data["runs"]) == ([], None)
 
 
-def test_a_pinned_ledger_that_is_missing_is_not_replaced(empty: Shop) -> None:
-    """A fresh one would forget; nothing else is made, and a colleague reads why."""
-    empty.policies.mkdir()
-    (empty.policies / "ledger.lock").write_text("f" * 32 + "\n")
-    for command in (("init", "--yes"), ("status",)):
-        result = run(*command)
-        assert (result.exit_code, result.stdout) == (1, "")
-        text = result.stderr.replace("\n", " ")
-        assert "policies/ledger.lock pins a ledger that is not at" in text
-        assert "would forget what was spent. Set DPFLOW_LEDGER_URL" in text
-    assert list(contents(empty.root)) == ["policies/ledger.lock"]
-
-
 def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop) -> None:
     """YAML would take some words for something else."""
     for number, word in enumerate(["null", "123", "yes", 'it"s', "a: b", "#x", "NAME"]):
@@ -117,20 +103,6 @@ def test_a_bad_answer_is_prompted_for_again(empty, monkeypatch):
     assert comment in (empty.policies / "sales.yaml").read_text()
 
 
-def test_a_policy_without_a_source_is_weak(empty: Shop) -> None:
-    """With `--strict`: two datasets could promise a budget each for the same data."""
-    run_json("init", "--yes")
-    path = empty.policies / "visits.yaml"
-    lines = path.read_text().splitlines()
-    assert run_json("policy", "check", "--strict")["fine"]
-    path.write_text("\n".join(e for e in lines if not e.startswith("source:")))
-    assert run_json("policy", "check")["fine"]
-    data = run_json("policy", "check", "--strict", exit_code=1)
-    (policy,) = data["policies"]
-    assert [each["code"] for each in policy["warnings"]] == ["no-source"]
-    assert "weak: It names no `source`" in run_fine("policy", "apply", "visits")
-
-
 COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
 
 
@@ -153,18 +125,6 @@ def test_three_answers_choose_a_filter() -> None:
         chosen, why = filter_for(noise=noise, use=use, of=of, delta=delta)
         assert chosen == theorem
         assert ("`individual`" in why) is (of == "people")
-
-
-def test_a_second_dataset_warns_of_an_existing_flow(empty: Shop) -> None:
-    """The kept file uses the first dataset; a flow of its own is another file."""
-    make_project(ProjectOptions(dataset="one"))
-    warnings = make_project(ProjectOptions(dataset="two")).warnings
-    assert any("flows/daily_report.py was there before" in text for text in warnings)
-    more = make_project(ProjectOptions(dataset="three", flow="third")).warnings
-    assert not any("was there" in text for text in more)
-    # Again for the first one, nothing is new and nothing is wrong.
-    again = make_project(ProjectOptions(dataset="one")).warnings
-    assert not any("was there" in text for text in again)
 
 
 @pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp", "auto", "basic"])

@@ -12,18 +12,13 @@ import yaml
 
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.policy.about import FIELDS, PROVEN, TEXTS
-from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine, run_json
+from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
 from tests.ledger.support import edit
 
 pytestmark = pytest.mark.quick
 
 TEXT = {name: f"text of {name}" for name in sorted(TEXTS)}
 TEXT["data_curators"] = "Ann's Shop; Bob & Co."
-#: What an entry needs, as the registry says at the commit that dpflow follows.
-NEEDED = {
-    *("name", "data_curators", "description", "intended_use", "data_product_type"),
-    *("data_product_region", "registry_authors"),
-}
 VERIFY = ("ledger", "verify", "--entry")
 
 
@@ -185,80 +180,3 @@ def test_an_entry_of_a_bad_ledger_is_not_confirmed(sold: Shop) -> None:
     edit(sold.root / ".dpflow" / "ledger.db", later)
     result = run(*VERIFY, "entry.yaml")
     assert (result.exit_code, "registry entry" in result.stdout) == (1, False)
-
-
-def test_no_entry_promises_too_much(sold: Shop) -> None:
-    """Without a release, a text or a sum of budgets there is no entry."""
-    sold.write(described(ADULT), "adult.yaml")
-    assert "no release from" in failure("policy", "registry", "adult")
-    sold.charge(PureDP(epsilon="0.1"), "failed", dataset="adult", flow=None)
-    assert run("policy", "registry", "adult").exit_code == 1
-    sold.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    entry = written(sold, "adult")["deployment"]
-    assert entry["dp_variant"]["variant_name"] == "Pure DP"
-    assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": 1, "delta": 0}
-    sold.write(ADULT, "adult.yaml")
-    assert run("policy", "apply", "adult").exit_code == 0
-    error = failure("policy", "registry", "adult")
-    assert f"lacks texts of an entry: {', '.join(sorted(NEEDED))}." in error
-    late = ("--reason", "late", "--cost", "PureDP(epsilon=9)")
-    assert run("ledger", "charge", "cdnow", *late).exit_code == 0
-    error = failure("policy", "registry", "cdnow")
-    assert "no sum of budgets bounds the loss of dataset 'cdnow'" in error
-    assert run_json(*VERIFY, "entry.yaml")["fine"] is True  # as it was at its place
-
-
-def test_numbers_of_an_entry_round_up(shop: Shop) -> None:
-    """A float has 15 sure digits; shorter decimals stay as they are."""
-    exact = "1.00000000000000000000001"
-    policy = ADULT.replace("epsilon: 1", f"epsilon: {exact}, delta: 1e-30")
-    shop.write(described(policy), "adult.yaml")
-    shop.charge(PureDP(epsilon="0.1"), dataset="adult", flow=None)
-    numbers = written(shop, "adult")["deployment"]["privacy_loss"]["privacy_parameters"]
-    assert numbers == {"epsilon": 1.00000000000001, "delta": 1e-30}
-    assert run_json(*VERIFY, "entry.yaml")["fine"] is True
-
-
-def test_terms_of_windows_share_one_budget(shop: Shop) -> None:
-    """Their budgets do not add up: the first and largest one covers all terms."""
-    policy = ADULT.replace("person", "person-week").replace(
-        "replace-one", "add-or-remove"
-    )
-    policy += "partition: {by: week}\nwindow: {length: 2}\n"
-    for epsilon in ("1", "0.5"):
-        file = policy.replace("epsilon: 1", f"epsilon: {epsilon}")
-        shop.write(described(file), "adult.yaml")
-        run_fine("policy", "apply", "adult", "--new-term", "--reason", "less")
-        step = {"dataset": "adult", "flow": None, "partitions": ("2026-W01",)}
-        shop.charge(PureDP(epsilon="0.1"), **step)
-    loss = written(shop, "adult")["deployment"]["privacy_loss"]
-    assert loss["privacy_parameters"] == {"epsilon": 1, "delta": 0}
-    assert "(epsilon = 1, delta = 0)-differ" in loss["privacy_parameters_details"]
-    assert "right at most 73.2 times in 100" in loss["privacy_parameters_details"]
-
-
-SCHEMA = """type: object
-required: [deployment]
-properties: {deployment: {properties: {basic: {$ref: "#/$defs/basic"}}}}
-$defs: {basic: {properties: {data_product_type: {enum: [Dataset]}}}}
-"""
-
-
-def test_an_entry_is_checked_by_a_given_schema(
-    sold: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An entry that does not fit is not written; no reference is fetched."""
-    path = sold.root / "schema.yaml"
-    registry = ("policy", "registry", "cdnow", "--schema", "schema.yaml")
-    path.write_text(SCHEMA)
-    problem = "$.deployment.basic.data_product_type: 'text of data_pro"
-    assert problem in failure(*registry)
-    sold.write(described(data_product_type="Dataset"))
-    assert run("policy", "apply", "cdnow").exit_code == 0
-    assert "data_product_type: Dataset" in run_fine(*registry)
-    fetched: list[Any] = []
-    monkeypatch.setattr("urllib.request.urlopen", fetched.append)
-    for text in ("type: 3", "[", "3", "$ref: http://127.0.0.1:9/x"):
-        path.write_text(text)
-        assert "does not fit schema.yaml at $" in failure(*registry), text
-    assert fetched == []

@@ -30,7 +30,6 @@ from tests.projects import (
     make_project,
     rewrite_policy,
     rows,
-    spent,
 )
 
 pytestmark = pytest.mark.quick
@@ -68,21 +67,6 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], i
     for week in ("w1", "w2", "w1"):
         revenue(week)
     return revenue
-
-
-def test_withdrawing_keeps_digest_and_charge(report):
-    """The next run draws anew and is charged."""
-    before = run_json("status", "shop")
-    digest = run_json("releases", "show", "revenue/w1")["digest"]
-    withdrawn = run_json("releases", "withdraw", "revenue/w1", "--reason", "a bug")
-    assert (withdrawn["state"], withdrawn["digest"]) == ("withdrawn", digest)
-    assert run_json("status", "shop") == before
-    for command in (("show",), ("withdraw", "--reason", "again")):
-        result = run("releases", *command, "revenue/w1")
-        assert result.exit_code == 1
-        assert "withdrawn" in result.stderr
-    report("w1")
-    assert spent() == "0.3"
 
 
 @pytest.mark.usefixtures("report")
@@ -258,16 +242,6 @@ def test_a_later_part_is_named_for_a_new_release_only(tmp_path, monkeypatch):
     with pytest.raises(BudgetRefused) as caught:
         step("2026-W09")
     assert "fits again" not in str(caught.value)
-
-
-def test_a_value_that_can_be_drawn_again_is_withdrawn(report):
-    """Text and JSON say that it fits, and it does."""
-    assert "admits a new draw" in run_fine(
-        "releases", "withdraw", "revenue/w1", "--reason", "r"
-    )
-    data = run_json("releases", "withdraw", "revenue/w2", "--reason", "r")
-    assert data["fits_again"] is True
-    assert (report("w1"), report("w2")) == (SECRET, SECRET)
 
 
 KEYED = {"dataset": "shop", "flow": "weekly-report", "name": "n", "release_key": "n"}

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import subprocess
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from runpy import run_path
@@ -16,6 +17,8 @@ import pytest
 from dpflow import guarded
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import PureDP
+from dpflow.accounting.costs.text import cost_from_text
+from dpflow.exceptions import DpflowError
 from dpflow.guard.project import forget_projects
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine
 from tests.projects import ROOT, act_as
@@ -33,7 +36,11 @@ pytestmark = pytest.mark.quick
 
 #: Files of commands that only read, and of those that write: they hold the commands.
 LOOKS = ("status", "history", "why", "forecast", "policy", "ledger", "releases")
-WRITES = ("apply", "freeze", "charge", "backup", "init", "plot")
+WRITES = (
+    *("apply", "freeze", "charge", "backup", "restore", "init", "plot", "check"),
+    *("access", "terms", "audit", "states", "forecasts", "withdraw", "registry"),
+    "revisions",
+)
 
 
 class Clock(datetime):
@@ -102,17 +109,47 @@ def text_of(page: str) -> str:
 
 
 def said(shop: Shop, name: str) -> str:
-    """Return what the commands of a file print, as a person sees it who types them."""
+    """Return what the commands of a file print, as a person sees it who types them.
+
+    A comment is printed as it is; `step` charges, and other programs are the shell's.
+    """
     lines = []
     for line in commands(name):
-        # A command is a process of its own, which reads what others wrote.
-        result = run(*shlex.split(line))
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        code = f"[{result.exit_code}]\n" if result.exit_code else ""
-        # Usage is told by the library of commands; its last line is ours.
-        errors = result.stderr.rpartition("\n\n")[2]
-        lines.append(f"$ dpflow {line}\n{result.stdout}{errors}{code}")
+        program, _, words = line.partition(" ")
+        if program == "dpflow":
+            shown = dpflow(words)
+        elif program == "step":
+            shown = step(shop, words)
+        else:
+            shown = subprocess.check_output(line, shell=True, cwd=shop.root, text=True)
+        lines.append(f"$ {line}\n{shown}")
     return settled("\n".join(lines), shop.root, os.environ["XDG_STATE_HOME"])
+
+
+def dpflow(words: str) -> str:
+    """Return what a command prints, with its exit code where it fails."""
+    # A command is a process of its own, which reads what others wrote.
+    result = run(*shlex.split(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    code = f"[{result.exit_code}]\n" if result.exit_code else ""
+    # Usage is told by the library of commands; its last line is ours.
+    return f"{result.stdout}{result.stderr.rpartition(chr(10) * 2)[2]}{code}"
+
+
+def step(shop: Shop, words: str) -> str:
+    """Charge a step whose fields are words such as key=a; return its refusal."""
+    fields: dict[str, Any] = dict(word.split("=", 1) for word in shlex.split(words))
+    if "cost" in fields:
+        fields["cost"] = cost_from_text(fields["cost"])
+    if "part" in fields:
+        fields["partitions"] = (fields.pop("part"),)
+    if fields.get("flow") == "":
+        fields["flow"] = None
+    try:
+        shop.charge(**fields)
+    except DpflowError as refusal:
+        return f"{refusal}\n"
+    return ""
 
 
 def test_what_commands_show(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

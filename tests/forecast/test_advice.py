@@ -24,7 +24,6 @@ relation: add-or-remove
 budget: {epsilon: 3, delta: 1e-6}
 filter: gdp
 """
-WEEKS = "unit: person-week\npartition: {by: week}"
 GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
 
 
@@ -33,46 +32,17 @@ def codes(text: str, **known) -> list[str]:
     return [each.code for each in advice(parse_policy(text), **known)]
 
 
-def test_each_weakness_is_found_at_its_limit():
-    """And not below it."""
-    for old, new, result in (
-        ("epsilon: 3", "epsilon: 10", []),
-        ("epsilon: 3", "epsilon: 10.1", ["large-epsilon"]),
-        (
-            "3, delta: 1e-6}",
-            "3, delta: 1e-6}\nlifetime: {epsilon: 12, delta: 1e-6}",
-            ["large-epsilon", "lifetime"],
-        ),
-        ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.288, delta: 2e-6}", ["lifetime"]),
-        ("1e-6}", "1e-6}\nlifetime: {epsilon: 4.287, delta: 2e-6}", []),
-        ("1e-6}", "2e-4}", ["large-delta"]),
-        ("1e-6}", "5e-5}", []),
-        ("unit: person", WEEKS, ["renewal"]),
-        ("unit: person", f"{WEEKS}\nlifetime: {{epsilon: 6, delta: 2e-6}}", []),
-        ("unit: person", "unit: person\npartition: {by: region}", []),
-    ):
-        assert codes(GOOD.replace(old, new), people=20_000) == result
-
-
-def test_a_mixture_without_a_delta_fits_pure_steps_only():
+def test_a_mixture_without_a_delta_has_the_member_of_pure_steps_only():
     """Also where the filter is absent, which means `auto`."""
     absent = re.sub("filter: .*", "", GOOD)
-    assert parse_policy(absent).filter.theorem == "auto"
-    assert codes(absent) == []
-    assert codes(absent.replace(", delta: 1e-6", "")) == ["no-delta"]
     (rule,) = parse_policy(absent.replace(", delta: 1e-6", "")).dataset_filter().members
     assert rule.theorem == "basic"
 
 
 def test_people_are_the_policys_unless_they_are_given():
-    """Without either, more than 1e-4 is weak."""
+    """A check may name their number."""
     large = GOOD.replace("1e-6", "1e-3")
-    assert codes(GOOD.replace("1e-6", "1e-4")) == []
-    assert codes(GOOD.replace("1e-6", "1.01e-4")) == ["large-delta"]
     assert codes(large, people=1001) == ["large-delta"]
-    assert codes(large.replace("unit", "check: {people: 1001}\nunit")) == [
-        "large-delta"
-    ]
     assert codes(large.replace("unit", "check: {people: 1001}\nunit"), people=900) == []
 
 

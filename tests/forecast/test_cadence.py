@@ -9,6 +9,7 @@ import pytest
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, schedule_of
 from dpflow.forecast.deployment import deployed_schedule
+from tests.snapshots import answers, differences
 
 pytestmark = pytest.mark.quick
 
@@ -83,9 +84,6 @@ def test_five_ordered_dates_in_keys_are_a_schedule():
 
 #: A Thursday.
 TODAY = date(2026, 1, 1)
-MONDAY = "anchor_date: 2026-01-05"
-#: Intervals that are not whole days.
-NO_DAYS = ("3600", "129600", "0", "-86400", "true", "often", ".inf", ".nan", "1.0e+300")
 
 
 def deployed(folder, *schedules, flow="weekly", function="weekly"):
@@ -99,53 +97,23 @@ def deployed(folder, *schedules, flow="weekly", function="weekly"):
     return deployed_schedule(folder, flow, since=TODAY)
 
 
-#: A schedule, the distance of its days, and the first.
-READ = [
-    ('cron: "0 6 * * 1", timezone: UTC', "7 days", "2026-01-05"),
-    ('cron: "0 6 * * MON"', "7 days", "2026-01-05"),
-    ('cron: "0 6 * * 7"', "7 days", "2026-01-04"),
-    ('cron: "30 0 * * *"', "1 day", "2026-01-01"),
-    ('cron: "0 6 15 * *"', "1 month", "2026-01-15"),
-    ('cron: "0 6 2 jan,jul *"', "6 months", "2026-01-02"),
-    ('interval: 172800, anchor_date: "2026-01-02T06:00Z"', "2 days", "2026-01-02"),
-    ("interval: 604800, anchor_date: 2027-01-04T06:00", "7 days", "2026-01-05"),
-    (
-        "interval: 604800.0, anchor_date: 2026-01-05T20:00Z, timezone: Japan",
-        "7 days",
-        "2026-01-06",
-    ),
-    ('rrule: "FREQ=WEEKLY;BYDAY=MO"', "7 days", "2026-01-05"),
-    ('rrule: "FREQ=DAILY;INTERVAL=2"', "2 days", "2026-01-01"),
-    ('rrule: "DTSTART:20251220T230000Z\\nFREQ=MONTHLY"', "1 month", "2026-01-20"),
-]
-NO_CRON = "0 6 * * 1-5|0 */2 * * *|0 6 1 * 1|0 6 31 * *|0 6 * * 9|@daily|0 0 6 * * 1"
-NO_RRULE = "DAILY;COUNT=9|DAILY;UNTIL=20260301T000000|DAILY;BYHOUR=6,18|SECONDLY|NEVER"
-UNREAD = [
-    [],
-    *([f'{{cron: "{text}"}}'] for text in NO_CRON.split("|")),
-    *([f'{{rrule: "FREQ={text}"}}'] for text in NO_RRULE.split("|")),
-    *([f"{{interval: {text}, {MONDAY}}}"] for text in NO_DAYS),
-    ['{cron: "0 6 * * 1", active: false}'],
-    [f"{{interval: 86400, {MONDAY}}}", f"{{interval: 604800, {MONDAY}}}"],
-    ["{interval: 86400}"],
-    ["{interval: 86400, anchor_date: soon}"],
-    [f"{{interval: 86400, {MONDAY}, timezone: Nowhere}}"],
-    ["nothing"],
-]
-
-
 def test_a_schedule_of_equal_distances_is_read(tmp_path):
-    """Cron, rrule or interval; the first day is the next one that it names."""
-    for schedule, every, first in READ:
-        made = deployed(tmp_path, f"{{{schedule}}}")
-        assert (made.every.text, str(made.first)) == (every, first)
-        assert made.source == "schedule"
+    """Cron, rrule or interval; the first day is the next one that it names.
+
+    What is not understood is no schedule: a wrong date is worse than no date.
+    """
+
+    def schedule(case):
+        read = deployed(tmp_path, *case.split(" & "))
+        return f"every {read.every.text} from {read.first}" if read else "no schedule"
+
+    assert differences({"schedules": answers("schedules", schedule)}) == []
+    assert deployed(tmp_path, '{cron: "0 6 * * 1"}').source == "schedule"
+    assert deployed(tmp_path) is None
 
 
-def test_what_is_not_understood_is_no_schedule(tmp_path):
-    """A wrong date is worse than no date; Prefect refuses files of another shape."""
-    for schedules in UNREAD:
-        assert deployed(tmp_path, *schedules) is None
+def test_a_file_of_another_shape_has_no_schedule(tmp_path):
+    """As Prefect refuses it; nor has a folder without the file."""
     texts = ["{", "deployments: true", "deployments: {a: 1}"]
     for each in ("true", "86400", "{cron: 0 6 * * *}"):
         made = f"{{entrypoint: flows.py:weekly, schedules: {each}}}"

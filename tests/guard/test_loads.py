@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import csv
-import functools
 import inspect
 import sqlite3
 import threading
@@ -223,51 +222,6 @@ def a_generator():
 async def an_async_generator():
     """Yield."""
     yield 1
-
-
-async def an_async_load():
-    """Read."""
-    return [1]
-
-
-@pytest.mark.parametrize(
-    ("load", "reason"),
-    [
-        (5, "takes load= as a function, got 5"),
-        (a_generator, "has a generator as its load"),
-        (an_async_generator, "has a generator as its load"),
-        (functools.partial(a_generator), "has a generator as its load"),
-        (an_async_load, "has an async load and is not async"),
-        (lambda year: [year], "takes ['year'], which are no parameters of the step"),
-        (lambda **more: [more], "takes ['more']"),
-    ],
-)
-def test_a_load_that_cannot_work_is_refused_at_definition(load, reason):
-    """As a generator, which reads after the reservation."""
-    with pytest.raises(ConfigurationError) as error:
-
-        @guarded(dataset="shop", cost=TENTH, load=load)
-        def count(rows: Any, week: int) -> int:
-            return 1
-
-    assert reason in error.value.message
-
-
-def test_a_body_needs_a_place_for_the_loaded_value():
-    """A first parameter, by position."""
-
-    def none() -> int:
-        return 1
-
-    def named(*, rows: Any) -> int:
-        return 1
-
-    def several(*rows: Any) -> int:
-        return 1
-
-    for body in (none, named, several):
-        with pytest.raises(ConfigurationError, match="first parameter"):
-            guarded(dataset="shop", cost=TENTH, load=read_week)(body)
 
 
 # What is read once only

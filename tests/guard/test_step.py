@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow import Gaussian, Laplace, PureDP, guarded, release
+from dpflow import Gaussian, guarded, release
 from dpflow.exceptions import BudgetRefused, ConfigurationError
 from dpflow.guard.functions import holds_rows
 from dpflow.guard.step import check_template, define_step
@@ -32,56 +32,6 @@ def step(function=body, **declared):
         names = {*inspect.signature(function).parameters}
         declared["ignore"] = tuple(names - {*declared.get("private", ())})
     return define_step(function, **{"dataset": "shop", "cost": TENTH, **declared})
-
-
-def refused(function=body, **declared):
-    """Return the message of a definition that cannot work."""
-    with pytest.raises(ConfigurationError) as error:
-        step(function, **declared)
-    return error.value.message
-
-
-def a_generator():
-    """Yield."""
-    yield 1
-
-
-async def an_async_generator():
-    """Yield."""
-    yield 1
-
-
-def test_a_declaration_that_cannot_work_is_refused():
-    """A key never speaks of private data; a generator would be settled too early."""
-    for function, reason in [
-        (5, "wraps a function, got 5"),
-        (a_generator, "step 'a_generator' is a generator"),
-        (an_async_generator, "Return the whole output"),
-    ]:
-        assert reason in refused(function)
-    for dataset in ("", (), ("shop", ""), ("shop", 5), None, {"shop": 1}):
-        assert f"different names, got {dataset!r}" in refused(dataset=dataset)
-    for words, reason in [
-        ({"name": "sum at 0x7f3a"}, "by its address"),
-        ({"name": ""}, "name= takes a text that is not empty, got ''"),
-        ({"dataset": ("shop", "shop")}, "several different names"),
-        ({"private": ("frme",)}, "no parameters ['frme'] to be private"),
-        ({"data_version": ""}, "data_version= takes a text"),
-        ({"data_version": 2}, "data_version= takes a text"),
-        ({"cost": 0.1}, "needs cost=: a cost such as Gaussian(sensitivity=1"),
-        ({"release_key": "{week"}, "release_key '{week'"),
-        ({"on_change": "redraw"}, 'takes on_change="replay"'),
-        ({"ignore": ("week",)}, "no release_key that could read the ignored"),
-        ({"release_key": ""}, "release_key= takes a text"),
-        ({"release_key": 5}, "release_key= takes a text"),
-    ]:
-        assert reason in refused(**words)
-    for name in ("frame", "frame.shape", "frame[0]", "year", "", "0"):
-        message = refused(release_key=f"{{{name}}}", private=("frame",))
-        assert f"speaks of '{name}'" in message
-    assert "speaks of 'frame'" in refused(
-        release_key="{week:{frame}}", private=("frame",)
-    )
 
 
 def test_a_call_has_its_public_arguments_by_name():
@@ -130,39 +80,6 @@ def test_private_data_as_a_public_argument_is_said_first(shop):
         assert len(warned) == 1
     for value in NO_ROWS:
         assert not holds_rows(value)
-
-
-FAILING = [
-    (lambda missing: missing, "TypeError"),
-    (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
-    (lambda: Laplace(sensitivity=float("nan"), scale=1), "InvalidCost"),
-    (lambda: None, "returned None"),
-    (lambda: 0.1, "returned 0.1"),
-    (lambda: PureDP, "returned <class"),
-]
-
-
-def test_a_cost_function_that_fails_is_an_error_of_its_step():
-    """The error names the step, the cause, and that the step did not run."""
-    for cost, cause in FAILING:
-        with pytest.raises(ConfigurationError) as error:
-            step(cost=cost).ask((None, 7), {})
-        assert cause in error.value.message
-        assert "cost function of step 'body'" in error.value.message
-        assert "The step did not run." in error.value.message
-
-
-def test_a_template_that_does_not_fit_an_argument_is_an_error():
-    """The step does not run without a key."""
-    for template, week, reason in [
-        ("{week.year}", 7, "AttributeError"),
-        ("{week[0]}", 7, "TypeError"),
-        ("{week:%}", "7", "ValueError"),
-    ]:
-        with pytest.raises(
-            ConfigurationError, match=f"(?s){reason}.*did\\s+not\\s+run"
-        ):
-            step(release_key=template).ask((None, week), {})
 
 
 @given(st.text(alphabet=string.printable, max_size=20))

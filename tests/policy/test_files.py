@@ -9,10 +9,13 @@ from decimal import Decimal
 import jsonschema
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from dpflow.accounting import FILTERS
 from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import Policy, load_policies, parse_policy, policy_schema
-from tests.policy_examples import EXAMPLE, SHORT, edited, share
+from tests.policy_examples import SHORT, edited, refused, share
 from tests.projects import ROOT
 
 
@@ -43,23 +46,6 @@ def test_policies_dump_copy_and_pickle():
     assert policy == Policy.model_validate(policy.model_dump())
     assert policy == Policy.model_validate_json(policy.model_dump_json())
     assert policy == pickle.loads(pickle.dumps(policy))
-
-
-def test_the_guarantee_is_one_sentence():
-    """It names the unit, both numbers, the dataset, the ledger and the assumption."""
-    assert parse_policy(EXAMPLE).guarantee_sentence() == (
-        "Every customer (add-or-remove): all releases from dataset 'cdnow' governed "
-        "by this ledger in one term together are (epsilon = 3, delta = 1e-06)-"
-        "differentially private, if every declared sensitivity is right and every "
-        "step draws the noise it declares."
-    )
-
-
-def test_the_guarantee_never_rounds():
-    """A number with more digits than a float holds is written out."""
-    text = edited("epsilon: 3", "epsilon: 0.10000000000000000001", SHORT)
-    sentence = parse_policy(text).guarantee_sentence()
-    assert "(epsilon = 0.10000000000000000001, delta = 1e-06)" in sentence
 
 
 def write(folder, name, dataset):
@@ -170,3 +156,26 @@ def test_the_schema_refuses_what_the_loader_refuses():
         data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, policy_schema())
+
+
+def test_flow_names_are_those_of_prefect():
+    """Any printable name that Prefect takes can stand in a policy, and a / too."""
+    for name in ("weekly report @ 1/2", "日報", "ETL (a), v2 #1 😀"):
+        policy = parse_policy(edited("weekly-report:", f'"{name}":'))
+        assert covers_flow(policy.pinned(), name)
+
+
+def test_options_that_yaml_cannot_hold_are_refused_from_python():
+    """An option is data, never an object."""
+    data = yaml.safe_load(SHORT) | {"filter": {"theorem": "gdp", "x": object()}}
+    with pytest.raises(ValidationError, match="the option x cannot be <object"):
+        Policy.model_validate(data)
+
+
+def test_a_theorem_that_cannot_be_loaded_is_refused(monkeypatch):
+    """A theorem whose package is missing says so."""
+    monkeypatch.setitem(FILTERS, "absent", "dpflow_absent:AbsentFilter")
+    error = refused(edited("gdp", "absent", SHORT))
+    assert error.line == 5
+    assert "'absent' cannot be loaded: No module named 'dpflow_absent'" in str(error)
+    assert error.hint == "Install what it needs."

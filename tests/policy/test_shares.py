@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.exceptions import PolicyError
 from dpflow.policy import parse_policy
 from dpflow.policy.changes import tightened_pins
 from dpflow.policy.reserved import run_lines
+from tests.ledger.support import make_policy
 
 pytestmark = pytest.mark.quick
 
@@ -66,35 +66,6 @@ def test_shares_in_percent_leave_nothing_over():
     assert noises == pytest.approx([13.31, 9.765], abs=0.005)
 
 
-REFUSED = [
-    ("70%", "0.7", "flows.weekly.share: should be text"),
-    ("70%", "0%", "must be a percentage, got '0%'"),
-    ("70%", "101%", "must be a percentage"),
-    ("70%", "70", "flows.weekly.share: should be text"),
-    ("70%", "70%, epsilon: 1", "a share is a percentage, or an epsilon"),
-    ("70%", "70%, delta: 1e-7", "a share is a percentage, or an epsilon"),
-    ("70%", "80%, reserved: true", "the shares add up to 110%"),
-    ("gdp", "auto", "Write `epsilon` and `delta`, or `filter: gdp`."),
-    ("gdp", "{theorem: rdp, orders: [8, 9]}", "no single threshold. Write `epsilon`"),
-    (
-        "filter: gdp\n",
-        "filter: gdp\npartition: {by: week}\nwindow: {length: 4}\n",
-        "each window has its own sum. Write `epsilon` and `delta`.",
-    ),
-    ("weekly", '"team-*"', "none of %&<>\\*"),
-    ("weekly", '"a?"', "flow 'a\\?' is not a usable name"),
-    ("sales", '"sa[l]es"', "dataset 'sa\\[l\\]es' is not a usable name"),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "text"), REFUSED)
-def test_what_is_no_part_of_one_threshold_is_refused(old, new, text):
-    """The error says what to write."""
-    source = BASE.replace("customer", "customer-week") if "window" in new else BASE
-    with pytest.raises(PolicyError, match=text):
-        parse_policy(source.replace(old, new))
-
-
 def test_a_sum_above_the_whole_is_allowed_where_no_share_is_reserved():
     """A share is a limit; flows may compete for the rest."""
     assert parse_policy(BASE.replace("30%", "90%")).flows["monthly"].share == "90%"
@@ -115,21 +86,28 @@ def test_each_flow_without_a_name_may_have_a_share():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "text"),
+    ("theorem", "share"),
     [
-        ("5.0%", "5", "share_each must be a percentage, got '5'"),
-        ("{share_each: 5.0%}", "maybe", "must be allow, refuse or a mapping"),
-        ("gdp", "auto", "other_flows: .* Write `other_flows: allow`, or `filter: gdp`"),
-        (
-            "70%",
-            "60%, reserved: true",
-            "other_flows: .* do not go with reserved shares",
-        ),
+        ("basic", "{epsilon: 2}"),
+        ("output-dp", "{epsilon: 2}"),
+        ("gdp", "{epsilon: 2, delta: 5e-7}"),
+        ("zcdp", "{epsilon: 2, delta: 5e-7}"),
+        ("{theorem: rdp, order: 16}", "{epsilon: 2, delta: 5e-7}"),
     ],
 )
-def test_shares_of_unnamed_flows_have_the_same_limits(old, new, text):
-    """And they do not go with reserved shares."""
-    source = EACH if "70%" in old else EACH.replace("{share: 70%}", "{}")
-    source = source.replace("{share: 30%}", "{}")
-    with pytest.raises(PolicyError, match=text):
-        parse_policy(source.replace(old, new))
+def test_thresholds_of_share_and_others_add_up_exactly(
+    theorem: str, share: str
+) -> None:
+    """Under each filter that allows it, in whole units and per component."""
+    policy = make_policy(
+        budget="{epsilon: 4, delta: 1e-6}",
+        filter=theorem,
+        flows=f"{{f: {share[:-1]}, reserved: true}}}}",
+    )
+    whole, own = policy.dataset_filter(), policy.flow_filter("f")
+    assert own is not None
+    assert whole.limit is not None
+    assert own.limit is not None
+    rest = policy.pinned()["others"]["thresholds"]
+    both = [a + b for a, b in zip(rest, own.limit.amounts, strict=True)]
+    assert both == list(whole.limit.amounts)

@@ -89,11 +89,9 @@ def _server_folder():
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _served(request):
-    """Have the server run, but for a module that says that it asks none."""
-    if not getattr(request.module, "ASKS_NO_SERVER", False):
-        request.getfixturevalue("prefect_server")
+@pytest.fixture(scope="session", autouse=True)
+def _served(prefect_server):
+    """Have the server run."""
 
 
 @pytest.fixture(scope="session")

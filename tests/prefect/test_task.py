@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import logging
@@ -25,6 +26,7 @@ from prefect.settings import (
 from dpflow import EarlyStopping, PureDP, dp_flow, dp_task, iterations, release
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.guard.project import project_label
+from dpflow.prefect import DPTask
 from tests.ledger.processes import Child
 from tests.pages import run_forked
 from tests.prefect.matrix.support import (
@@ -63,6 +65,17 @@ def test_a_step_keeps_what_makes_it_a_task():
         with pytest.raises(ConfigurationError, match=f"got {name}=") as error:
             customers.with_options(**{name: "x"})
         assert "another step" in error.value.message
+
+
+def test_what_the_checks_of_a_definition_let_through():
+    """A step of a partial function with a name, and logs that are off."""
+    body = functools.partial(lambda week: week, 1)
+    step = dp_task(dataset="shop", cost=TENTH, name="n")(body)
+    assert (type(step), step.name, step.step.name) == (DPTask, "n", "n")
+    private = {"private": ("rows",), "data_version": "1", "log_prints": False}
+    assert not dp_task(dataset="shop", cost=TENTH, **private)(
+        lambda rows: [*rows]
+    ).log_prints
 
 
 def test_a_body_is_charged_around_every_other_way_to_call_it(project):

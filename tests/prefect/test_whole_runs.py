@@ -9,7 +9,7 @@ import pytest
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import refusals
-from tests.projects import spent
+from tests.projects import POLICY, spent
 
 RAN: list[object] = []
 
@@ -17,6 +17,12 @@ RAN: list[object] = []
 @pytest.fixture(autouse=True)
 def _nothing_ran():
     RAN.clear()
+
+
+def policy_of(epsilon: str, more: str = "") -> str:
+    """Return a policy with a budget."""
+    text = POLICY.replace("{epsilon: 1}", f'{{epsilon: "{epsilon}"}}')
+    return f'{text}data_version: "1"\n{more}'
 
 
 def make_step(name: str, epsilon: str = "0.3", key: str | None = None):
@@ -73,9 +79,8 @@ def test_a_report_that_cannot_be_finished_is_not_begun(project):
 @pytest.mark.parametrize("options", [{"partial": True}, {}])
 def test_a_part_runs_where_it_is_wanted(make_project, options):
     """By `partial=True`, or where the policy skips refused steps."""
-    policy = "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
     skip = "" if options else "on_exhausted: {flow: skip}\n"
-    make_project(f'{policy}budget: {{epsilon: "1"}}\ndata_version: "1"\n{skip}')
+    make_project(policy_of("1", skip))
     report = make_report(make_step("a"), make_step("b"), **options)
     assert report(1) == "whole"
     report(2, return_state=True)
@@ -84,8 +89,7 @@ def test_a_part_runs_where_it_is_wanted(make_project, options):
 
 def test_a_run_that_was_cut_can_be_repaired(make_project):
     """Its replays count: only the rest of a whole run must fit."""
-    policy = "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
-    make_project(f'{policy}budget: {{epsilon: "1.8"}}\ndata_version: "1"\n')
+    make_project(policy_of("1.8"))
     a, b, c = (make_step(name, key="{week}") for name in "abc")
     whole = make_report(a, b, c)
     assert whole(1) == "whole"
@@ -108,8 +112,7 @@ def test_changed_noise_is_not_held_to_old_runs(project):
 
 def test_an_ordinary_week_is_not_held_to_the_months(make_project):
     """Any of the last completed runs that fits is enough."""
-    policy = "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
-    make_project(f'{policy}budget: {{epsilon: "2"}}\ndata_version: "1"\n')
+    make_project(policy_of("2"))
     week, month = make_step("week", "0.3"), make_step("month", "0.8")
     assert make_report(week)(1) == "whole"
     assert make_report(week, month)(2) == "whole"
@@ -121,12 +124,8 @@ def test_an_ordinary_week_is_not_held_to_the_months(make_project):
 
 def test_parts_of_a_divided_dataset_are_not_asked_in_a_new_term(make_project):
     """Their common account has no budget; its units of before hold in a new term."""
-    policy = (
-        "dataset: shop\nunit: customer\nrelation: add-or-remove\nfilter: basic\n"
-        'budget: {epsilon: "0.5"}\npartition: {by: store}\ndata_version: "1"\n'
-        'lifetime: {epsilon: "1"}\n'
-    )
-    make_project(policy)
+    parts = 'partition: {by: store}\nlifetime: {epsilon: "1"}\n'
+    make_project(policy_of("0.5", parts))
 
     def count(store: str) -> int:
         return len(store)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import indent
 
 from packaging.version import Version
 
 FOLDER = Path(__file__).parent
 #: Where it is set, files are written instead of compared.
 WRITE = "WRITE_SNAPSHOTS"
-_PROMPT = "$ dpflow "
+_PROMPT = "$ "
 #: Earlier versions give the columns of tables other widths.
 _RICH = Version("15")
 _DIGITS = re.compile(
-    r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12}|(?<=project=\")[0-9a-f]{6})\b"
+    r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12}|(?<=project=\")[0-9a-f]{6}"
+    r"|(?<=main \()[0-9a-f]{8})\b"
 )
 
 
@@ -34,11 +37,17 @@ def settled(text: str, *folders: Path | str) -> str:
 
 
 def commands(name: str) -> list[str]:
-    """Return the commands of a file, in its order: lines after `$ dpflow`."""
+    """Return the commands of a file, in its order: lines after `$ `."""
     lines = _on_file(name).splitlines()
     result = [line[len(_PROMPT) :] for line in lines if line.startswith(_PROMPT)]
     assert result, name
     return result
+
+
+def answers(name: str, ask: Callable[[str], str]) -> str:
+    """Return the cases of a file, each with its answer below it, indented."""
+    cases = [line for line in _on_file(name).splitlines() if line[:1] not in ("", " ")]
+    return "".join(f"{case}\n{indent(ask(case), '  ')}\n" for case in cases)
 
 
 def differences(outputs: dict[str, str]) -> list[str]:

@@ -139,49 +139,6 @@ def test_gaussians_on_one_sample_are_one():
         )
 
 
-class Strange(events.GaussianDpEvent):
-    """A subclass may mean anything."""
-
-
-UNKNOWN = [
-    dpa.NonPrivateDpEvent(),
-    dpa.UnsupportedDpEvent(),
-    dpa.PoissonSampledDpEvent(0.01, dpa.LaplaceDpEvent(1.0)),
-    dpa.PoissonSampledDpEvent(0.01, dpa.ComposedDpEvent([GAUSSIAN, SAMPLED])),
-    dpa.ComposedDpEvent("GG"),
-    {"class_name": "GaussianDpEvent", "noise": 1.0},
-    {"class_name": "importlib"},
-    dpa.SampledWithoutReplacementDpEvent(1000, 10, GAUSSIAN),
-    dpa.ComposedDpEvent([GAUSSIAN, dpa.UnsupportedDpEvent()]),
-    dpa.ZCDpEvent(0.01, 0.5),
-    Strange(1.0),
-    dpa.NoOpDpEvent(),
-    dpa.ComposedDpEvent([]),
-    dpa.SelfComposedDpEvent(GAUSSIAN, 0),
-    dpa.PoissonSampledDpEvent(0.0, GAUSSIAN),
-    None,
-]
-
-
-#: Their numbers make no mechanism.
-WRONG = [
-    dpa.GaussianDpEvent(0.0),
-    events.DiscreteLaplaceDpEvent(0.0, 1),
-    dpa.RandomizedResponseDpEvent(0.1, None),
-    dpa.SelfComposedDpEvent(GAUSSIAN, -1),
-    dpa.PoissonSampledDpEvent(0.5, dpa.SelfComposedDpEvent(GAUSSIAN, 1.5)),
-    dpa.PoissonSampledDpEvent(1.5, GAUSSIAN),
-]
-
-
-def test_unknown_events_are_refused():
-    """What has no exact translation, at any depth, and what does nothing."""
-    for refused, error in ((UNKNOWN, UnsupportedCost), (WRONG, InvalidCost)):
-        for event in refused:
-            with pytest.raises(error):
-                from_dp_event(event)
-
-
 @pytest.fixture(scope="module")
 def space():
     """Whole numbers under the absolute distance."""

@@ -228,50 +228,6 @@ def test_a_part_with_a_cost_of_its_own_keeps_it():
     assert from_dp_event(dpa.ZCDpEvent(0.01, 0.5), [8]).curve[0][1] > Fraction("0.58")
 
 
-class Strange(dpa.GaussianDpEvent):
-    """A subclass may mean anything."""
-
-
-GAUSSIAN, NOTHING = dpa.GaussianDpEvent(1.0), dpa.NoOpDpEvent()
-MIXTURE = events.MixtureOfGaussiansDpEvent(1.0, [1.0], [1.0])
-BAD = [
-    (tree(1.0, 7), UnsupportedCost, "zero_out=True"),
-    (batches(10, 5, "1.3?"), InvalidCost, "noise_multiplier"),
-    (best_of(Strange(1.0), 30), UnsupportedCost, "no cost is exactly|no Renyi curve"),
-    (best_of(dpa.SelfComposedDpEvent(GAUSSIAN, -1), 30), InvalidCost, "times"),
-    (best_of(dpa.NonPrivateDpEvent(), 30), InvalidCost, "no usable bound"),
-    (best_of(dpa.GaussianDpEvent(1e6), 30), InvalidCost, "no usable bound"),
-    (best_of(batches(10, 5, 1.3), 30), InvalidCost, "above order 20 for batches"),
-    (best_of(GAUSSIAN, 0.3), InvalidCost, "Mean of number"),
-    (batches(10, 150, 1.3), InvalidCost, "sample_size must lie"),
-    (batches(10, 0.5, 1.3), InvalidCost, "whole number"),
-    (batches(10, 5, math.nan), InvalidCost, "finite number"),
-    (MIXTURE, UnsupportedCost, "no Renyi curve"),
-    (dpa.PoissonSampledDpEvent(0.1, dpa.LaplaceDpEvent(1.0)), UnsupportedCost, "Pass"),
-    (dpa.UnsupportedDpEvent(), UnsupportedCost, "no Renyi curve"),
-    (batch(10, 5, Strange(1.0)), UnsupportedCost, "no cost is exactly"),
-    (batch(10, 5, NOTHING), UnsupportedCost, "does nothing"),
-    (best_of(NOTHING, 30), UnsupportedCost, "does nothing"),
-]
-
-
-def test_events_without_a_usable_curve_are_refused():
-    """Relations, classes, numbers of parts, and values that floats cannot hold."""
-    for event, error, match in BAD:
-        with pytest.raises(error, match=match):
-            from_dp_event(event, [24])
-    with pytest.raises(InvalidCost, match="order must lie"):
-        from_dp_event(batches(10, 5, 1.3), [1])
-    for orders in (8, "23"):
-        with pytest.raises(InvalidCost, match=r"list of numbers, such as \[8, 16\]"):
-            from_dp_event(batches(10, 5, 1.3), orders)
-    for order in ("13.5", 257):
-        with pytest.raises(InvalidCost, match="whole orders up to 256"):
-            from_dp_event(batches(10, 5, 1.3), [order])
-    with pytest.raises(UnsupportedCost, match="Pass orders="):
-        from_dp_event(batches(10, 5, 1.3))
-
-
 def test_a_bound_that_is_no_number_is_refused(monkeypatch):
     """A finite bound for one relation does not hide it for another."""
     bounds = {"ADD_OR_REMOVE_ONE": 1.0, "REPLACE_ONE": math.nan}
@@ -304,15 +260,6 @@ def test_a_curve_has_prices_at_its_orders_only():
     assert float(epsilon) == pytest.approx(best, rel=1e-9)
     assert curve.noisier(2).curve[1] == (8, Fraction(1, 40))
     assert cost_from_description(curve.describe()) == curve
-
-
-def test_a_wrong_curve_is_refused():
-    """Equal orders, no orders, no map, no bound, no relation."""
-    for wrong in ({8: 1, "8": 2}, {}, [8], {1: 1}, {8: 0}, {8: -1}, {8: None}):
-        with pytest.raises(InvalidCost):
-            RenyiCurve(wrong)
-    with pytest.raises(InvalidCost, match="relation is one of"):
-        RenyiCurve({8: 1}, relation="zero-out")
 
 
 POLICY = """\

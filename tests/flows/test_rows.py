@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows import adult
-from tests import adult_people
+from flows import adult, mnist
+from tests import adult_people, mnist_images
 
 
 @pytest.fixture
@@ -41,3 +41,23 @@ def test_replacing_a_person_changes_one_row(monkeypatch, files):
     adult_people.write(files, monkeypatch, people=200)
     after, _ = adult.people()
     assert int((before != after).any(axis=1).sum()) == 1
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder with made-up digits."""
+    mnist_images.write(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def test_an_image_is_a_row_of_norm_one(pictures: Path) -> None:
+    """Means of 2 x 2 points, of the image alone."""
+    features, digits = mnist.train()
+    assert features.shape == (mnist_images.TRAIN, mnist.FEATURES)
+    assert np.allclose(np.linalg.norm(features, axis=1), 1)
+    points, expected = mnist_images.images(mnist_images.TRAIN, len("train"))
+    assert (digits == expected).all()
+    first = points[0].astype(float)
+    means = [first[r : r + 2, c : c + 2].mean() for r in (0, 2) for c in (0, 2)]
+    pixels = features[0].reshape(14, 14)[:2, :2].ravel()
+    assert np.allclose(pixels / pixels[0], np.array(means) / means[0])

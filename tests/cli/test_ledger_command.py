@@ -1,4 +1,4 @@
-"""`dpflow ledger backup`, `restore`, `export` and charges that are made by hand."""
+"""`dpflow ledger`: copies, exports, charges by hand, witnesses, and shared ledgers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from dpflow import guarded
 from dpflow.cli.ledger import copies
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
+from dpflow.ledger.opening import roles_script
 from tests.cli.support import Shop, run, run_fine, run_json, without_colour
+from tests.ledger.support import edit
 from tests.projects import TENTH
 
 WHY = ("--reason", "a test")
@@ -26,25 +29,6 @@ def failed(*arguments: str) -> str:
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
     return result.stderr
-
-
-def test_a_restore_charges_again_what_the_backup_lacks(shop: Shop) -> None:
-    """Text and JSON say on which accounts; then steps run."""
-    shop.charge()
-    run_fine("ledger", "backup", "kept.db")
-    shop.charge()
-    before = dataset_account()["spent"]
-    shutil.rmtree(shop.root / ".dpflow")
-    text = run_fine("ledger", "restore", "kept.db", *WHY)
-    assert "Dataset 'cdnow' lacks 2 witnessed entries" in text
-    assert "charged cdnow#1" in text
-    assert before == dataset_account()["spent"]
-    shop.charge()
-    data = run_json("ledger", "restore", "kept.db", *WHY)
-    assert data["aside"].endswith("ledger.db.replaced-1")
-    (loss,) = data["losses"]
-    assert "cdnow#1" in [posted["account"] for posted in loss["posted"]]
-    shop.charge()
 
 
 def kept(number: int) -> list[str]:
@@ -75,21 +59,6 @@ def test_a_restore_names_the_lost_releases(shop, monkeypatch):
     monkeypatch.setenv(LEDGER_VARIABLE, line.split()[0].partition("=")[2])
     shown = run("releases", "show", "count/3")
     assert (shown.exit_code, shown.stdout) == (0, "week 3\n")
-
-
-def test_a_repair_names_the_lost_releases_as_the_witness_has_them(shop: Shop) -> None:
-    """Their keys and charges; afterwards nothing is lacking."""
-    kept(2)
-    run_fine("ledger", "backup", "kept.db")
-    kept(4)
-    entries = run_json("history", "adult")["entries"]
-    newest = {each["reservation"] for each in entries[:4]}
-    shutil.copy(shop.root / "kept.db", shop.root / ".dpflow" / "ledger.db")
-    assert run_json("ledger", "reconcile", exit_code=1)["losses"]
-    (loss,) = run_json("ledger", "reconcile", *WHY)["losses"]
-    assert {charge for charge, _ in loss["keys"]} == newest
-    assert [key for _, key in loss["keys"]] == ["count/2", "count/3"]
-    assert run_json("ledger", "reconcile")["losses"] == []
 
 
 def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
@@ -159,3 +128,75 @@ def test_folders_of_ledger_and_witness_are_for_their_owner_only(
     modes = {each: stat.S_IMODE(each.stat().st_mode) for each in folders}
     assert modes.pop(home) == 0o755
     assert set(modes.values()) == {0o700}
+
+
+def witness_of(shop: Shop) -> Path:
+    """Return the witness's file."""
+    name = (shop.policies / "ledger.lock").read_text().strip()
+    return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
+
+
+def test_a_bad_ledger_is_not_trusted(shop):
+    """It is verified first."""
+    shop.charge()
+    witness_of(shop).unlink()
+    place = shop.root / ".dpflow" / "ledger.db"
+    edit(place, "UPDATE journal SET at = '' WHERE number = 2")
+    assert run("ledger", "trust", "--yes").exit_code == 1
+    assert not witness_of(shop).exists()
+
+
+def test_the_place_of_a_witness_shows_no_password(shop, monkeypatch):
+    """Nor does the error of one that does not answer."""
+    monkeypatch.setenv("DPFLOW_WITNESS", "postgresql://me:secret@127.0.0.1:9/db")
+    text = run("ledger", "info").output
+    assert "witness            postgresql://me@127.0.0.1:9/db" in text
+    result = run("ledger", "verify")
+    assert result.exit_code == 1
+    assert "does not answer" in result.stderr
+    assert "secret" not in text + result.stderr
+
+
+def test_a_url_that_no_ledger_has_is_refused(empty, monkeypatch):
+    """And its password is not shown."""
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", "mysql://me:secret@host/db")
+    for command in ("init", "info"):
+        result = run("ledger", command)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "mysql://" in result.stderr
+        assert "secret" not in result.stderr
+
+
+@pytest.fixture
+def shared(empty, postgres_url, monkeypatch):
+    """Give a project whose ledger's URL names an empty database, with a password."""
+    url = postgres_url.replace("//postgres@", "//postgres:hunter2@")
+    monkeypatch.setenv("DPFLOW_LEDGER_URL", url)
+    yield url
+    forget_projects()
+
+
+def test_a_shared_ledger_is_made_shown_and_never_replaced(shared, empty):
+    """As in a file, and its password is in no output."""
+    text = run_fine("ledger", "init")
+    pinned = (empty.policies / "ledger.lock").read_text().strip()
+    assert "Made the ledger postgresql://postgres@/" in text
+    assert f"with id {pinned}." in text
+    assert "dpflow ledger roles --sql" in text
+    status = run_json("ledger", "info")
+    assert status["ledger"] == pinned
+    result = run("ledger", "init")
+    assert result.exit_code == 1
+    assert "none is ever replaced" in result.stderr
+    every = [text, str(status), result.stderr, run_fine("ledger", "info")]
+    assert "hunter2" not in "".join(every)
+
+
+def test_roles_are_explained_and_printed_as_a_script() -> None:
+    """The script is SQL and nothing else, so that it can be piped."""
+    text = run_fine("ledger", "roles")
+    script = run_fine("ledger", "roles", "--sql")
+    assert script == roles_script()
+    for role in ("owner", "operator", "worker", "reader"):
+        assert f"dpflow_{role} " in text
+        assert f"'dpflow_{role}'" in script

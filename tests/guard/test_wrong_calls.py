@@ -1,0 +1,84 @@
+"""Calls that are refused, each with its whole error: tests/snapshots/wrong_calls.txt.
+
+A case is an expression; its error stands below it. Costs, events of dp-accounting,
+rules, steps, bounds and tasks.
+"""
+
+# The cases use the imported names.
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+import re
+from functools import partial, wraps
+
+import pandas as pd
+import polars as pl
+import pytest
+from dp_accounting import dp_event
+from prefect import flow, task
+from prefect.cache_policies import DEFAULT, INPUTS, RUN_ID
+
+import dpflow
+from dpflow import costs
+from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.adapters import from_dp_event
+from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.rules.groups import group_cost
+from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.windows import part_price
+from dpflow.exceptions import DpflowError
+from dpflow.guard.step import define_step
+from dpflow.people import PersonBudgets
+from tests.bounding.frames import limits
+from tests.projects import TENTH
+from tests.snapshots import answers, differences
+
+pytestmark = pytest.mark.quick
+
+STEP = {"dataset": "shop", "cost": TENTH}
+
+
+def body(frame, week=1, *, city="Bonn"):
+    """Stand for a body."""
+
+
+def a_generator():
+    """Yield."""
+    yield 1
+
+
+async def an_async_generator():
+    """Yield."""
+    yield 1
+
+
+async def an_async_load():
+    """Read."""
+
+
+class Strange(dp_event.GaussianDpEvent):
+    """A subclass may mean anything."""
+
+
+step, guard = dpflow.dp_task(**STEP), dpflow.guarded(**STEP)
+PRIVATE = dpflow.dp_task(**STEP, private=("frame",), data_version="1")(body)
+ONE_ROW = dpflow.Contributions(
+    unit=("a",), max_rows=1, relation="add-or-remove", clip={"x": dpflow.Clip(0, 1)}
+)
+NAMES = {name: getattr(dpflow, name) for name in dpflow.__all__}
+NAMES |= {name: getattr(costs, name) for name in costs.__all__}
+NAMES |= vars(dp_event) | globals()
+
+
+def refusal(call: str) -> str:
+    """Return the class and the text of the error that a call raises."""
+    with pytest.raises(DpflowError) as caught:
+        eval(call, dict(NAMES))
+    text = re.sub(r"(?<=dp-accounting )[\d.]+", "X", str(caught.value))
+    return f"{caught.type.__name__}: {text}"
+
+
+def test_a_wrong_call_says_what_is_wrong_and_what_to_write():
+    """Where it is made, before any data is read; errors name values and limits."""
+    assert differences({"wrong_calls": answers("wrong_calls", refusal)}) == []
