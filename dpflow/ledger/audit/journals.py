@@ -14,6 +14,7 @@ from dpflow.ledger.audit.terms import with_gates
 from dpflow.ledger.decisions.gates import is_admitted
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
+from dpflow.ledger.tables.loaded import sum_amounts
 from dpflow.ledger.tables.rows import Account, Dataset, Entry, Term, first_hash
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.views.reading import pages, read_postings
@@ -97,6 +98,7 @@ class Journal:
         accounts: Accounts by id, without marks.
         terms: Newest body of each term, and the body that opened it.
         by_hand: Accounts that a charge by hand or a repair raised.
+        added: What corrections added to each account, by charge.
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
         access: Bodies of each term that a change of access gave it.
@@ -110,6 +112,7 @@ class Journal:
     terms: dict[int, Term] = field(default_factory=dict)
     opened: dict[int, Term] = field(default_factory=dict)
     by_hand: set[str] = field(default_factory=set)
+    added: dict[str, dict[str, Amounts]] = field(default_factory=dict)
     people: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -150,7 +153,11 @@ class Journal:
     def _note(
         self, entry: Entry, body: Mapping[str, Any], postings: Mapping[str, Any]
     ) -> None:
-        """Note evidence, lost stores of people and rewritten requests."""
+        """Note corrections, evidence, lost stores of people and rewritten requests."""
+        if entry.kind == "adjust" and entry.charge is not None:
+            added = self.added.setdefault(entry.charge, {})
+            for name, (settled, _) in postings.items():
+                added[name] = sum_amounts(settled, added.get(name))
         if "requests" in body:
             self.rewritten = entry.number, body["requests"]
         if body.get("evidence"):

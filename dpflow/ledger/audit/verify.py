@@ -35,7 +35,7 @@ from dpflow.ledger.tables.rows import (
     read_row,
 )
 from dpflow.ledger.tables.transaction import Transaction
-from dpflow.ledger.views.reading import pages
+from dpflow.ledger.views.reading import pages, read_postings
 
 Progress = Callable[[int, int], None]
 #: State of a charge that a kind of entry ends.
@@ -147,7 +147,7 @@ def check_charges(
     held, name = dict[str, list[int]](), journal.row.name
     for row in pages(transaction, "read_charge_page", name, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
-        end, end_kind, charge_ended, *columns = row[8:]
+        end, end_kind, charge_ended, *columns, postings = row[8:]
         result.reservations += 1
         try:
             charge = Charge.from_columns(tuple(columns))
@@ -162,17 +162,33 @@ def check_charges(
             problem = f"the request of charge {charge.id} is not what was hashed"
         elif columns[4:7] != where or charge.login not in (None, writer):
             problem = f"charge {charge.id} names another step, flow, run or login"
+        elif not has_its_amounts(charge, postings, journal):
+            problem = f"the amounts of charge {charge.id} are not those of its entries"
         else:
             problem = find_wrong_end(charge, end, end_kind, charge_ended)
         if problem:
             result.add(problem, name, number)
-        for account, share in charge.amounts.items() if charge.state == "open" else ():
-            if split(account)[0] == name:
-                before = held.get(account, [0] * len(share.amount))
-                held[account] = [*map(add, before, share.amount)]
+        if charge.state == "open":
+            add_held(held, charge, name)
     for number, kind in transaction.ask("read_loose_entries", dataset=name):
         result.add(f"no charge has this {kind}", name, number)
     return held
+
+
+def add_held(held: dict[str, list[int]], charge: Charge, dataset: str) -> None:
+    """Add what an open charge holds on the accounts of a dataset."""
+    for account, share in charge.amounts.items():
+        if split(account)[0] == dataset:
+            before = held.get(account, [0] * len(share.amount))
+            held[account] = [*map(add, before, share.amount)]
+
+
+def has_its_amounts(charge: Charge, postings: str, journal: Journal) -> bool:
+    """Return True if a charge holds what it reserved in a dataset, and corrections."""
+    added, name = journal.added.get(charge.id, {}), journal.row.name
+    own = {k: v for k, v in charge.amounts.items() if split(k)[0] == name}
+    stated = {k: (v, added.get(k)) for k, (_, v) in read_postings(postings).items()}
+    return {k: (v.amount, v.added) for k, v in own.items()} == stated
 
 
 def hash_requests(transaction: Transaction, dataset: str, before: float = inf) -> str:

@@ -109,7 +109,8 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
         named = f"charged {', '.join(map(repr, datasets))}, "
         problem = f"not dataset {amendment.dataset!r}. Nothing was charged."
         raise refuse_end(charge, f"{named}{problem}")
-    raises = [find_raise(rows, charge, name, amendment) for name in charge.amounts]
+    found = (find_raise(rows, charge, name, amendment) for name in charge.amounts)
+    raises = [each for each in found if each is not None]
     if not any(any(each.more.amounts) for each in raises):
         reserved = cost_from_description(charge.request["cost"])
         problem = (
@@ -138,10 +139,17 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
     return decision
 
 
-def find_raise(rows: Rows, charge: Charge, name: str, amendment: ChargeByHand) -> Raise:
-    """Return by how much the cost is above all that was charged to an account."""
+def find_raise(
+    rows: Rows, charge: Charge, name: str, amendment: ChargeByHand
+) -> Raise | None:
+    """Return by how much the cost is above all that was charged to an account.
+
+    None for a share that a change of access ended: no step is charged there, either.
+    """
     held = charge.amounts[name]
     gate = find_gate(rows, name, charge.request.get("units", {}).get(name, 1))
+    if gate is None:
+        return None
     term = rows.term(*split(name)[:2])
     if term is not None:
         pinned = term.facts["pinned"]
@@ -296,7 +304,8 @@ def answer_sent_charge(rows: Rows) -> Decision:
             continue
         overdrawn = json.loads(entry.body).get("overdrawn", ())
         for name, (settled, _) in json.loads(entry.postings).items():
-            named = find_gate(rows, name).rule.named(Tally(tuple(settled)))
+            gate = find_gate(rows, name)
+            named = {} if gate is None else gate.rule.named(Tally(tuple(settled)))
             is_over = name in overdrawn
             answers.append(Posted(account=name, amount=named, overdrawn=is_over))
     return Decision(answer=tuple(answers), earlier=name_entries(rows))

@@ -22,6 +22,8 @@ def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
     return gates.get(place, gates.get(kind) if kind in OF_FLOW else None)
 
 
+#: Kinds of accounts whose gate a change of access may take away or bring back.
+OF_SHARES = (*OF_FLOW, "others")
 #: The numbers of a gate's rule, with its role, and where it halts.
 Asked = tuple[Mapping[str, Any], str | None]
 

@@ -27,6 +27,7 @@ from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gate_at
+from dpflow.ledger.decisions.pinned_rules import OF_SHARES
 from dpflow.ledger.decisions.windows import accounts_near
 from dpflow.ledger.requests import Alert
 from dpflow.ledger.tables.loaded import Rows
@@ -282,6 +283,9 @@ def price_end(
     units, posted = charge.request.get("units", {}), dict[str, Amounts]()
     for name, held in charge.amounts.items():
         gate = find_gate(rows, name, units.get(name, 1))
+        if gate is None:
+            posted[name] = held.amount
+            continue
         price = gate.rule.zero().amounts
         if reported is not None:
             price = price_outcome(gate, charge, held, reported)
@@ -315,14 +319,14 @@ def price_outcome(gate: Gate, charge: Charge, held: Held, reported: Outcome) -> 
     return held.amount
 
 
-def find_gate(rows: Rows, account: str, size: int = 1) -> Gate:
-    """Return the gate of a charged account.
+def find_gate(rows: Rows, account: str, size: int = 1) -> Gate | None:
+    """Return the gate of a charged account; None of a share that access ended.
 
     Raises:
-        LedgerCorrupt: If its term has no such gate.
+        LedgerCorrupt: If its term has no other gate.
     """
     gate = gate_at(rows, account, size)
-    if gate is None:
+    if gate is None and split(account)[2] not in OF_SHARES:
         msg = f"account {account!r} has no gate in its term"
         raise LedgerCorrupt(msg)
     return gate

@@ -25,9 +25,10 @@ SELECT name, dataset, population FROM source ORDER BY name;
 -- Charges of a dataset, each with its reserve entry and its end.
 -- name: read_charge_page
 SELECT part.reserve_number, made.kind, made.charge, made.body, made.writer, made.step,
-    made.flow, made.run, part.end_number, ended.kind, ended.charge, charge.id, charge.state, charge.owner, charge.login,
-    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
-    charge.amounts, charge.realised, charge.mark
+    made.flow, made.run, part.end_number, ended.kind, ended.charge, charge.id,
+    charge.state, charge.owner, charge.login, charge.step, charge.flow, charge.run,
+    charge.release_key, charge.request, charge.amounts, charge.realised, charge.mark,
+    made.postings
 FROM charge_dataset AS part
 LEFT JOIN charge ON charge.id = part.charge
 LEFT JOIN journal AS made

@@ -18,6 +18,7 @@ from dpflow.exceptions import LedgerCorrupt
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.gates import Gate, gate_at
+from dpflow.ledger.decisions.pinned_rules import OF_SHARES
 from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.suggestions import with_rests
 from dpflow.ledger.digests import Digests
@@ -167,8 +168,10 @@ class Reading:
     def term_gates(self, whole: str) -> dict[str, Gate]:
         """Return the gates of a term: that of the whole, and of charged accounts.
 
+        A share that a change of access ended has none.
+
         Raises:
-            LedgerCorrupt: If an account has no gate in the term.
+            LedgerCorrupt: If another account has no gate in the term.
         """
         if whole in self._gates:
             return self._gates[whole]
@@ -182,8 +185,9 @@ class Reading:
         for prefix in (f"{whole}/", f"{dataset}#/"):
             ids += sorted(name for name in read if name.startswith(prefix))
         gates = self.gates(ids)
-        if len(gates) < len(ids):
-            (lost, *_) = (name for name in ids if name not in gates)
+        for lost in sorted({*ids} - gates.keys()):
+            if split(lost)[2] in OF_SHARES:
+                continue
             msg = f"account {lost!r} has no gate in its term"
             raise LedgerCorrupt(msg, ledger=self.place)
         self._gates[whole] = {gate.id: gate for gate in with_rests(gates.values())}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpflow import Gaussian, OutputDP
+from dpflow import Gaussian, OutputDP, PureDP
 from dpflow.exceptions import (
     BudgetRefused,
     LedgerCorrupt,
@@ -26,6 +26,7 @@ from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.provenance import system_user
 from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.sqlite import forget_memory
+from dpflow.ledger.views.spending import spending
 from dpflow.policy import Policy
 from dpflow.policy.fields import Budget
 from dpflow.show.guarantees import odds_in_words, term_guarantee
@@ -346,6 +347,27 @@ def test_unnamed_flows_have_a_share_each(reported):
     less = policy(others="{share_each: 1%}")
     closed = reported.apply(less, **WHY).closed
     assert closed == ("a#1/flow/one", "a#1/flow/two")
+    assert verify(reported).fine
+
+
+def test_an_ended_share_leaves_its_charges_and_views_whole(reported):
+    """They end, are corrected and seen as before; its account admits nothing."""
+    each, named = policy(others="{share_each: 50%}"), policy("{one: {}}", "allow")
+    reported.apply(each, **WHY)
+    ids = [granted(reported, "0.01", policies=[each], flow="one") for _ in range(3)]
+    assert reported.apply(named, **WHY).action == "access"
+    reported.void(ids[0], reason="not started")
+    reported.settle(ids[1])
+    for name in ids[1:]:
+        (posted,) = reported.amend(name, PureDP(epsilon="0.03"), reason="more noise")
+        assert (posted.account, posted.amount["epsilon"]) == ("a#1", "0.02")
+    charged(reported, "0.01", policies=[named], flow="one")
+    assert [view.id for view in views.accounts(reported, "a")] == ["a#1"]
+    spent, _ = spending(reported, "a", ("flow",), term=1)
+    assert {row.group: row.amount["epsilon"] for row in spent} == {
+        ("weekly",): "0.1",
+        ("one",): "0.07",
+    }
     assert verify(reported).fine
 
 
