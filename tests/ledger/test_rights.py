@@ -20,6 +20,9 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
+from dpflow.ledger.views import accounts, history
+from dpflow.ledger.views.releases import releases
+from dpflow.ledger.views.spending import spending
 from tests.ledger.support import (
     BASIC,
     charged,
@@ -275,6 +278,19 @@ def test_a_reader_sees_all_but_secrets(urls):
         result = verify(reader)
         assert result.bad == []
         assert not result.values
+
+
+def test_a_reader_reads_every_view(urls):
+    """Status, spending, history and the list of releases, with lengths of values."""
+    with closing(ledger_on(PostgresDatabase(urls["worker"]))) as worker:
+        name = granted(worker, "0.001", key="a value")
+        worker.settle(name, value="12345")
+    with closing(open_ledger(urls["reader"], witness="none", read_only=True)) as reader:
+        listed = releases(reader, "a")
+        assert [item.size for item in listed if item.key == "a value"] == [5]
+        assert accounts(reader, "a")
+        assert history(reader, "a", limit=5)
+        assert spending(reader, "a", ("step", "cost", "release", "who"), term=1)[0]
 
 
 LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"

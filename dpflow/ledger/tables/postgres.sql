@@ -104,6 +104,11 @@ BEGIN
     WHERE name = which AND frozen IS NULL AND why IS NOT NULL;
 END
 $$;
+-- How long a released value is; a reader may know no more of it.
+CREATE FUNCTION dpflow.value_length(which text) RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT length(value) FROM dpflow.release WHERE key = which
+$$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dpflow FROM PUBLIC;
 
 -- Settings of the session and state of the tables by which a commit lasts.
@@ -145,6 +150,11 @@ LOCK TABLE ledger, dataset, term, source, account, charge, charge_dataset, relea
 
 -- name: lock_all
 LOCK TABLE dataset IN EXCLUSIVE MODE;
+
+-- A reader may not read the value.
+-- name: read_release_sizes
+SELECT key, dpflow.value_length(key) FROM release
+WHERE key = ANY(:keys);
 
 -- name: read_columns
 SELECT table_name, column_name FROM information_schema.columns

@@ -41,6 +41,8 @@ GRANT SELECT (one, id, version, environment, created_at, complete, moving_to, mo
     ON ledger TO dpflow_reader;
 GRANT SELECT (key, key_text, dataset, step, charge, state, digest, shape)
     ON release TO dpflow_reader;
+GRANT EXECUTE ON FUNCTION value_length(text)
+    TO dpflow_reader, dpflow_worker, dpflow_operator;
 
 -- The worker: what a step writes. Triggers check entries, charges and values.
 GRANT SELECT ON ledger, release TO dpflow_worker, dpflow_operator;

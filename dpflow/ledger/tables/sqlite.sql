@@ -20,6 +20,10 @@ UPDATE dataset
 SET frozen = :frozen, number = :number, hash = :hash, mark = :mark
 WHERE name = :name;
 
+-- name: read_release_sizes
+SELECT key, length(value) FROM release
+WHERE key IN (SELECT value FROM json_each(:keys));
+
 -- name: read_columns
 SELECT one.name, each.name FROM sqlite_master AS one, pragma_table_info(one.name) AS each
 WHERE one.type = 'table';

@@ -186,10 +186,6 @@ WHERE release.state <> 'free'
 -- name: read_release_state
 SELECT state FROM release WHERE key = :key;
 
--- name: read_release_sizes
-SELECT key, length(value) FROM release
-WHERE key IN (SELECT value FROM json_each(:keys));
-
 -- name: read_release_values
 SELECT key, value FROM release
 WHERE value IS NOT NULL AND key IN (SELECT value FROM json_each(:keys));
