@@ -13,11 +13,12 @@ import pytest
 
 from dpflow import PureDP
 from dpflow.exceptions import DpflowError, LedgerUnavailable
+from dpflow.ledger.audit.copies import export_lines
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
-from dpflow.ledger.tables.columns import tables
+from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from dpflow.ledger.views import accounts, history
@@ -281,7 +282,7 @@ def test_a_reader_sees_all_but_secrets(urls):
 
 
 def test_a_reader_reads_every_view(urls):
-    """Status, spending, history and the list of releases, with lengths of values."""
+    """Status, spending, history, an export, and releases with lengths of values."""
     with closing(ledger_on(PostgresDatabase(urls["worker"]))) as worker:
         name = granted(worker, "0.001", key="a value")
         worker.settle(name, value="12345")
@@ -290,6 +291,9 @@ def test_a_reader_reads_every_view(urls):
         assert [item.size for item in listed if item.key == "a value"] == [5]
         assert accounts(reader, "a")
         assert history(reader, "a", limit=5)
+        lines = [*export_lines(reader)]
+        assert len(lines) > len(TABLES)
+        assert not [line for line in lines if "12345" in line]
         assert spending(reader, "a", ("step", "cost", "release", "who"), term=1)[0]
 
 
