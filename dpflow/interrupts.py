@@ -132,11 +132,14 @@ def _end(
     Raises:
         RuntimeError: If it yields once more.
     """
+    if (running := generator()) is None:
+        # The generator around the block was given up, and the block with it.
+        return False
     try:
         if error is None:
-            next(generator())
+            next(running)
         else:
-            generator().throw(error)
+            running.throw(error)
     except StopIteration as stop:
         return stop is not error
     except BaseException as raised:

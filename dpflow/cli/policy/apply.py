@@ -33,6 +33,7 @@ _DONE = {
     "open": "applied as term {}",
     "replace": "applied as term {}, in place of an uncharged one",
     "tighten": "term {} was tightened in place",
+    "texts": "texts of term {} were changed; its promise stays",
     "access": "access to term {} was changed; its guarantee stays",
     "new term": "term {} was opened",
 }
@@ -167,10 +168,17 @@ def _action_text(proposal: Proposal) -> str:
         "open": "pins this policy as term 1",
         "replace": f"opens term {number + 1}; nothing was charged under term {number}",
         "tighten": f"tightens term {number} in place; its tallies stay",
+        "texts": f"changes texts of term {number} only; its promise stays",
         "access": f"changes access to term {number} (--reason TEXT); its tallies stay",
         "new term": f"is refused, unless --new-term --reason TEXT opens term "
         f"{number + 1} in addition to term {number}, which stays charged",
-    }[proposal.action]
+    }[_kind_of(proposal)]
+
+
+def _kind_of(proposal: Proposal) -> str:
+    """Return the action of a proposal, or "texts" if no part of a promise changes."""
+    only_texts = proposal.action == "tighten" and proposal.verdict == "neutral"
+    return "texts" if only_texts else proposal.action
 
 
 def _changes_sheet(changes: Sequence[Change]) -> Sheet:
@@ -186,7 +194,7 @@ def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator
     from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 
-    text = _DONE[done.action].format(done.term)
+    text = _DONE[_kind_of(done)].format(done.term)
     yield [(policy.dataset, "bold cyan"), f"  {text}"]
     if done.changes:
         yield _changes_sheet(done.changes)
