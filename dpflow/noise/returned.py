@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import date, time, timedelta
 from fractions import Fraction
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from dpflow.interrupts import without_interrupts
@@ -82,12 +82,13 @@ def numbers_in(value: Any) -> Iterator[Any]:
     """Yield the numbers of a value, row by row, and what is no supported container."""
     if isinstance(value, _NO_NUMBERS):
         return
+    is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
     if isinstance(value, dict):
         value = value.values()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif is_record:
         value = [getattr(value, each.name) for each in dataclasses.fields(value)]
     elif hasattr(value, "model_fields_set"):
-        value = dict(value).values()
+        value = dict(cast("Any", value)).values()
     elif is_frame(type(value)):
         yield from _rows(columns_of(value)[1])
         return

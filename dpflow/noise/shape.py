@@ -136,8 +136,10 @@ def read_shape(
     if read and names and {*names} & {*(read.names or ())}:
         msg = "a column cannot be in groups= and in columns=: labels get no noise"
         raise kind(msg)
-    places = length if isinstance(length, tuple) else (length,)
-    return Shape(None if length is None else places, read, names)
+    sizes: tuple[int, ...] | None = None
+    if length is not None:
+        sizes = length if isinstance(length, tuple) else (length,)
+    return Shape(sizes, read, names)
 
 
 def _read_groups(groups: Any, kind: Callable[[str], DpflowError]) -> Groups:

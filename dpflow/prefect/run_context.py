@@ -67,16 +67,16 @@ def current_place(
     name = _flow_name(run.flow_id) if flow is None else flow.name
     nearest = _enclosing(name, run)
     flows = (nearest, *_parents(run.parent_task_run_id))
-    deployments = [each.deployment for each in flows if each.deployment is not None]
+    deployments = [flow.deployment for flow in flows if flow.deployment is not None]
     if deployments:
         # A subflow's run is of no deployment: the flow around it is.
-        facts["deployment"] = deployments[0]
+        fields["deployment"] = deployments[0]
     if run.auto_scheduled and run.expected_start_time is not None:
-        facts["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
+        fields["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
     return Place(
         flows=flows,
         named=named,
-        facts=facts,
+        facts=fields,
         listener=listener,
         before_charge=ask_whole_run,
     )

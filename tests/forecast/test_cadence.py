@@ -8,7 +8,7 @@ import pytest
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, schedule_of
-from dpflow.forecast.deployment import deployed_schedule
+from dpflow.forecast.deployment import read_schedule
 
 pytestmark = pytest.mark.quick
 
@@ -96,7 +96,7 @@ def deployed(folder, *schedules, flow="weekly", function="weekly"):
         f"    schedules:{listed}\n",
         "utf-8",
     )
-    return deployed_schedule(folder, flow, since=TODAY)
+    return read_schedule(folder, flow, since=TODAY)
 
 
 #: A schedule, the distance of its days, and the first.
@@ -152,9 +152,9 @@ def test_what_is_not_understood_is_no_schedule(tmp_path):
         texts.append(f"deployments: [{made}]")
     for text in texts:
         (tmp_path / "prefect.yaml").write_text(text, "utf-8")
-        assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+        assert read_schedule(tmp_path, "weekly", since=TODAY) is None
     (tmp_path / "prefect.yaml").unlink()
-    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+    assert read_schedule(tmp_path, "weekly", since=TODAY) is None
 
 
 def test_a_flow_is_found_by_its_function(tmp_path):

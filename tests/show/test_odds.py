@@ -29,7 +29,7 @@ def odds(text: str, terms: int = 1, **fields) -> str:
     views = [
         replace(opened_as(policy, number), **fields) for number in range(1, terms + 1)
     ]
-    return odds_in_words(policy.pinned(), views)
+    return odds_in_words(policy.to_pinned(), views)
 
 
 @pytest.mark.parametrize(

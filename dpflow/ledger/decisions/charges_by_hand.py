@@ -83,7 +83,7 @@ class Raise(NamedTuple):
         """The amount to post, by the account's rule."""
         gate, more = self.gate, self.more
         if gate and self.late and any(more.amounts) and any(gate.used.amounts):
-            return gate.rule.charged_late(gate.used, more)
+            return gate.rule.charge_late(gate.used, more)
         return more
 
 
@@ -252,7 +252,7 @@ def post_raises(
         named: Mapping[str, str] = {"amount": str(amount.amounts)}
         overdrawn = False
         if gate is not None:
-            named, overdrawn = gate.rule.named(amount), gate.overdrawn_by(amount)
+            named, overdrawn = (gate.rule.label(amount), gate.overdrawn_by(amount))
         if overdrawn:
             before = before._replace(overdrawn=1)
         decision.accounts[name] = before.posted(amount.amounts, zero)
@@ -293,7 +293,7 @@ def answer_sent_charge(rows: Rows) -> Decision:
             continue
         overdrawn = json.loads(entry.body).get("overdrawn", ())
         for name, (settled, _) in json.loads(entry.postings).items():
-            named = find_gate(rows, name).rule.named(Tally(tuple(settled)))
+            named = find_gate(rows, name).rule.label(Tally(tuple(settled)))
             answers.append(
                 Posted(account=name, amount=named, overdrawn=name in overdrawn)
             )

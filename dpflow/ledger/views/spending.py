@@ -157,7 +157,7 @@ def spending(
             account=account,
             group=group,
             charges=count,
-            amount=rules[account].named(total),
+            amount=rules[account].label(total),
             used_fraction=rules[account].used_fraction(total),
             last=last,
         )
