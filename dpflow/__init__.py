@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 _STUB = files(__name__).joinpath("__init__.pyi").read_text("utf-8")
 _IMPORT = re.compile(r"^from (\S+) import [(\s]*(\w+) as", re.MULTILINE)
-_PLACES = {name: place for place, name in _IMPORT.findall(_STUB)}
+_PLACES = {name: module for module, name in _IMPORT.findall(_STUB)}
 __all__ = ["__version__", *_PLACES]  # noqa: PLE0604
 
 
@@ -25,11 +25,11 @@ def __getattr__(name: str) -> Any:
     if name == "forecast":
         # The package of this name is called like its function.
         return import_module("dpflow.forecast")
-    place = _PLACES.get(name)
-    if place is None:
+    module = _PLACES.get(name)
+    if module is None:
         msg = f"module 'dpflow' has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(import_module(place), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

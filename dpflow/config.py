@@ -188,7 +188,7 @@ def _read(here: Path) -> Settings:
     }
     for key in ("policies", "people", "witness"):
         if "://" not in values[key]:
-            values[key] = expanded(values[key], f"{key} ({SETTINGS[key]})")
+            values[key] = expand(values[key], f"{key} ({SETTINGS[key]})")
     witness = values["witness"]
     is_folder = witness not in ("", NO_WITNESS) and "://" not in witness
     return Settings(
@@ -203,7 +203,7 @@ def _read(here: Path) -> Settings:
     )
 
 
-def expanded(path: str, setting: str) -> str:
+def expand(path: str, setting: str) -> str:
     """Return a path with a leading `~` expanded.
 
     Raises:
@@ -252,7 +252,7 @@ def _absolute(url: str, root: Path) -> str:
     if kind or not prefix:
         return url
     # Joining with an absolute path leaves that one as it is.
-    return f"{prefix}{root / expanded(path, f'ledger_url ({LEDGER_VARIABLE})')}"
+    return f"{prefix}{root / expand(path, f'ledger_url ({LEDGER_VARIABLE})')}"
 
 
 def file_stamp(path: str) -> Stamp:

@@ -59,7 +59,7 @@ def factor(
     low, high = _quantile(missing, step), _quantile(missing / len(spreads), step)
     while high - low > _CLOSE:
         middle = (low + high) / 2
-        if missed(middle, float(share), spreads, step).max() > missing:
+        if bound_misses(middle, float(share), spreads, step).max() > missing:
             low = middle
         else:
             high = middle
@@ -70,7 +70,7 @@ def _quantile(outside: float, step: float) -> float:
     return -math.log(outside) if step else -float(ndtri(outside / 2))
 
 
-def missed(
+def bound_misses(
     factor: float, share: float, spreads: tuple[float, ...], step: float = 0.0
 ) -> Row:
     """Bound how often the last interval misses, for each cell of true numbers.
@@ -112,7 +112,7 @@ def missed(
         rho, stay = spread / before, 0.0
         if step:
             # The chance that the earlier draw has the noise of this one.
-            ratios = (math.sinh(step / (2 * each)) for each in (before, spread))
+            ratios = (math.sinh(step / (2 * width)) for width in (before, spread))
             stay = (next(ratios) / next(ratios)) ** 2
         total += sum(_both(law, event, alive, rho, stay) for event in events)
     return total
@@ -194,8 +194,8 @@ def _laplace_integral(
         for end, weight in zip(window, (-1, 1), strict=True):
             near = np.clip(end, -farthest, farthest)
             kink = np.clip(near, first, last)
-            whole = _laplace_cdf(kink) - _laplace_cdf(first)
-            below = whole - _rest(1, (first, kink), near, sign, width)
+            up_to_kink = _laplace_cdf(kink) - _laplace_cdf(first)
+            below = up_to_kink - _rest(1, (first, kink), near, sign, width)
             total += weight * (below + _rest(-1, (kink, last), near, sign, width))
     return total
 

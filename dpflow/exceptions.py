@@ -229,7 +229,7 @@ class PublicContributionsError(_Traced, ContributionsError):
     """The same of declared bounds on contributions."""
 
 
-def made_anew(error: BaseException) -> BaseException | None:
+def rebuild(error: BaseException) -> BaseException | None:
     """Return a public error as dpflow made it; None of any other error."""
     # A class that a body has made may claim to be equal.
     for kind in (PublicError, PublicContributionsError):

@@ -122,7 +122,7 @@ def tool_error(kind: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, 
         except BudgetRefused as refusal:
             text, left = refusal.message, refusal.left or {}
             if left and "Remaining" not in text:
-                amounts = ", ".join(f"{name} {rest}" for name, rest in left.items())
+                amounts = ", ".join(f"{name} {amount}" for name, amount in left.items())
                 text += f" Remaining: {amounts}."
             raise kind(text) from None
 

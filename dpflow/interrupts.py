@@ -39,8 +39,8 @@ def is_interrupt(error: BaseException | None) -> bool:
     while entry and (inner := entry.tb_next):
         # No function of dpflow handles a signal.
         if not str(inner.tb_frame.f_globals.get("__name__")).startswith("dpflow."):
-            names, rest, _, values = inspect.getargvalues(inner.tb_frame)
-            arguments = [*map(values.get, names), *values.get(rest or "", ())]
+            names, varargs, _, values = inspect.getargvalues(inner.tb_frame)
+            arguments = [*map(values.get, names), *values.get(varargs or "", ())]
             if any(value is entry.tb_frame for value in arguments):
                 return True
         entry = inner

@@ -100,10 +100,10 @@ class TurnQueue:
             return True
         until = time.monotonic() + seconds
         while not self.is_first(turn):
-            rest = until - time.monotonic()
-            if rest <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return False
-            turn.rest(rest)
+            turn.rest(remaining)
         return True
 
     def is_first(self, turn: Turn) -> bool:
@@ -204,7 +204,7 @@ class FileLock:
             if self._file is None or self._file.closed:
                 # Reached by assignment only: a file that an interrupt stops closes
                 # itself.
-                self._file = FileIO(str(self.path), "r+", opener=self._opened)
+                self._file = FileIO(str(self.path), "r+", opener=self._open_private)
             descriptor = self._file.fileno()
             # Said before it is so: an interrupt may come between the two.
             self._asked = True
@@ -278,7 +278,7 @@ class FileLock:
                 self._file.close()
         self._file = None
 
-    def _opened(self, path: str, _: int) -> int:
+    def _open_private(self, path: str, _: int) -> int:
         return open_private(path, self._flags)
 
 

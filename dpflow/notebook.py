@@ -76,7 +76,7 @@ def _members_of(value: Any) -> Mapping[Any, Any] | None:
     if isinstance(value, DpflowError):
         return {"message": value.message, **value.details}
     # A policy, a cost and a named tuple describe themselves.
-    for name in ("declared", "describe", "_asdict"):
+    for name in ("to_declared", "describe", "_asdict"):
         if hasattr(value, name):
             return dict(getattr(value, name)())
     if is_dataclass(value):
@@ -89,7 +89,7 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{BULLET}" for c in text)
 
 
-def shown_key(key: str) -> str:
+def escape_key(key: str) -> str:
     """Write a release key so that no two look alike: unusual ones in Python's escapes.
 
     A key is unusual with a blank at an end, a control character, or characters that are

@@ -51,8 +51,8 @@ class Period:
     def name_around(self, moment: datetime) -> str:
         """Return the name of the period around a moment."""
         # Some platforms write years before 1000 with fewer digits.
-        year, dash, rest = moment.strftime(self._form).partition("-")
-        return f"{year:0>4}{dash}{rest}"
+        year, dash, suffix = moment.strftime(self._form).partition("-")
+        return f"{year:0>4}{dash}{suffix}"
 
     def position_of(self, start: datetime) -> int:
         """Return the number of the period that starts at a moment."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from mpmath.ctx_mp import MPContext
 
@@ -120,7 +120,8 @@ def _text_of(value: object) -> str:
 def _read(value: object) -> Fraction | None:
     """Read a number exactly, or return None for anything else."""
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
-        value = value.item()  # numpy's scalars; a longdouble stays one, and is refused
+        # numpy's scalars; a longdouble stays one, and is refused.
+        value = cast("Any", value).item()
     if isinstance(value, bool):
         return None
     if isinstance(value, int | Fraction):
@@ -167,14 +168,14 @@ def exact_delta(value: object, *, name: str = "delta", zero: bool = True) -> Fra
 
 def units_up(value: Fraction) -> int:
     """Write a non-negative number in units; if that is not exact, round it up."""
-    units, rest = divmod(value.numerator * UNITS, value.denominator)
-    return (units // _STEP + 1) * _STEP if rest else units
+    units, remainder = divmod(value.numerator * UNITS, value.denominator)
+    return (units // _STEP + 1) * _STEP if remainder else units
 
 
 def units_down(value: Fraction) -> int:
     """Write a non-negative number in units; if that is not exact, round it down."""
-    units, rest = divmod(value.numerator * UNITS, value.denominator)
-    return units // _STEP * _STEP if rest else units
+    units, remainder = divmod(value.numerator * UNITS, value.denominator)
+    return units // _STEP * _STEP if remainder else units
 
 
 def from_units(units: int) -> Fraction:
@@ -204,12 +205,14 @@ def float_down(value: Fraction) -> float:
 _evaluating = threading.RLock()
 
 
-@cache
-def _context(digits: int) -> Any:
+def new_context(digits: int) -> Any:
     """Return an arithmetic context, which changes its own precision while it works."""
     context = MPContext()
     context.dps = digits
     return context
+
+
+_context = cache(new_context)
 
 
 def to_real(mp: Any, value: Fraction | int) -> Any:
@@ -285,17 +288,17 @@ def number_text(value: Fraction) -> str:
 
 def _decimal_text(value: Fraction, low: int, high: int) -> str:
     """Write a number exactly, with an exponent if its own is not in [low, high]."""
-    rest, places = value.denominator, 0
+    denominator, places = value.denominator, 0
     for prime in (2, 5):
         count = 0
-        while rest % prime == 0:
-            rest //= prime
+        while denominator % prime == 0:
+            denominator //= prime
             count += 1
         places = max(places, count)
-    if rest != 1:
+    if denominator != 1:
         return f"{value.numerator}/{value.denominator}"
-    whole = Decimal(value.numerator * 10**places // value.denominator)
-    number = whole.scaleb(-places, _EXACT).normalize(_EXACT)
+    digits = Decimal(value.numerator * 10**places // value.denominator)
+    number = digits.scaleb(-places, _EXACT).normalize(_EXACT)
     is_plain = not value or low <= number.adjusted() <= high
     return f"{number:f}" if is_plain else f"{number:e}".replace("+", "")
 
@@ -328,5 +331,5 @@ def _short(value: Fraction, digits: int, *, up: bool) -> str:
     if abs(value) < Fraction(10) ** exponent:
         exponent -= 1
     step = Fraction(10) ** (exponent - digits + 1)
-    whole = math.ceil(value / step) if up else math.floor(value / step)
-    return _decimal_text(whole * step, _PLAIN_LOW, _PLAIN_HIGH)
+    steps = math.ceil(value / step) if up else math.floor(value / step)
+    return _decimal_text(steps * step, _PLAIN_LOW, _PLAIN_HIGH)

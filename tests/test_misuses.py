@@ -118,7 +118,7 @@ def lines_of_mypy(file: Path) -> set[int]:
 
 
 def lines_of_pyright(file: Path) -> set[int]:
-    """Return the lines with an error."""
+    """Return the lines with an error, of a file or of all files of a folder."""
     pytest.importorskip("pyright")
     options = ["--outputjson", "--pythonpath", sys.executable, str(file)]
     command = [sys.executable, "-m", "pyright", *options]
@@ -141,6 +141,12 @@ def test_pyright_accepts_what_mypy_accepts():
     """Right calls have no error, and each marked line has one."""
     cases = ROOT / "tests/prefect/definitions/typing_cases.py"
     assert lines_of_pyright(cases) == set()
+
+
+@pytest.mark.slow
+def test_pyright_accepts_the_package() -> None:
+    """Editors of users show its errors in the package, too."""
+    assert lines_of_pyright(ROOT / "dpflow") == set()
 
 
 def test_help_shows_the_parameters_of_a_cost():

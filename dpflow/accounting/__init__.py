@@ -120,11 +120,11 @@ def make_odometer(
 def _make(
     theorem: str, places: dict[str, str], kind: str, options: dict[str, Any]
 ) -> Rule:
-    place = places.get(theorem) if isinstance(theorem, str) else None
-    if place is None:
+    target = places.get(theorem) if isinstance(theorem, str) else None
+    if target is None:
         msg = f"unknown {kind} {theorem!r}; choose one of: {', '.join(sorted(places))}"
         raise InvalidCost(msg, name=kind, value=theorem)
-    module, _, name = place.partition(":")
+    module, _, name = target.partition(":")
     theorem_class = getattr(import_module(module), name)
     try:
         rule: Rule = theorem_class(**options)

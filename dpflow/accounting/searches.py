@@ -52,15 +52,15 @@ def repeat(once: Once, total: Tally, most: int = NO_END) -> tuple[Tally, int]:
     """
     count = 0
     while count < most and (after := once(total)) is not None:
-        price, rest = after - total, most - count
+        price, limit = after - total, most - count
 
         def equal(
-            number: int, total: Tally = total, price: Tally = price, rest: int = rest
+            number: int, total: Tally = total, price: Tally = price, limit: int = limit
         ) -> bool:
             before = total + price.times(number - 1)
-            return number <= rest and once(before) == before + price
+            return number <= limit and once(before) == before + price
 
-        times = most_steps(equal) or rest
+        times = most_steps(equal) or limit
         total, count = total + price.times(times), count + times
     return total, count
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.answers import sums
-from dpflow.answers.sources import Source, check_shared, measured, periods
+from dpflow.answers.sources import Source, check_shared, periods, read_measured
 from dpflow.config import settings
 from dpflow.exceptions import ReleaseError, require
 from dpflow.guard.inspection import Tell, as_warning, inspected
@@ -81,7 +81,7 @@ def answer(
     around = f"{start or ''}..{end or start}" if start or end else ""
     question = f"{measure} {around}".strip()
     with inspected(settings(), tell=tell) as ledger:
-        sources = measured(ledger, where or {})
+        sources = read_measured(ledger, where or {})
     top, under = _sum_of(sources, measure, measure, around), _Sum()
     if minus is not None:
         top.subtract(_sum_of(sources, minus, measure, around))
@@ -90,12 +90,14 @@ def answer(
         under = _sum_of(sources, over, measure, around)
         question += f" over {over}"
     every = {**top, **under}
-    for name in {each.shared["measure"] for each in every}:
+    for name in {s.shared["measure"] for s in every}:
         check_shared([s for s in every if s.shared["measure"] == name])
     check_shared([*every], "measure", "clip", "bounds, unit or relation")
     terms, divisor = ([(t[s], s.numbers[0]) for s in every] for t in (top, under))
     value, low, high = sums.ratio(terms, divisor) if under else sums.interval(terms)
-    used = [{s: times for s, times in each.items() if times} for each in (top, under)]
+    used = [
+        {s: times for s, times in weights.items() if times} for weights in (top, under)
+    ]
     return Answer(
         question=question,
         value=float(value),
@@ -121,21 +123,21 @@ def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> 
     name, _, last = text.rpartition(" ")
     measure, around = (name or measure, last) if ".." in last else (text, around)
     parts = {*(periods(*around.split("..", 1)) if around else ("",))}
-    named = [each for each in sources if each.shared["measure"] == measure]
-    good = [each for each in named if not each.problem and len(each.numbers) == 1]
-    near = [each for each in good if not parts.isdisjoint(each.parts)]
+    named = [s for s in sources if s.shared["measure"] == measure]
+    good = [s for s in named if not s.problem and len(s.numbers) == 1]
+    near = [s for s in good if not parts.isdisjoint(s.parts)]
     check_shared(near)
     chosen, reach = list[Source](), parts
     while near:
-        chosen, reach = chosen + near, reach.union(*(each.parts for each in near))
-        rest = [s for s in good if s not in chosen and s.shared == chosen[0].shared]
-        near = [each for each in rest if not reach.isdisjoint(each.parts)]
-    numbers = [each.numbers[0] for each in chosen]
-    times = sums.combination([each.parts for each in chosen], numbers, parts)
+        chosen, reach = chosen + near, reach.union(*(s.parts for s in near))
+        others = [s for s in good if s not in chosen and s.shared == chosen[0].shared]
+        near = [s for s in others if not reach.isdisjoint(s.parts)]
+    numbers = [s.numbers[0] for s in chosen]
+    times = sums.combination([s.parts for s in chosen], numbers, parts)
     gaps = sorted(parts.difference(*(s.parts for s in chosen))) or ["single parts"]
     gaps = gaps if around else ["all periods together: name some by --from and --to"]
     bad = [s for s in named if s not in good and not parts.isdisjoint(s.parts)]
-    problems = [f"; {each.key} {each.problem or 'is a list'}" for each in bad]
+    problems = [f"; {s.key} {s.problem or 'is a list'}" for s in bad]
     require(
         times is not None,
         f"Measure {measure!r} has no usable release for {', '.join(gaps[:3])}"
@@ -152,10 +154,10 @@ def _anew(used: Mapping[Source, Any]) -> tuple[str, str]:
 
     One privacy unit may be in every part, unless the parts divide the dataset.
     """
-    shared, parts = next(iter(used)).shared, {p for each in used for p in each.parts}
+    shared, parts = next(iter(used)).shared, {p for s in used for p in s.parts}
     size = shared["clip"] * (len(parts) if shared["partition"] is not None else 1)
-    value, low, _ = sums.interval([(n, each.numbers[0]) for each, n in used.items()])
-    is_normal = all(each.numbers[0].is_normal for each in used)
+    value, low, _ = sums.interval([(n, s.numbers[0]) for s, n in used.items()])
+    is_normal = all(s.numbers[0].is_normal for s in used)
     half = (value - low) / quantile(sums.OUTSIDE, is_normal=is_normal)
     kind: Any = Gaussian if is_normal else Laplace
     noise = {"sigma" if is_normal else "scale": short_down(half)}
@@ -190,7 +192,7 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     from scipy.optimize import nnls  # type: ignore[import-untyped] # noqa: PLC0415
 
     with inspected(settings(), tell=tell) as ledger:
-        sources = [each for each in measured(ledger, {}) if not each.problem]
+        sources = [s for s in read_measured(ledger, {}) if not s.problem]
     chosen = [s for key in (whole, *parts) for s in sources if s.key == key]
     is_one = len({s.parts for s in chosen}) == 1 == len(chosen[0].numbers) and parts
     require(
@@ -201,9 +203,9 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     )
     check_shared(chosen, "measure", "clip")
     items = {
-        each.key + f"[{place}]" * (len(each.numbers) > 1): noisy
-        for each in chosen
-        for place, noisy in enumerate(each.numbers)
+        source.key + f"[{index}]" * (len(source.numbers) > 1): noisy
+        for source in chosen
+        for index, noisy in enumerate(source.numbers)
     }
     numbers, identity = [*items.values()], np.eye(len(items), dtype=int)
     variances, signs = np.array([n.variance for n in numbers]), 2 * identity[0] - 1

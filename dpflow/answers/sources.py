@@ -17,7 +17,7 @@ from dpflow.ledger.codec import decode
 from dpflow.ledger.views.releases import KeptRelease, release_values, releases
 from dpflow.ledger.views.spending import OWN_NOISE
 from dpflow.noise.accuracy import ROUNDING, noise_of
-from dpflow.notebook import shown_key
+from dpflow.notebook import escape_key
 from dpflow.periods import name_at, period_of, position_of
 
 
@@ -67,43 +67,45 @@ def check_shared(sources: Sequence[Source], *omitted: str) -> None:
     Raises:
         ReleaseError: If two differ in something else.
     """
-    for first, each in ((sources[0], each) for each in sources):
-        one, other = first.shared, each.shared
-        names = {n for n in {**one, **other} if one.get(n) != other.get(n)}
+    for first, source in ((sources[0], source) for source in sources):
+        shared, other = first.shared, source.shared
+        names = {n for n in {**shared, **other} if shared.get(n) != other.get(n)}
         require(
             names <= {*omitted},
-            f"Releases {first.key!r} and {each.key!r} differ in {sorted(names)}. A sum "
-            "needs equal clip, bounds, relation and data_version. Choose by where=, or "
-            "withdraw the wrong release.",
+            f"Releases {first.key!r} and {source.key!r} differ in {sorted(names)}. A "
+            "sum needs equal clip, bounds, relation and data_version. Choose by where=,"
+            " or withdraw the wrong release.",
             ReleaseError,
         )
 
 
-def measured(ledger: Ledger, where: Mapping[str, str]) -> list[Source]:
+def read_measured(ledger: Ledger, where: Mapping[str, str]) -> list[Source]:
     """Read the releases that declare a measure and agree with `where`, newest first.
 
     Raises:
         ReleaseError: If none of them agrees.
     """
-    kept = [each for each in releases(ledger) if each.facts["measures"]]
-    values = release_values(ledger, kept)
-    every = [_source(each, values.get(each.id)) for each in kept]
+    stored = [release for release in releases(ledger) if release.facts["measures"]]
+    values = release_values(ledger, stored)
+    every = [_source(release, values.get(release.id)) for release in stored]
     chosen = [s for s in every if all(s.shared.get(n) == t for n, t in where.items())]
-    fields = [each.facts["measures"]["fields"].items() for each in kept]
-    known = sorted({f"{n}={t}" for each in fields for n, t in each if not period_of(t)})
+    fields = [release.facts["measures"]["fields"].items() for release in stored]
+    texts = sorted(
+        {f"{n}={t}" for items in fields for n, t in items if not period_of(t)}
+    )
     require(
         chosen or not every,
         f"no release has {', '.join(f'{n}={t}' for n, t in where.items())} in its key. "
-        f"Fields of the keys here: {', '.join(known[:20]) or 'periods alone'}.",
+        f"Fields of the keys here: {', '.join(texts[:20]) or 'periods alone'}.",
         ReleaseError,
     )
     return chosen
 
 
-def _source(kept: KeptRelease, text: str | None) -> Source:
-    facts, declared = kept.facts, kept.facts["measures"]
-    cost: Any = cost_from_description(facts["cost"])
-    fields, partitions = declared["fields"], facts["partitions"]
+def _source(release: KeptRelease, text: str | None) -> Source:
+    body, declared = release.facts, release.facts["measures"]
+    cost: Any = cost_from_description(body["cost"])
+    fields, partitions = declared["fields"], body["partitions"]
     periods = [text for text in fields.values() if period_of(text)]
     by_time = bool(partitions) and all(map(period_of, partitions))
     parts = tuple(partitions if by_time else periods or [""])
@@ -112,17 +114,17 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
     listed = plain if isinstance(plain, list | tuple) else [plain]
     are_numbers = all(isinstance(n, int | float) and math.isfinite(n) for n in listed)
     problems = {
-        f"is {kept.state}": kept.state != "settled",
-        "has noise of its own": facts["noise"] in OWN_NOISE,
-        "is not the number that was drawn": not facts["as_drawn"],
+        f"is {release.state}": release.state != "settled",
+        "has noise of its own": body["noise"] in OWN_NOISE,
+        "is not the number that was drawn": not body["as_drawn"],
         "has several periods in its key": len(periods) > 1 and not by_time,
         "holds no number": not listed or not are_numbers,
     }
     return Source(
-        key=shown_key(kept.key),
+        key=escape_key(release.key),
         parts=parts,
         numbers=tuple(
-            _noisy(n, cost, facts["reported"], as_int=bool(facts["as_int"]))
+            _noisy(n, cost, body["reported"], as_int=bool(body["as_int"]))
             for n in listed
             if are_numbers
         ),
@@ -130,8 +132,8 @@ def _source(kept: KeptRelease, text: str | None) -> Source:
             **{name: text for name, text in fields.items() if text not in periods},
             "measure": declared["name"],
             "partition": None if by_time else partitions,
-            "dataset": kept.dataset,
-            "data_version": facts["versions"],
+            "dataset": release.dataset,
+            "data_version": body["versions"],
             "bounds, unit or relation": declared["bounds"],
             "clip": getattr(cost, "finest", cost).sensitivity,
         },

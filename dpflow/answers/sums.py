@@ -85,13 +85,13 @@ def combination(
         unknown = next((p for p in equation if p is not None and equation[p]), None)
         if unknown is not None:
             divisor = equation.pop(unknown)
-            rest = {part: n / divisor for part, n in equation.items() if n}
+            solution = {part: n / divisor for part, n in equation.items() if n}
             for other in solved.values():
-                _eliminate(unknown, rest, other)
-            solved[unknown] = Counter(rest)
+                _eliminate(unknown, solution, other)
+            solved[unknown] = Counter(solution)
         elif equation[None]:
             return None
-    weights: Any = Counter({part: each[None] for part, each in solved.items()})
+    weights: Any = Counter({part: terms[None] for part, terms in solved.items()})
     return [sum(weights[part] for part in row) / n.variance for row, n in pairs]
 
 
@@ -129,14 +129,14 @@ def interval(terms: Terms) -> tuple[Fraction, Fraction, Fraction]:
     share = OUTSIDE / max(len(refined) + bool(plain), 1)
     variance = sum((t**2 * n.variance for t, n in plain if n.is_normal), ZERO)
     scales = Counter(abs(t) * n.spread for t, n in plain if not n.is_normal)
-    half = _slack(terms) + _mixed_quantile(scales, variance, share)
+    half = _slack(terms) + _solve_quantile(scales, variance, share)
     for times, noisy in refined:
         factor = quantile(share / noisy.draws, is_normal=noisy.is_normal)
         half += abs(times) * noisy.spread * factor
     return _value(terms), _value(terms) - half, _value(terms) + half
 
 
-def _mixed_quantile(
+def _solve_quantile(
     scales: Counter[Fraction], variance: Fraction, outside: Fraction
 ) -> Fraction:
     """Return the size that a sum of Laplace and normal numbers exceeds, rounded up.
@@ -163,15 +163,15 @@ def _mixed_quantile(
     tilt = min(0.5, 6 / math.sqrt(spread + 2 * n @ b**2))
     moment = spread * tilt**2 / 2 - float(n @ np.log1p(-((tilt * b) ** 2)))
     far = (moment + math.log(2 / error)) / tilt
-    step, count, rest = math.pi / far, 32, math.inf
-    while rest > error:
+    step, count = math.pi / far, 32
+    while True:
         count *= 2
         halves = np.arange(count + 1) + 0.5
         points = step * halves
         logs = -spread * points**2 / 2 - n @ np.log1p(np.outer(b, points) ** 2)
-        rest = (
-            math.exp(logs[-1]) * (1 + points[-1] ** 2) / math.pi / (step * count) ** 2
-        )
+        last = math.exp(logs[-1]) * (1 + points[-1] ** 2)
+        if last / math.pi / (step * count) ** 2 <= error:
+            break
     weights, low, high = 2 * np.exp(logs) / (math.pi * halves), 0.0, far
     while high - low > high * _ERROR:
         middle = (low + high) / 2
@@ -190,8 +190,8 @@ def ratio(over: Terms, under: Terms) -> tuple[Fraction, Fraction, Fraction]:
             or no Gaussian.
     """
 
-    def covariance(one: Terms, other: Terms) -> Fraction:
-        pairs = zip(one, other, strict=True)
+    def covariance(first: Terms, other: Terms) -> Fraction:
+        pairs = zip(first, other, strict=True)
         return square * sum(
             (a * b * noisy.variance for (a, noisy), (b, _) in pairs), ZERO
         )

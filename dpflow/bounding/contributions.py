@@ -130,8 +130,8 @@ class Contributions:
     def __post_init__(self) -> None:
         """Refuse what would bound nothing."""
         object.__setattr__(self, "_declared", current_body() is None)
-        for each in ("unit", "by", "order_by"):
-            _check_names(each, getattr(self, each), tuple, '("customer",)')
+        for name in ("unit", "by", "order_by"):
+            _check_names(name, getattr(self, name), tuple, '("customer",)')
         _check_names("clip", self.clip, Mapping, _EXAMPLE)
         _check_rows("max_rows", self.max_rows)
         require(
@@ -221,14 +221,14 @@ class Contributions:
                 spells out; others may contain data.
         """
         # It imports numpy, which a declaration does not need.
-        from dpflow.bounding.tables import bounded  # noqa: PLC0415
+        from dpflow.bounding.tables import bound_table  # noqa: PLC0415
 
         _check_relation(self.relation)
         try:
-            return cast("Frame", bounded(frame, self))
+            return cast("Frame", bound_table(frame, self))
         except ContributionsError as error:
-            said = error.message if self._declared or self._is_spelled_out() else None
-        msg = said or (
+            reason = error.message if self._declared or self._is_spelled_out() else None
+        msg = reason or (
             "the frame lacks a column that is to be bounded, or it has another type. "
             "Its name is withheld: it was computed inside the body. Make Contributions "
             "before the step, and the error names it"
@@ -260,27 +260,27 @@ class Contributions:
         replaced = self.relation == "replace-one"
         if not by:
             widths = [max(high, 0) - min(low, 0) for low, high in ranges]
-            sizes = [self.max_rows * each for each in (widths if replaced else largest)]
+            sizes = [self.max_rows * size for size in (widths if replaced else largest)]
             if norm == "l1":
                 return Fraction(sum(sizes))
             return _root_up(sum(size**2 for size in sizes))
         if norm == "l1":
             return Fraction(self.max_rows * sum(largest) * (2 if replaced else 1))
-        squares = self._squared_rows(by) * sum(size**2 for size in largest)
+        squares = self._square_rows(by) * sum(size**2 for size in largest)
         if not replaced:
             return _root_up(squares)
         # Numbers of one sign cannot reinforce each other within a group.
         signed = any(low < 0 < high for low, high in ranges)
         return _root_up(squares * (4 if signed else 2))
 
-    def _squared_rows(self, by: Sequence[str]) -> int:
+    def _square_rows(self, by: Sequence[str]) -> int:
         """Return the largest sum of squares of a person's rows over groups."""
         limit = self.max_rows
         # In finer groups a person has no more rows than in those that were bounded.
         if self.max_rows_per_group is not None and {*self.by} <= {*by}:
             limit = min(limit, self.max_rows_per_group)
-        whole, rest = divmod(self.max_rows, limit)
-        return whole * limit**2 + rest**2
+        full, extra = divmod(self.max_rows, limit)
+        return full * limit**2 + extra**2
 
 
 def _check_names(what: str, names: Any, kind: Any, example: str) -> None:
@@ -295,15 +295,15 @@ def _check_names(what: str, names: Any, kind: Any, example: str) -> None:
 def _check_words(objects: Any, columns: Collection[str]) -> None:
     """Refuse a word that is unknown, or is said of another column."""
     words = objects if isinstance(objects, Mapping) else {"": objects}
-    known = all(word in get_args(Word) for word in words.values())
+    are_words = all(word in get_args(Word) for word in words.values())
     require(
-        known and words.keys() <= {"", *columns},
+        are_words and words.keys() <= {"", *columns},
         f"objects must be one of {', '.join(get_args(Word))}, or a mapping of "
         f"columns in unit, by and order_by to such words, got {objects!r:.60}",
     )
 
 
-def _check_relation(given: Relation) -> None:
+def _check_relation(relation: Relation) -> None:
     """Refuse another relation than that of the policies of the running step.
 
     A thread of a body counts as the body: its rows are of the step's data.
@@ -314,23 +314,25 @@ def _check_relation(given: Relation) -> None:
     relations = {policy.relation for policy in execution.request.policies}
     # Where people may be replaced and added, being replaced changes more.
     needed = "replace-one" if "replace-one" in relations else "add-or-remove"
-    problem = f"relation={given!r}, but the policies of the running step say {needed}"
-    require(given == needed, problem, PublicContributionsError)
+    problem = (
+        f"relation={relation!r}, but the policies of the running step say {needed}"
+    )
+    require(relation == needed, problem, PublicContributionsError)
 
 
 def _texts(constants: Iterable[object]) -> Iterator[str]:
     """Yield the texts among constants, those in tuples included."""
-    for each in constants:
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, tuple):
-            yield from _texts(each)
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from _texts(constant)
 
 
 def _check_rows(name: str, rows: Any) -> None:
-    whole = isinstance(rows, int) and not isinstance(rows, bool)
+    is_integer = isinstance(rows, int) and not isinstance(rows, bool)
     problem = f"{name} must lie in [1, 10**9] and be a whole number, got {rows!r:.60}"
-    require(whole and 1 <= rows <= 10**9, problem)
+    require(is_integer and 1 <= rows <= 10**9, problem)
 
 
 def _check_choice(order_by: Sequence[str], seed: object) -> None:

@@ -72,7 +72,7 @@ _OURS = "_dpflow_"
 _ROW = f"{_OURS}row"
 
 
-def bounded(source: Any, wanted: Contributions) -> Any:
+def bound_table(source: Any, wanted: Contributions) -> Any:
     """Return a table with few rows of each person and clipped columns.
 
     Args:
@@ -91,10 +91,10 @@ def bounded(source: Any, wanted: Contributions) -> Any:
         _check_columns(list(source.columns), named)
         kinds = _kinds(source[named])
         _check_kinds(kinds, wanted, _NAMES)
-        return _bounded_frame(source, _read(source, wanted, kinds), wanted)
+        return _bound_frame(source, _read(source, wanted, kinds), wanted)
     table = nw.from_native(source, pass_through=True)
-    known = any(comes_from(source, library) for library in _LAZY)
-    if not known or not isinstance(table, nw.LazyFrame):
+    is_lazy = any(comes_from(source, library) for library in _LAZY)
+    if not is_lazy or not isinstance(table, nw.LazyFrame):
         msg = (
             "a pandas or polars DataFrame can be bounded, not "
             f"{type(source).__name__}, "
@@ -103,7 +103,7 @@ def bounded(source: Any, wanted: Contributions) -> Any:
         raise PublicContributionsError(msg)
     kinds = _kinds(source)
     _check_lazy(kinds, wanted, named)
-    return _bounded_lazy(table, wanted, kinds).to_native()
+    return _bound_lazy(table, wanted, kinds).to_native()
 
 
 def _check_polars() -> None:
@@ -127,7 +127,7 @@ def _is_frame(frame: Any) -> bool:
 # Lazy tables
 
 
-def _bounded_lazy(table: Any, wanted: Contributions, kinds: Kinds) -> Any:
+def _bound_lazy(table: Any, wanted: Contributions, kinds: Kinds) -> Any:
     """Return the contributed rows of a lazy table, with clipped columns."""
     keys, groups = _order(wanted, kinds), _groups(wanted, kinds)
     table = table.filter(*(~_missing(name, kinds) for name in wanted.unit))
@@ -144,8 +144,8 @@ def _first(table: Any, whose: Sequence[str], order: list[str], rows: int) -> Any
 
     No row lacks the person, so that each row of that column counts.
     """
-    place = nw.col(whose[0]).cum_count().over(*whose, order_by=order)
-    ranked = table.with_columns(**{f"{_OURS}place": place})
+    rank = nw.col(whose[0]).cum_count().over(*whose, order_by=order)
+    ranked = table.with_columns(**{f"{_OURS}place": rank})
     return ranked.filter(nw.col(f"{_OURS}place") <= rows)
 
 
@@ -160,8 +160,8 @@ def _missing(name: str, kinds: Kinds) -> Any:
 
 def _last(name: str, kinds: Kinds) -> Any:
     """Return what puts null after NaN, and both after all numbers."""
-    rest = nw.when(_missing(name, kinds)).then(nw.lit(1)).otherwise(nw.lit(0))
-    return nw.when(nw.col(name).is_null()).then(nw.lit(2)).otherwise(rest)
+    missing = nw.when(_missing(name, kinds)).then(nw.lit(1)).otherwise(nw.lit(0))
+    return nw.when(nw.col(name).is_null()).then(nw.lit(2)).otherwise(missing)
 
 
 def _order(wanted: Contributions, kinds: Kinds) -> dict[str, Any]:
@@ -201,14 +201,14 @@ def _steps(name: str, kind: str, step: float, low: int, high: int) -> Any:
     nothing = tiny | number.is_null() | number.is_nan()
     number = nw.when(nothing).then(nw.lit(0.0)).otherwise(number)
     near = number.clip(low * step, high * step) / nw.lit(step)
-    whole = (near + nw.lit(_ROUNDS)) - nw.lit(_ROUNDS)
-    return whole.cast(nw.Int64).clip(low, high).cast(nw.Int64)
+    integer = (near + nw.lit(_ROUNDS)) - nw.lit(_ROUNDS)
+    return integer.cast(nw.Int64).clip(low, high).cast(nw.Int64)
 
 
 # Frames
 
 
-def _bounded_frame(frame: Any, table: Any, wanted: Contributions) -> Any:
+def _bound_frame(frame: Any, table: Any, wanted: Contributions) -> Any:
     """Return the contributed rows of a frame, with clipped columns.
 
     Args:
@@ -222,7 +222,7 @@ def _bounded_frame(frame: Any, table: Any, wanted: Contributions) -> Any:
     groups = _groups(wanted, kinds)
     table = table.with_row_index(_ROW).with_columns(**groups)
     people = _heads(table, wanted.unit)
-    rows = _preferred(table, people, wanted, kinds)
+    rows = _order_rows(table, people, wanted, kinds)
     if wanted.max_rows_per_group is not None:
         cells = _heads(table, [*wanted.unit, *groups])
         rows = rows[_places(cells[rows]) < wanted.max_rows_per_group]
@@ -231,11 +231,11 @@ def _bounded_frame(frame: Any, table: Any, wanted: Contributions) -> Any:
     steps = table.select(**_clips(wanted, kinds))
     if comes_from(frame, "polars"):
         return frame[places].with_columns(steps[k].to_native() for k in wanted.clip)
-    kept = frame.iloc[places]
-    if kept.index.name is None and kept.index.dtype.kind in "iu":
+    selection = frame.iloc[places]
+    if selection.index.name is None and selection.index.dtype.kind in "iu":
         # The numbers of rows tell of the rows that were left out.
-        kept = kept.reset_index(drop=True)
-    return kept.assign(**{name: steps[name].to_numpy() for name in wanted.clip})
+        selection = selection.reset_index(drop=True)
+    return selection.assign(**{name: steps[name].to_numpy() for name in wanted.clip})
 
 
 def _heads(table: Any, names: Sequence[str]) -> Places:
@@ -258,7 +258,7 @@ def _places(keys: Places) -> Places:
     return places
 
 
-def _preferred(
+def _order_rows(
     table: Any, people: Places, wanted: Contributions, kinds: Kinds
 ) -> Places:
     """Return the places of a frame's rows, those first that a person keeps first.
@@ -277,7 +277,7 @@ def _preferred(
     names = [_plain(table[name][first], kinds[name]) for name in wanted.unit]
     hashes = np.zeros(len(people), np.uint64)
     hashes[first] = _hashes(zip(*names, strict=True), wanted.seed)
-    return np.argsort(_mixed(hashes[people], _places(people).astype(np.uint64) + 1))
+    return np.argsort(_mix(hashes[people], _places(people).astype(np.uint64) + 1))
 
 
 def _hashes(names: Iterable[tuple[Any, ...]], seed: str) -> Hashes:
@@ -302,7 +302,7 @@ def _plain(column: Any, kind: str) -> list[Any]:
     return cast("list[Any]", native.to_list())
 
 
-def _mixed(hashes: Hashes, places: Hashes) -> Hashes:
+def _mix(hashes: Hashes, places: Hashes) -> Hashes:
     """Mix a person's hash with places from 1: SplitMix64 (Steele, Lea, Flood 2014).
 
     Different places of one person have different results.
@@ -357,8 +357,9 @@ def _kinds(table: Any) -> dict[str, str]:
             kinds[name] = "object" if values == "object" else type(kind).__name__
         table = table[[name for name in kinds if kinds[name] != "object"]]
     for name, kind in nw.from_native(table).collect_schema().items():
-        known = type(kind).__name__
-        kinds[name] = kinds.get(name, known) if known == "Unknown" else known
+        kind_name = type(kind).__name__
+        if kind_name != "Unknown" or name not in kinds:
+            kinds[name] = kind_name
     return kinds
 
 

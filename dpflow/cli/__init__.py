@@ -99,8 +99,8 @@ def _declare_all(app: typer.Typer) -> None:
     for command in app.registered_commands:
         assert command.callback is not None
         command.callback = declare(command.callback)
-        said = getdoc(command.callback) or ""
-        command.short_help = said.partition("\n\n")[0].replace("\n", " ")
+        text = getdoc(command.callback) or ""
+        command.short_help = text.partition("\n\n")[0].replace("\n", " ")
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _declare_all(group.typer_instance)

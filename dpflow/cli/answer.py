@@ -50,7 +50,7 @@ def _parts(record: Derived) -> Iterator[Part]:
 
     from dpflow.exceptions import DpflowError
     from dpflow.forecast.what_if import forecast
-    from dpflow.notebook import shown_key
+    from dpflow.notebook import escape_key
     from dpflow.rounding import short_down, short_up
 
     low, high = record.interval
@@ -64,7 +64,7 @@ def _parts(record: Derived) -> Iterator[Part]:
             "all draws simultaneously and are wider than those of independent noise."
         )
     columns = {
-        "release": [shown_key(key) for key in record.terms],
+        "release": [escape_key(key) for key in record.terms],
         "times": [f"{times:.4g}" for times, _ in record.terms.values()],
         "in denominator": [f"{t:.4g}" if t else "" for _, t in record.terms.values()],
     }

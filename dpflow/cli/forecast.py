@@ -65,9 +65,9 @@ def forecast(
         theorems=theorems,
         tell=warn,
     )
-    parts = [part for each in results for part in ("", *_parts(each))][1:]
+    parts = [part for result in results for part in ("", *_parts(result))][1:]
     record = results[0] if len(results) == 1 else {"forecasts": results}
-    counts = [each.outlook.runs_left for each in results]
+    counts = [result.outlook.runs_left for result in results]
     if at_least is None or all(left is None or left >= at_least for left in counts):
         return record, parts
     parts += ["", (f"Fewer than {at_least} runs fit.", "bold red")]
@@ -103,8 +103,8 @@ def _parts(record: Forecast) -> Iterator[Part]:
         yield from _steps(record.enough.workload)
     yield from ("", "With other noise:", "", record.sheet())
     if record.fits:
-        whole = "whole budget of one partition" if record.divided else "whole budget"
-        yield from ("", f"Under each theorem, with the {whole}:", "")
+        budget = "whole budget of one partition" if record.divided else "whole budget"
+        yield from ("", f"Under each theorem, with the {budget}:", "")
         rows = [_fit_cells(record, fit) for fit in record.fits if not fit.problem]
         yield Sheet(("theorem", "runs", "remark"), rows, ("theorem", "runs"))
         if unpriced := sorted(fit.theorem for fit in record.fits if fit.problem):
@@ -149,9 +149,9 @@ def _headline(record: Forecast) -> str:
     # A clause about the gate ends by a comma, too.
     text = f"{runs}. The {gate}{',' if ',' in gate else ''} refuses the next one"
     if outlook.every is not None and outlook.exhausted_on is not None:
-        given = outlook.source == "given"
+        is_given = outlook.source == "given"
         verb = "says" if outlook.source == "schedule" else "tell"
-        how = "" if given else f", as its {outlook.source} {verb}"
+        how = "" if is_given else f", as its {outlook.source} {verb}"
         every = outlook.every.text.removeprefix("1 ")
         text += f", on {outlook.exhausted_on} at one every {every}{how}"
     return f"{text}."

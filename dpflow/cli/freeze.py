@@ -71,11 +71,11 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
         msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {where}"
         raise typer.BadParameter(msg)
     with project_ledger(writes=True) as (result, ledger):
-        said = _asked_again(ledger, readable_policies(result), flow)
-        if said is not None and not force:
-            raise _paused(deployment, said)
+        error = _ask_again(ledger, readable_policies(result), flow)
+        if error is not None and not force:
+            raise _stay_paused(deployment, error)
         resume_deployment(deployment)
-    would = None if said is None else said.message
+    would = None if error is None else error.message
     data = {"deployment": deployment, "paused": False, "would_refuse": would}
     lines = [f"Resumed {deployment}."]
     if would is not None:
@@ -83,16 +83,16 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
     return data, lines
 
 
-def _paused(deployment: str, said: DpflowError) -> DpflowError:
-    dataset = said.details.get("dataset", "DATASET")
+def _stay_paused(deployment: str, error: DpflowError) -> DpflowError:
+    dataset = error.details.get("dataset", "DATASET")
     msg = (
-        f"{deployment} stays paused: {said.message} Open a new term with `dpflow "
+        f"{deployment} stays paused: {error.message} Open a new term with `dpflow "
         f"policy apply {dataset} --new-term --reason TEXT`, or say --force."
     )
-    return type(said)(msg, **said.details)
+    return type(error)(msg, **error.details)
 
 
-def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError | None:
+def _ask_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError | None:
     """Return the error that a flow's last refused step would meet now, if it would."""
     from dpflow.accounting.costs.base import cost_from_description
     from dpflow.ledger.requests import Request
@@ -112,5 +112,5 @@ def _asked_again(ledger: Ledger, policies: PolicySet, flow: str) -> DpflowError 
         flow=body["flow"],
         partitions=tuple(body.get("partitions", ())),
     )
-    said = ledger.would_answer(request)
-    return said if isinstance(said, DpflowError) else None
+    answer = ledger.would_answer(request)
+    return answer if isinstance(answer, DpflowError) else None

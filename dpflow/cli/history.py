@@ -111,10 +111,10 @@ def _why_parts(record: Why, which: str, *, refused: int) -> Iterator[Part]:
     else:
         yield from ("", "No step drew its own noise, failed or was forfeited.")
     yield from ("", "Refused, newest first:" if refused else "No step was refused.")
-    for each in record.refused:
-        since = f", {each.times} times since {minute(each.first)}"
-        often = "" if each.times == 1 else since
-        yield f"  {minute(each.newest.at)}{often}  {each.newest.body['message']}"
+    for refusal in record.refused:
+        since = f", {refusal.times} times since {minute(refusal.first)}"
+        often = "" if refusal.times == 1 else since
+        yield f"  {minute(refusal.newest.at)}{often}  {refusal.newest.body['message']}"
     yield from _rest(record, refused, "newest")
 
 

@@ -64,12 +64,12 @@ def init(
                 "--flow."
             )
             raise typer.BadParameter(msg)
-        options = _asked(options)
-    made = make_project(options)
-    return made, _parts(made)
+        options = _ask_options(options)
+    project = make_project(options)
+    return project, _parts(project)
 
 
-def _asked(options: ProjectOptions) -> ProjectOptions:
+def _ask_options(options: ProjectOptions) -> ProjectOptions:
     """Ask for what was not given, with defaults that are sound."""
     from dpflow.starter.project import default_delta
 
@@ -94,15 +94,15 @@ def _asked(options: ProjectOptions) -> ProjectOptions:
         say("", "A new term has a new budget on the same rows. The lifetime limits all")
         say("terms together: what one of them can rely on.")
         terms = max(int(typer.prompt("For how many terms?", 1, type=int)), 1)
-    theorem = options.theorem or _asked_filter(delta)
+    theorem = options.theorem or _ask_filter(delta)
     flow = ask("flow", "What is the first flow called?", "daily-report")
     say("")
-    given: dict[str, Any] = {"people": people, "epsilon": epsilon, "delta": delta}
-    given |= {"dataset": dataset, "unit": unit, "theorem": theorem, "flow": flow}
-    return replace(options, terms=terms, **given)
+    answers: dict[str, Any] = {"people": people, "epsilon": epsilon, "delta": delta}
+    answers |= {"dataset": dataset, "unit": unit, "theorem": theorem, "flow": flow}
+    return replace(options, terms=terms, **answers)
 
 
-def _asked_filter(delta: str) -> str:
+def _ask_filter(delta: str) -> str:
     """Ask three questions, and say which filter follows and why."""
     from dpflow.starter.project import filter_for
 
@@ -116,9 +116,9 @@ def _asked_filter(delta: str) -> str:
 
 
 def _ask_one_of(question: str, words: tuple[str, ...]) -> str:
-    while (said := _ask(f"{question} ({', '.join(words)})", words[0])) not in words:
+    while (word := _ask(f"{question} ({', '.join(words)})", words[0])) not in words:
         pass
-    return said
+    return word
 
 
 def _ask(question: str, default: str, field: str = "") -> str:
@@ -148,15 +148,15 @@ def _check(field: str, text: str) -> None:
         raise typer.BadParameter(error.message.removeprefix("answer:1: ")) from None
 
 
-def _parts(made: CreatedProject) -> Iterator[str]:
-    yield from (f"made  {short_path(path)}" for path in made.made)
-    yield from (f"kept  {short_path(path)}, which was there" for path in made.kept)
-    yield from ("", made.guarantee)
-    if made.runs is not None:
-        yield f"{made.runs} runs of the flow fit."
+def _parts(project: CreatedProject) -> Iterator[str]:
+    yield from (f"made  {short_path(path)}" for path in project.made)
+    yield from (f"kept  {short_path(path)}, which was there" for path in project.kept)
+    yield from ("", project.guarantee)
+    if project.runs is not None:
+        yield f"{project.runs} runs of the flow fit."
     yield from ("", "Next:")
-    yield from (f"  {n}. {command}" for n, command in enumerate(made.commands, 1))
-    for text in made.warnings:
+    yield from (f"  {n}. {command}" for n, command in enumerate(project.commands, 1))
+    for text in project.warnings:
         warn(text)
 
 
@@ -169,17 +169,17 @@ def demo(*, as_json: bool = False) -> None:
     """
     from dpflow.starter.demo import run_demo
 
-    facts = run_demo((lambda _: None) if as_json else say)
+    result = run_demo((lambda _: None) if as_json else say)
     if as_json:
-        say_json(facts)
-    elif facts["refusal"] is not None:
-        weeks = f"{len(facts['published'])} weeks were published in reports/, with a "
+        say_json(result)
+    elif result["refusal"] is not None:
+        weeks = f"{len(result['published'])} weeks were published in reports/, with a "
         say(
             "",
-            f"Week {facts['halted']} was refused, and nothing was published for it:",
-            facts["refusal"],
+            f"Week {result['halted']} was refused, and nothing was published for it:",
+            result["refusal"],
             "",
             weeks + "burn-down picture. A second demo spends nothing.",
             "Next: `dpflow status`, `dpflow history`, `dpflow policy check`.",
         )
-    raise typer.Exit(int(facts["refusal"] is None))
+    raise typer.Exit(int(result["refusal"] is None))

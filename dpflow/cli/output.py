@@ -109,20 +109,20 @@ def _print(stream: TextIO, parts: Iterable[Part]) -> None:
 
 def _line(part: Piece | list[Piece]) -> Text:
     pieces = part if isinstance(part, list) else [part]
-    styled = [(each, "") if isinstance(each, str) else each for each in pieces]
+    styled = [(piece, "") if isinstance(piece, str) else piece for piece in pieces]
     return Text.assemble(*((plain(text), style) for text, style in styled))
 
 
 def _print_sheet(console: Console, sheet: Sheet) -> None:
     cells = [list(map(_cell, sheet.heads, row)) for row in sheet.rows]
-    whole = [head in (*sheet.numbers, *_KEYS) for head in sheet.heads]
+    fixed = [head in (*sheet.numbers, *_KEYS) for head in sheet.heads]
     columns = [*zip(map(Text, sheet.heads), *cells, strict=True)]
-    widths = _fit_columns(columns, whole, console.width)
+    widths = _fit_columns(columns, fixed, console.width)
     if widths is None:
         for number, row in enumerate(cells):
             if number:
                 console.print()
-            _print_block(console, sheet.heads, row, whole)
+            _print_block(console, sheet.heads, row, fixed)
         return
     # No outer frame: lines start with the first cell, also in a pipe.
     table = Table(
@@ -130,20 +130,20 @@ def _print_sheet(console: Console, sheet: Sheet) -> None:
     )
     for number, (head, width) in enumerate(zip(sheet.heads, widths, strict=True)):
         justify: Any = "right" if number and head in sheet.numbers else "left"
-        table.add_column(head, justify=justify, no_wrap=whole[number], width=width)
+        table.add_column(head, justify=justify, no_wrap=fixed[number], width=width)
     for row in cells:
         table.add_row(*row)
     console.print(table)
 
 
 def _fit_columns(
-    columns: Sequence[Sequence[Text]], whole: Sequence[bool], width: int
+    columns: Sequence[Sequence[Text]], fixed: Sequence[bool], width: int
 ) -> list[int] | None:
     """Return the widths of columns in which no word breaks.
 
     Args:
         columns: Head and cells of each column.
-        whole: True for each column whose cells stay in one line.
+        fixed: True for each column whose cells stay in one line.
         width: Width of the terminal.
 
     Returns:
@@ -152,7 +152,7 @@ def _fit_columns(
     widths = [max(cell.cell_len for cell in column) for column in columns]
     least = list(widths)
     for number, column in enumerate(columns):
-        if width >= _WIDE and not whole[number]:
+        if width >= _WIDE and not fixed[number]:
             words = " ".join(cell.plain for cell in column).split()
             least[number] = max(map(cell_len, words), default=0)
     while sum(widths) + 2 * (len(widths) - 1) > width:
@@ -165,15 +165,15 @@ def _fit_columns(
 
 
 def _print_block(
-    console: Console, heads: Sequence[str], row: Sequence[Text], whole: Sequence[bool]
+    console: Console, heads: Sequence[str], row: Sequence[Text], fixed: Sequence[bool]
 ) -> None:
     """Print a row as lines: its first cell, then each head with its cell."""
     console.print(row[0], style="bold", soft_wrap=True)
     indent = max(map(cell_len, heads)) + 4
-    for head, cell, no_wrap in [*zip(heads, row, whole, strict=True)][1:]:
+    for head, cell, no_wrap in [*zip(heads, row, fixed, strict=True)][1:]:
         lines = [cell] if no_wrap else _wrap(console, cell, console.width - indent)
-        for place, line in enumerate(lines if cell else ()):
-            start = Text("  " + (head if place == 0 else ""))
+        for row_number, line in enumerate(lines if cell else ()):
+            start = Text("  " + (head if row_number == 0 else ""))
             line.pad_left(indent - start.cell_len)
             console.print(start + line, soft_wrap=True)
 

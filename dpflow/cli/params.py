@@ -14,7 +14,7 @@ from typer import Argument, Option
 from typer.models import OptionInfo
 
 from dpflow.cli.output import Answer, render
-from dpflow.config import expanded
+from dpflow.config import expand
 
 
 def _reason_text(text: str | None) -> str | None:
@@ -39,7 +39,7 @@ def _path_reader(own: Any) -> Callable[[str], Path]:
     """Return a reader of paths that expands a `~` which no shell has expanded."""
 
     def read(text: str) -> Path:
-        path = Path(expanded(str(text), "the path"))
+        path = Path(expand(str(text), "the path"))
         if own.exists and not (path.is_file() or (own.dir_okay and path.exists())):
             msg = f"{path} is missing, or a folder in place of a file"
             raise typer.BadParameter(msg)
@@ -194,15 +194,15 @@ def declare(function: Callable[..., Answer | None]) -> Callable[..., None]:
         hints[key] = Annotated[hints[key], own]
 
     @wraps(function)
-    def command(**given: Any) -> None:
-        as_json = given.get("as_json", False)
-        answer = function(**{k: v for k, v in given.items() if k not in extra})
+    def command(**options: Any) -> None:
+        as_json = options.get("as_json", False)
+        answer = function(**{k: v for k, v in options.items() if k not in extra})
         if answer is not None:
             render(*answer[:2], as_json=as_json)
             if answer[2:] == (False,):
                 raise typer.Exit(1)
 
     command.__annotations__ = hints
-    declared = [each.replace(annotation=hints[each.name]) for each in parameters]
+    declared = [p.replace(annotation=hints[p.name]) for p in parameters]
     vars(command)["__signature__"] = Signature(declared)
     return command

@@ -54,7 +54,7 @@ def burn_down(
             check_known(result, ledger, dataset)
             raise nothing_charged(dataset)
     figure = draw_burn_down(data, over=None if over is None else over.value)
-    return _written(figure, out)
+    return _write(figure, out)
 
 
 @app.command("odometers")
@@ -75,10 +75,10 @@ def odometers(
     figure = compare_odometers(
         steps=steps, epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon
     )
-    return _written(figure, out)
+    return _write(figure, out)
 
 
-def _written(figure: Figure, out: Path) -> Answer:
+def _write(figure: Figure, out: Path) -> Answer:
     from dpflow.show.figures.style import alt_text, picture
 
     kind = out.suffix.lower().removeprefix(".")

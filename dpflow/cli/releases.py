@@ -11,7 +11,7 @@ import typer
 
 from dpflow.cli.output import Answer, Part
 from dpflow.cli.source import ledger_facts, project_ledger
-from dpflow.notebook import Sheet, data_of, shown_key
+from dpflow.notebook import Sheet, data_of, escape_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,11 +62,11 @@ def show(name: str) -> Answer:
     return data, lines
 
 
-def _describe(value: Any, known: tuple[float, float]) -> str:
+def _describe(value: Any, interval: tuple[float, float]) -> str:
     """Return the interval of a release as drawn, in words."""
     from dpflow.noise.accuracy import described
 
-    half, share = known
+    half, share = interval
     if isinstance(value, int | float):
         ends = getattr(value, "interval", (value - half, value + half))
         return described(ends, share)
@@ -88,7 +88,7 @@ def withdraw(name: str, *, reason: str, anyway: bool = False) -> Answer:
         result, fits = withdraw_release(ledger, name, reason=reason, anyway=anyway)
     again = "admits" if fits else "does not admit"
     done = (
-        f"Withdrew the value of {shown_key(result.key) or result.id}. Its digest "
+        f"Withdrew the value of {escape_key(result.key) or result.id}. Its digest "
         f"{result.digest} and its charge stay in the ledger. The budget {again} a new "
         "draw at its cost."
     )
@@ -109,16 +109,16 @@ def _parts(dataset: str | None) -> Iterator[Part]:
         )
         return
     columns = {
-        "when (UTC)": [each.at[:16].replace("T", " ") for each in items],
-        "release": [shown_key(each.key) or each.id for each in items],
-        "dataset": [each.dataset for each in items],
+        "when (UTC)": [item.at[:16].replace("T", " ") for item in items],
+        "release": [escape_key(item.key) or item.id for item in items],
+        "dataset": [item.dataset for item in items],
         "step, flow": [
             ", ".join(filter(None, (e.step, e.facts["flow"]))) for e in items
         ],
-        "+-": [each.error for each in items],
-        "cost": [python_form(each.facts["cost"]) for each in items],
-        "who": [each.facts["who"] or "-" for each in items],
-        "state": [each.state for each in items],
+        "+-": [item.error for item in items],
+        "cost": [python_form(item.facts["cost"]) for item in items],
+        "who": [item.facts["who"] or "-" for item in items],
+        "state": [item.state for item in items],
     }
     if len({*columns["dataset"]}) == 1:
         del columns["dataset"]

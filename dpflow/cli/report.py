@@ -35,36 +35,36 @@ def report(
     """
     from dpflow.config import settings
     from dpflow.show.page.facts import read_report
-    from dpflow.show.page.stamp import verified
+    from dpflow.show.page.stamp import make_stamp
 
-    made = read_report(settings(), dataset, stamp=verified if verify else None)
-    for text in made.warnings:
+    data = read_report(settings(), dataset, stamp=make_stamp if verify else None)
+    for text in data.warnings:
         warn(text)
-    fine = made.stamp is None or made.stamp.found.fine
-    if made.stamp is not None and not fine:
-        warn(f"the ledger is bad: {made.stamp.found.bad[0]}")
-    return made, _written(made, out), fine
+    fine = data.stamp is None or data.stamp.found.fine
+    if data.stamp is not None and not fine:
+        warn(f"the ledger is bad: {data.stamp.found.bad[0]}")
+    return data, _write(data, out), fine
 
 
-def _written(made: Report, out: Path) -> Iterator[str]:
+def _write(result: Report, out: Path) -> Iterator[str]:
     """Write the page and say so."""
     from dpflow.show.page import render as page
 
-    write_file(out, page.render(made).encode())
-    yield f"Wrote {short_path(out)}: {_summary(made)}."
+    write_file(out, page.render(result).encode())
+    yield f"Wrote {short_path(out)}: {_summary(result)}."
 
 
-def _summary(made: Report) -> str:
-    known = len(made.sections)
-    refused = sum(section.status.refused for section in made.sections)
-    if made.stamp is None:
+def _summary(result: Report) -> str:
+    count = len(result.sections)
+    refused = sum(section.status.refused for section in result.sections)
+    if result.stamp is None:
         state = "not verified"
-    elif made.stamp.found.fine:
-        state = f"{made.stamp.found.entries:,} entries verified"
+    elif result.stamp.found.fine:
+        state = f"{result.stamp.found.entries:,} entries verified"
     else:
         state = "the ledger is bad"
-    names = "dataset" if known == 1 else "datasets"
-    return f"{known:,} {names}, {refused:,} refused, {state}"
+    names = "dataset" if count == 1 else "datasets"
+    return f"{count:,} {names}, {refused:,} refused, {state}"
 
 
 def serve(*, port: int = 8484, as_json: bool = False) -> None:
@@ -90,8 +90,8 @@ def serve(*, port: int = 8484, as_json: bool = False) -> None:
     app = make_app(lambda name, stamp: read_report(setup, name, stamp=stamp), check)
     listening = _listen(port)
     url = f"http://{_HOST}:{listening.getsockname()[1]}/"
-    said = f"The report is at {url} (Ctrl-C ends it)."
-    render({"url": url}, [said], as_json=as_json)
+    line = f"The report is at {url} (Ctrl-C ends it)."
+    render({"url": url}, [line], as_json=as_json)
     try:
         check()
     except DpflowError as error:

@@ -61,48 +61,48 @@ def status(
 
 
 def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
-    place = short_path(record.place)
-    yield [("Ledger ", "bold"), place, f"  id {record.ledger}"]
-    known = record.datasets
-    for each in known:
-        yield from _dataset_parts(each)
+    url = short_path(record.place)
+    yield [("Ledger ", "bold"), url, f"  id {record.ledger}"]
+    statuses = record.datasets
+    for status in statuses:
+        yield from _dataset_parts(status)
         if details:
-            yield from _detail_parts(each)
+            yield from _detail_parts(status)
     if record.flows:
         yield ""
         yield "Flows that charge several datasets end with the first that refuses:"
-    yield from (f"  {each.sentence}" for each in record.flows)
+    yield from (f"  {status.sentence}" for status in record.flows)
     yield ""
-    if not known:
+    if not statuses:
         yield from _no_policies(setup)
-    elif not any(term.charged for each in known for term in each.terms):
+    elif not any(term.charged for status in statuses for term in status.terms):
         pins = " The first step, or `dpflow policy apply`, pins a policy."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."
-        yield none + (pins if any(e.standing.term is None for e in known) else "")
-    if known:
+        yield none + (pins if any(e.standing.term is None for e in statuses) else "")
+    if statuses:
         yield _MEANING if details else _MORE
     for text in record.warnings:
         warn(text)
 
 
-def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
+def _dataset_parts(status: DatasetStatus) -> Iterator[Part]:
     """Return the lines of a dataset: its state, use, and flows."""
     from dpflow.ledger.views.entries import people_lines, percent_text
     from dpflow.show.sheets import is_whole_union, union_text
 
-    standing, result = known.standing, known.overview
+    standing, result = status.standing, status.overview
     state = result.state
     since = f" since {state.since[:16].replace('T', ' ')}" if state.since else ""
     term = "not pinned yet" if standing.term is None else f"term {standing.term}"
     spent = "".join(
-        f", {percent_text(each.fraction)} of the budget is used{each.place}"
-        for each in result.spent
-        if each.fraction is not None
+        f", {percent_text(spent.fraction)} of the budget is used{spent.scope}"
+        for spent in result.spent
+        if spent.fraction is not None
     )
     yield ""
     title = (standing.dataset, "bold cyan")
     yield [title, "  ", (state.text, style_of(state.word)), f"{since}{spent}  ({term})"]
-    width = max((len(each.flow or "(no flow)") for each in result.flows), default=0)
+    width = max((len(flow.flow or "(no flow)") for flow in result.flows), default=0)
     for flow in result.flows:
         name = f"  {flow.flow or '(no flow)':{width}}  "
         yield [name, (flow.text, style_of(flow.state.word))]
@@ -110,17 +110,17 @@ def _dataset_parts(known: DatasetStatus) -> Iterator[Part]:
     yield from (f"  {union_text(v)}" for v in standing.accounts if is_whole_union(v))
     if standing.parts > 1:
         yield f"{standing.parts:,} parts; `--part NAME` reads one"
-    if known.frozen:
+    if status.frozen:
         unfreeze = f"`dpflow unfreeze {standing.dataset}` ends it."
-        said = f"{known.frozen.capitalize()}. Every step is refused; {unfreeze}"
-        yield said, "bold cyan"
+        text = f"{status.frozen.capitalize()}. Every step is refused; {unfreeze}"
+        yield text, "bold cyan"
 
 
-def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
+def _detail_parts(status: DatasetStatus) -> Iterator[Part]:
     from dpflow.ledger.views.runs import RECENT
     from dpflow.show.sheets import details
 
-    texts, sheets, hidden = details(known)
+    texts, sheets, hidden = details(status)
     yield from texts
     for sheet in sheets.values():
         yield ""
@@ -128,7 +128,7 @@ def _detail_parts(known: DatasetStatus) -> Iterator[Part]:
     if hidden:
         more = f"{hidden:,} more accounts of its parts"
         yield f"{more}: --part NAME shows one, --json all; these are the fullest."
-    if any(each.older for each in known.outlooks):
+    if any(outlook.older for outlook in status.outlooks):
         yield f"Only runs among the newest {RECENT:,} entries of the journal count."
 
 
@@ -137,25 +137,25 @@ def _coming(setup: Settings, record: Status, count: int) -> dict[str, ComingRuns
     from dpflow.forecast.outlook import coming_runs
 
     return {
-        each.standing.dataset: coming_runs(
-            each.outlooks, each.standing.pinned["flows"], count, root=setup.root
+        status.standing.dataset: coming_runs(
+            status.outlooks, status.standing.pinned["flows"], count, root=setup.root
         )
-        for each in record.datasets
+        for status in record.datasets
     }
 
 
 def _coming_parts(coming: dict[str, ComingRuns]) -> list[Part]:
     """List the next runs of each dataset, and in one line what is refused."""
     lines: list[Part] = []
-    for name, known in coming.items():
+    for name, runs in coming.items():
         lines.append((name, "bold cyan"))
-        if known.runs:
-            rows = [tuple(map(str, run)) for run in known.runs]
+        if runs.runs:
+            rows = [tuple(map(str, run)) for run in runs.runs]
             lines += ["", Sheet(("date", "flow", "run"), rows, ("date", "run")), ""]
-        if known.refused:
-            lines.append(f"Refused: {'; '.join(known.refused)}.")
-        if known.undated:
-            lines.append(f"No schedule in prefect.yaml: {', '.join(known.undated)}.")
+        if runs.refused:
+            lines.append(f"Refused: {'; '.join(runs.refused)}.")
+        if runs.undated:
+            lines.append(f"No schedule in prefect.yaml: {', '.join(runs.undated)}.")
     return lines
 
 

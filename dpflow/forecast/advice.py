@@ -108,9 +108,9 @@ def advice(
         *_without_delta(policy),
         *_large_delta(policy, policy.check.people if people is None else people),
         *_renewal(policy, terms),
-        *_unpriced(policy, workload),
+        *_warn_of_prices(policy, workload),
         *_too_large(policy, workload),
-        *(_unsourced(policy) if strict else ()),
+        *(_warn_of_source(policy) if strict else ()),
     ]
 
 
@@ -129,16 +129,16 @@ def suggestion(policy: Policy, workload: Workload) -> Suggestion | None:
     return Suggestion(result[0] if _further(result[0], own) else own, own)
 
 
-def declared_workload(policy: Policy) -> Workload:
+def workload_of_sequence(policy: Policy) -> Workload:
     """Return the steps that a policy itself declares: those of its sequence."""
     # The class of a sequence would load numpy for a plain question about the budget.
     entries = getattr(policy.dataset_filter(), "entries", ())
     return tuple(WorkloadStep(entry.cost, entry.times) for entry in entries)
 
 
-def _further(one: Fit, other: Fit) -> bool:
-    mine, its = (math.inf if n is None else n for n in (one.rounds, other.rounds))
-    return bool(other.problem) or its < mine >= _WORTHWHILE * its
+def _further(fit: Fit, other: Fit) -> bool:
+    fit_rounds, its = (math.inf if n is None else n for n in (fit.rounds, other.rounds))
+    return bool(other.problem) or its < fit_rounds >= _WORTHWHILE * its
 
 
 def _runs(fit: Fit) -> str:
@@ -214,11 +214,11 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
         if count > 1:
             late = is_late(lifetime, terms[0].promised if terms else lifetime)
             condition = f", {UNCHOSEN}" if late else ""
-            whole = budget_text(lifetime)
+            promised = budget_text(lifetime)
             yield Advice(
                 "renewal" if late else _LIFETIME,
                 f"The lifetime lets {count} terms renew the budget on the same rows. "
-                f"What one {policy.unit} can rely on is {whole}, not the "
+                f"What one {policy.unit} can rely on is {promised}, not the "
                 f"budget{condition}.",
                 "Name that when you say what is guaranteed, or lower the lifetime.",
             )
@@ -234,7 +234,7 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
         )
 
 
-def _unpriced(policy: Policy, workload: Workload) -> Iterator[Advice]:
+def _warn_of_prices(policy: Policy, workload: Workload) -> Iterator[Advice]:
     rule = policy.dataset_filter()
     for cost in dict.fromkeys(step.cost for step in workload):
         if policy.relation not in relations_of(cost):
@@ -264,7 +264,7 @@ def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
     """Warn of steps that fit no gate even once, of any flow that is named."""
     if policy.dataset_filter().per_person:
         return
-    pinned = policy.pinned()
+    pinned = policy.to_pinned()
     for cost in dict.fromkeys(step.cost for step in workload):
         for flow in [*pinned["flows"], None]:
             try:
@@ -284,7 +284,7 @@ def _too_large(policy: Policy, workload: Workload) -> Iterator[Advice]:
                 break
 
 
-def _unsourced(policy: Policy) -> Iterator[Advice]:
+def _warn_of_source(policy: Policy) -> Iterator[Advice]:
     if policy.source is None and not policy.dataset.startswith(PREFIX):
         yield Advice(
             "no-source",

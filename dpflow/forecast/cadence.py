@@ -65,11 +65,11 @@ class Every:
     def text(self) -> str:
         """The interval in words, such as "7 days"."""
         if self.months:
-            return _counted(self.months, "month")
+            return _count(self.months, "month")
         for unit, seconds in (("day", _DAY), ("hour", 3600), ("minute", 60)):
             if self.seconds >= seconds:
-                return _counted(round(self.seconds / seconds, 1), unit)
-        return _counted(self.seconds, "second")
+                return _count(round(self.seconds / seconds, 1), unit)
+        return _count(self.seconds, "second")
 
     def after(self, start: date, times: int) -> date | None:
         """Return the day on which a run falls; None beyond the calendar's end.
@@ -140,10 +140,10 @@ def _rising(days: Sequence[date]) -> list[date]:
     return result[::-1]
 
 
-def _gap(one: date, other: date, *, monthly: bool) -> int:
+def _gap(first: date, other: date, *, monthly: bool) -> int:
     if monthly:
-        return 12 * (other.year - one.year) + other.month - one.month
-    return (other - one).days
+        return 12 * (other.year - first.year) + other.month - first.month
+    return (other - first).days
 
 
 def _all_months(runs: Sequence[tuple[datetime, Sequence[str]]]) -> bool:
@@ -160,5 +160,5 @@ def _dates(keys: Iterable[str]) -> list[date]:
     return sorted(days, reverse=True)
 
 
-def _counted(number: float, unit: str) -> str:
+def _count(number: float, unit: str) -> str:
     return f"{number:g} {unit}{'' if number == 1 else 's'}"

@@ -16,14 +16,14 @@ from dpflow.forecast.advice import (
     Advice,
     Suggestion,
     advice,
-    declared_workload,
     suggestion,
+    workload_of_sequence,
 )
 from dpflow.forecast.counting import (
     Pinned,
     Workload,
     WorkloadStep,
-    merged,
+    merge,
     steps_that_fit,
     workload_of,
 )
@@ -96,28 +96,24 @@ class PolicyCheck:
     def same(self) -> bool:
         """Whether the ledger has a copy, and it is the file's."""
         standing = self.standing
-        known = standing is not None and standing.term is not None
-        return known and not self.differences
+        is_open = standing is not None and standing.term is not None
+        return is_open and not self.differences
 
     @property
     def pinned(self) -> Pinned:
         """The numbers that govern: the ledger's, if its copy is the file's."""
         if self.same and self.standing and self.standing.pinned is not None:
             return self.standing.pinned
-        return {} if self.policy is None else self.policy.pinned()
+        return {} if self.policy is None else self.policy.to_pinned()
 
     @property
     def gates(self) -> list[GateCheck]:
         """The gates of the policy, with what they admit."""
-        return [
-            GateCheck(
-                account=account_view(gate),
-                counts={
-                    name: steps_that_fit(gate, cost) for name, cost in STEPS.items()
-                },
-            )
-            for gate in announced_gates(self.pinned)
-        ]
+        result = []
+        for gate in announced_gates(self.pinned):
+            counts = {name: steps_that_fit(gate, cost) for name, cost in STEPS.items()}
+            result.append(GateCheck(account=account_view(gate), counts=counts))
+        return result
 
     @property
     def standing_text(self) -> str:
@@ -131,14 +127,14 @@ class PolicyCheck:
             return f"not pinned in the ledger yet; {pins} does it"
         if not self.differences:
             return f"same as the ledger's copy (term {standing.term})"
-        said = "; ".join(self.differences)
+        changes = "; ".join(self.differences)
         if standing.replaceable:
             return (
-                f"differs from the ledger: {said}. Nothing was charged yet, so the "
+                f"differs from the ledger: {changes}. Nothing was charged yet, so the "
                 "next step applies the file."
             )
         return (
-            f"differs from the ledger: {said}. The ledger's copy governs; steps are "
+            f"differs from the ledger: {changes}. The ledger's copy governs; steps are "
             "refused until the edit is undone or applied: `dpflow policy diff` says "
             "what applying it would do."
         )
@@ -163,17 +159,17 @@ class Check:
     @property
     def valid(self) -> list[PolicyCheck]:
         """Those that were not refused."""
-        return [each for each in self.files if each.policy is not None]
+        return [check for check in self.files if check.policy is not None]
 
     @property
     def fine(self) -> bool:
         """Whether nothing is wrong, and under a strict check nothing is weak."""
-        refused = any(each.refused for each in self.files)
+        refused = any(check.refused for check in self.files)
         return not (self.errors or refused or self.weak)
 
 
 def check_policies(
-    place: Path | None = None,
+    path: Path | None = None,
     *,
     costs: Sequence[str] = (),
     people: int | None = None,
@@ -185,7 +181,7 @@ def check_policies(
     Every file is checked, however many are bad.
 
     Args:
-        place: A policy file, a folder of them, or the name of a dataset. Default: the
+        path: A policy file, a folder of them, or the name of a dataset. Default: the
             project's policies.
         costs: Planned steps; else the sequence's, else the journal's.
         people: About how many privacy units there are.
@@ -199,11 +195,11 @@ def check_policies(
         InvalidCost: If a cost cannot be read.
     """
     setup = settings()
-    files = _read(setup.policies if place is None else place, tell)
-    errors: list[DpflowError] = [each.error for each in files if each.error]
+    files = _read(setup.policies if path is None else path, tell)
+    errors: list[DpflowError] = [check.error for check in files if check.error]
     compared = True
     try:
-        files = _compared(files, tell)
+        files = _compare(files, tell)
     except LedgerMissing:
         compared = False
     except DpflowError as error:
@@ -211,67 +207,67 @@ def check_policies(
     warning = setup.witness_warning
     if strict and warning:
         tell(warning)
-    judged = [_judged(each, costs, people, strict=strict) for each in files]
+    judged = [_judge(check, costs, people, strict=strict) for check in files]
     return Check(
         files=tuple(judged),
         errors=tuple(errors),
         compared=compared,
         weak=strict
-        and bool(warning or any(w.is_weak for each in judged for w in each.warnings)),
+        and bool(warning or any(w.is_weak for check in judged for w in check.warnings)),
     )
 
 
 # The files
 
 
-def _read(place: Path, tell: Tell) -> list[PolicyCheck]:
+def _read(source: Path, tell: Tell) -> list[PolicyCheck]:
     """Read one policy file, all files of a folder, or the file of a dataset.
 
     A bad file stops none of the others.
     """
-    paths = [place]
-    if place.is_dir():
-        paths = policy_files(place)
-    elif not place.exists() and place.suffix not in (".yaml", ".yml"):
-        paths = [load_policies(settings().policies).source(str(place))]
-    elif not place.exists():
+    paths = [source]
+    if source.is_dir():
+        paths = policy_files(source)
+    elif not source.exists() and source.suffix not in (".yaml", ".yml"):
+        paths = [load_policies(settings().policies).source(str(source))]
+    elif not source.exists():
         message = "there is no such file or folder."
-        raise policy_error(short_path(place), None, message, NO_FOLDER_HINT)
-    if unread := unread_text(place):
-        tell(f"{short_path(place)}: {unread}")
+        raise policy_error(short_path(source), None, message, NO_FOLDER_HINT)
+    if unread := unread_text(source):
+        tell(f"{short_path(source)}: {unread}")
     if not paths:
         message = "there are no policy files here, so nothing was checked."
         hint = "Write one for each dataset; `dpflow status` shows how."
-        raise policy_error(short_path(place), None, message, hint)
-    result = [
-        PolicyCheck(path=path, error=said)
-        if isinstance(said, PolicyError)
-        else PolicyCheck(path=path, policy=said)
-        for path, said in read_policies(Path(short_path(path)) for path in paths)
-    ]
-    if place.is_dir() and not any(each.error for each in result):
+        raise policy_error(short_path(source), None, message, hint)
+    result = []
+    for path, outcome in read_policies(Path(short_path(path)) for path in paths):
+        if isinstance(outcome, PolicyError):
+            result.append(PolicyCheck(path=path, error=outcome))
+        else:
+            result.append(PolicyCheck(path=path, policy=outcome))
+    if source.is_dir() and not any(check.error for check in result):
         # What flows will do; it has the last word.
-        load_policies(place)
+        load_policies(source)
     return result
 
 
 # The ledger
 
 
-def _compared(files: list[PolicyCheck], tell: Tell) -> list[PolicyCheck]:
+def _compare(files: list[PolicyCheck], tell: Tell) -> list[PolicyCheck]:
     """Compare files with the ledger's copies."""
-    policies = {each.policy.dataset: each.policy for each in files if each.policy}
+    policies = {check.policy.dataset: check.policy for check in files if check.policy}
     with inspected(settings(), tell=tell) as ledger:
-        return [_beside(ledger, PolicySet(policies), each) for each in files]
+        return [_beside(ledger, PolicySet(policies), check) for check in files]
 
 
-def _beside(ledger: Ledger, policies: PolicySet, each: PolicyCheck) -> PolicyCheck:
-    if each.policy is None:
-        return each
-    dataset = each.policy.dataset
+def _beside(ledger: Ledger, policies: PolicySet, check: PolicyCheck) -> PolicyCheck:
+    if check.policy is None:
+        return check
+    dataset = check.policy.dataset
     standing = standings(ledger, policies, dataset)[0]
     return replace(
-        each,
+        check,
         standing=standing,
         terms=tuple(views.terms(ledger, dataset)),
         workload=_history(ledger, dataset),
@@ -293,7 +289,7 @@ def _history(ledger: Ledger, dataset: str) -> Workload:
         return ()
 
 
-def changed_costs(ledger: Ledger, dataset: str) -> list[str]:
+def find_changed_costs(ledger: Ledger, dataset: str) -> list[str]:
     """Return the steps whose last charge has another cost than the one before.
 
     A cost is declared in code, so that no policy shows its edit. The newest runs of the
@@ -304,37 +300,40 @@ def changed_costs(ledger: Ledger, dataset: str) -> list[str]:
     for run in () if runs is None else runs.runs:
         for step in run.steps:
             if step.detail is not None:
-                place = run.flow or "(no flow)", step.read.charge.step
-                costs.setdefault(place, []).append(python_form(step.body["cost"]))
-    return [
-        f"Step {step!r} of flow {flow!r}: its last charge is {last[1]}, and the one "
-        f"before was {last[0]}."
-        for (flow, step), own in sorted(costs.items())
-        if len(set(last := own[-2:])) > 1
-    ]
+                key = run.flow or "(no flow)", step.read.charge.step
+                costs.setdefault(key, []).append(python_form(step.body["cost"]))
+    lines = []
+    for (flow, name), own in sorted(costs.items()):
+        before, last = own[-2:] if len(own) > 1 else own * 2
+        if last != before:
+            lines.append(
+                f"Step {name!r} of flow {flow!r}: its last charge is {last}, and the "
+                f"one before was {before}."
+            )
+    return lines
 
 
 # What is weak
 
 
-def _judged(
-    each: PolicyCheck, costs: Sequence[str], people: int | None, *, strict: bool
+def _judge(
+    check: PolicyCheck, costs: Sequence[str], people: int | None, *, strict: bool
 ) -> PolicyCheck:
     """Judge a policy, with its workload, where there is one."""
-    policy = each.policy
+    policy = check.policy
     if policy is None:
-        return each
-    workload, origin = declared_workload(policy), "its sequence"
+        return check
+    workload, origin = workload_of_sequence(policy), "its sequence"
     if costs:
-        workload = merged(WorkloadStep(cost_from_text(text)) for text in costs)
+        workload = merge(WorkloadStep(cost_from_text(text)) for text in costs)
         origin = "--cost"
-    elif not workload and each.workload:
-        workload, origin = each.workload, "the journal: one run of each flow"
+    elif not workload and check.workload:
+        workload, origin = check.workload, "the journal: one run of each flow"
     result = advice(
-        policy, people=people, workload=workload, terms=each.terms, strict=strict
+        policy, people=people, workload=workload, terms=check.terms, strict=strict
     )
     return replace(
-        each,
+        check,
         workload=workload,
         origin=origin if workload else "",
         warnings=tuple(result),

@@ -49,7 +49,7 @@ class WorkloadStep:
 Workload = tuple[WorkloadStep, ...]
 
 
-def merged(steps: Iterable[WorkloadStep]) -> Workload:
+def merge(steps: Iterable[WorkloadStep]) -> Workload:
     """Write equal steps in a row as one."""
     groups = groupby(steps, key=lambda step: (step.cost, step.outcome))
     return tuple(
@@ -58,11 +58,11 @@ def merged(steps: Iterable[WorkloadStep]) -> Workload:
     )
 
 
-def planned_workload(pinned: Pinned, flow: str | None) -> Workload:
+def plan_workload(pinned: Pinned, flow: str | None) -> Workload:
     """Return one run of a flow by its plan, at sensitivity 1; empty without a plan."""
     share = pinned["flows"].get(flow, {})
     noise = share.get("noise", {})
-    return merged(
+    return merge(
         WorkloadStep(
             cost_from_text(step["cost"])
             if "cost" in step
@@ -80,7 +80,7 @@ def workload_of(steps: Iterable[JournalCharge]) -> Workload:
     Raises:
         InvalidCost: If one has a mechanism that this process does not know.
     """
-    return merged(WorkloadStep(step.cost, 1, _outcome(step)) for step in steps)
+    return merge(WorkloadStep(step.cost, 1, _outcome(step)) for step in steps)
 
 
 def _outcome(step: JournalCharge) -> Outcome | None:
@@ -146,7 +146,7 @@ class Load:
             used[there.place] = self.spent
         return None
 
-    def used_after(self, runs: int) -> float | None:
+    def share_used_after(self, runs: int) -> float | None:
         """Return the share of a filter's threshold that is used after some runs."""
         rule = self.account.rule
         if not isinstance(rule, Filter):
@@ -259,7 +259,7 @@ def loads_of(
     """Price a workload for every gate of a flow on a dataset.
 
     Args:
-        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        pinned: What `Policy.to_pinned` returned, from the file or from the ledger.
         flow: The flow that runs it; None for one that has no share of its own.
         workload: The steps of one run.
         accounts: The gates of the term that governs, by the ids of their accounts;
@@ -310,7 +310,7 @@ def _gates(
         ]
         fresh = announced_gate(copy, kind, _NEXT if kind == "partition" else name)
         if fresh is not None and renewed and (length := window_length(copy)):
-            used = {each.window.place: each.used for each in standing if each.window}
+            used = {view.window.place: view.used for view in standing if view.window}
             fresh = in_next_part(fresh, length, used)
         if fresh is not None:
             yield from (
@@ -352,7 +352,7 @@ def window_loads(charges: Iterable[RunCharge]) -> list[Load]:
             own.append((charge.gate.window, charge))
     loads = []
     for own in families.values():
-        (length, _, used, _), newest = max(own, key=lambda each: each[0].place)
+        (length, _, used, _), newest = max(own, key=lambda pair: pair[0].place)
         gate, zero = empty_gate(newest.gate), newest.gate.rule.zero()
         tops = [reduce(Tally.highest, charge.peaks) for _, charge in own]
         loads.append(
@@ -373,17 +373,17 @@ def reach_of_shares(pinned: Pinned) -> float | None:
     filters give a step the same price.
 
     Args:
-        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        pinned: What `Policy.to_pinned` returned, from the file or from the ledger.
 
     Returns:
         Above 1 if they can use more than there is; None if no flow has a share, or if
         thresholds do not add up.
     """
-    whole = make_filter(**pinned["filter"])
+    rule = make_filter(**pinned["filter"])
     filters = [share.get("filter") for share in pinned["flows"].values()]
-    shares = [make_filter(**each) for each in filters if each is not None]
-    limits = [share.limit for share in shares if same_prices(share, whole)]
+    shares = [make_filter(**options) for options in filters if options is not None]
+    limits = [share.limit for share in shares if same_prices(share, rule)]
     thresholds = [limit for limit in limits if limit is not None]
     if not shares or len(thresholds) < len(shares):
         return None
-    return whole.used_fraction(sum(thresholds, whole.zero()))
+    return rule.used_fraction(sum(thresholds, rule.zero()))

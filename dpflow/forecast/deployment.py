@@ -38,7 +38,7 @@ _UNREADABLE = (
 )
 
 
-def deployed_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
+def read_schedule(root: Path, flow: str, *, since: date) -> Schedule | None:
     """Return when a flow's deployment runs next; None if prefect.yaml does not tell.
 
     Args:
@@ -121,12 +121,12 @@ def _days(schedule: Mapping[str, Any], since: date) -> list[date]:
 
 def _from_anchor(schedule: Mapping[str, Any], since: date) -> list[date]:
     """Return days of an interval of whole days; without its anchor there are none."""
-    days, rest = divmod(schedule["interval"], 86_400)
+    days, seconds = divmod(schedule["interval"], 86_400)
     anchor = datetime.fromisoformat(str(schedule.get("anchor_date")))
     if schedule.get("timezone"):
         zone = ZoneInfo(schedule["timezone"])
         anchor = anchor.replace(tzinfo=anchor.tzinfo or UTC).astimezone(zone)
-    if rest or days < 1:
+    if seconds or days < 1:
         return []
     wait = (anchor.date() - since).days % days
     return [since + timedelta(days=wait + number * days) for number in range(2)]

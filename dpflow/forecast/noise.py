@@ -22,7 +22,7 @@ from dpflow.rounding import (
 FACTORS = tuple(map(Fraction, ("0.5", "0.75", "1", "1.5", "2", "3", "4")))
 
 
-def scaled(cost: Cost, factor: Fraction) -> Cost:
+def scale_noise(cost: Cost, factor: Fraction) -> Cost:
     """Return a step with `factor` times its noise, which may be less than before.
 
     Raises:
@@ -31,20 +31,20 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
     if factor >= 1:
         return cost.noisier(factor)
     if isinstance(cost, OfSteps):
-        return cost.with_steps(lambda step: scaled(step, factor))
+        return cost.with_steps(lambda step: scale_noise(step, factor))
     if isinstance(cost, Refined):
         spreads = [spread * factor for spread in cost.spreads[:-1]]
-        return cost.but(finest=scaled(cost.finest, factor), spreads=spreads)
+        return cost.but(finest=scale_noise(cost.finest, factor), spreads=spreads)
     if not cost.noise_powers:
         msg = f"{cost!r} cannot be scaled to {float(factor):g} times its noise"
         raise InvalidCost(msg, name="factor", value=number_text(factor))
     return cost.but(**{n: getattr(cost, n) * factor**p for n, p in cost.noise_powers})
 
 
-def scaled_workload(workload: Workload, factor: Fraction) -> Workload:
+def scale_workload(workload: Workload, factor: Fraction) -> Workload:
     """Return a workload whose steps have `factor` times their noise."""
     return tuple(
-        WorkloadStep(scaled(step.cost, factor), step.times, step.outcome)
+        WorkloadStep(scale_noise(step.cost, factor), step.times, step.outcome)
         for step in workload
     )
 
@@ -85,7 +85,7 @@ def enough_noise(
     """
 
     def fits(factor: Fraction) -> bool:
-        left = runs_left(scaled_workload(workload, factor))
+        left = runs_left(scale_workload(workload, factor))
         return left is None or left >= runs
 
     least = least_noise(fits, low=1 / _FARTHEST, high=1, most=_FARTHEST, close=_CLOSE)
@@ -94,5 +94,5 @@ def enough_noise(
         raise InvalidCost(msg, name="runs", value=runs)
     factor = number_from_text(short_up(least, _DIGITS))
     return EnoughNoise(
-        runs=runs, factor=factor, workload=scaled_workload(workload, factor)
+        runs=runs, factor=factor, workload=scale_workload(workload, factor)
     )

@@ -22,12 +22,12 @@ from dpflow.forecast.counting import (
     empty_gate,
     load_of,
     loads_of,
-    planned_workload,
+    plan_workload,
     runs_left,
     window_loads,
     workload_of,
 )
-from dpflow.forecast.deployment import deployed_schedule
+from dpflow.forecast.deployment import read_schedule
 from dpflow.interrupts import suppress
 from dpflow.ledger.decisions.gates import Gate, covers_flow
 from dpflow.ledger.decisions.refusals import amounts_text
@@ -119,8 +119,8 @@ class Outlook:
         if left is None:
             return f"{what}s fit permanently" if self.window else f"no end of {what}s"
         of = "" if planned is None or planned < left else f" of {planned}"
-        one = (left if not of else planned) == 1
-        text = f"{left}{of} {what}{'' if one else 's'} remain{'s' if left == 1 else ''}"
+        plural = "" if (planned if of else left) == 1 else "s"
+        text = f"{left}{of} {what}{plural} remain{'s' if left == 1 else ''}"
         if not self.complete:
             text += ", like the last one, which was not completed"
         until = self.exhausted_on
@@ -150,7 +150,7 @@ def outlooks(
     day = today or datetime.now(UTC).date()
     with open_reading(ledger) as reading:
         names = reading.datasets if dataset is None else [dataset]
-        return [each for name in names for each in _of_dataset(reading, name, day)]
+        return [line for name in names for line in _of_dataset(reading, name, day)]
 
 
 def flow_outlooks(result: Iterable[Outlook]) -> list[Outlook]:
@@ -163,9 +163,9 @@ def flow_outlooks(result: Iterable[Outlook]) -> list[Outlook]:
         For each such flow its outlook on the dataset that refuses it first.
     """
     flows: dict[str, list[Outlook]] = {}
-    for each in result:
-        if each.flow is not None:
-            flows.setdefault(each.flow, []).append(each)
+    for outlook in result:
+        if outlook.flow is not None:
+            flows.setdefault(outlook.flow, []).append(outlook)
     return [min(own, key=_urgency) for _, own in sorted(flows.items()) if len(own) > 1]
 
 
@@ -192,7 +192,7 @@ def _of_dataset(ledger: Source, dataset: str, today: date) -> Iterator[Outlook]:
         )
     pinned, gates = runs.term.facts["pinned"], None
     for flow in pinned["flows"].keys() - flows.keys():
-        if workload := planned_workload(pinned, flow):
+        if workload := plan_workload(pinned, flow):
             gates = gates or standing_gates(ledger, runs.dataset)
             loads = loads_of(pinned, flow, workload, accounts=gates)
             steps = sum(step.times for step in workload)
@@ -234,7 +234,7 @@ def outlook_of(
         schedule=schedule,
         exhausted_on=None if schedule is None else schedule.day_after(left),
         account="" if budget is None else budget.account.id,
-        used=(budget and budget.used_after(0)) or 0.0,
+        used=(budget and budget.share_used_after(0)) or 0.0,
         ahead=tuple(_ahead(budget, schedule, left)),
         steps=steps,
         run=None if like is None else like.run,
@@ -259,8 +259,8 @@ def example_run(ledger: Source, runs: DatasetRuns, flow: str | None) -> FlowRun:
     def room(run: FlowRun) -> list[float]:
         """Return how many more such runs fit: now, and with budgets that are whole."""
         now = loads_of_run(runs, run, run_charges(ledger, runs.dataset, run))
-        whole = [replace(load, account=empty_gate(load.account)) for load in now]
-        counts = (runs_left(loads)[0] for loads in (now, whole))
+        empty = [replace(load, account=empty_gate(load.account)) for load in now]
+        counts = (runs_left(loads)[0] for loads in (now, empty))
         return [float("inf") if count is None else count for count in counts]
 
     # The first of equal ones is taken.
@@ -279,11 +279,11 @@ def flow_schedule(runs: Sequence[FlowRun], today: date) -> Schedule | None:
         after = datetime.fromisoformat(newest.at).date() + timedelta(days=1)
         with suppress(ConfigurationError):
             root, since = settings().root, max(today, after)
-            result = deployed_schedule(root, newest.flow, since=since)
+            result = read_schedule(root, newest.flow, since=since)
             if result is not None:
                 return result
-    said = [(datetime.fromisoformat(run.at), run.keys) for run in runs]
-    return schedule_of(said)
+    times = [(datetime.fromisoformat(run.at), run.keys) for run in runs]
+    return schedule_of(times)
 
 
 def loads_of_run(
@@ -319,8 +319,8 @@ def budget_load(loads: Iterable[Load]) -> Load | None:
     filters = [load for load in loads if isinstance(load.account.rule, Filter)]
 
     def order(load: Load) -> tuple[bool, int, bool]:
-        place = _BUDGETS.index(load.account.kind)
-        return not any(load.spent.amounts), place, load.renewed
+        rank = _BUDGETS.index(load.account.kind)
+        return not any(load.spent.amounts), rank, load.renewed
 
     return min(filters, key=order, default=None)
 
@@ -330,7 +330,7 @@ def _per_run(load: Load | None, steps: int) -> str:
     if load is None:
         return counted
     rule = load.account.rule
-    amounts = {k: text for k, text in rule.named(load.spent).items() if text != "0"}
+    amounts = {k: text for k, text in rule.label(load.spent).items() if text != "0"}
     if isinstance(rule, Filter) and len(amounts) > _FEW_AMOUNTS:
         return f"{counted}, {percent_text(rule.used_fraction(load.spent))} of budget"
     return f"{counted}, {amounts_text(amounts)}"
@@ -358,7 +358,7 @@ def _ahead(
     step = max(1, -(-last // _MOST_POINTS))
     for runs in [*range(1, last + 1, step), *([last] if (last - 1) % step else [])]:
         day = schedule.day_after(runs - 1)
-        used = load.used_after(runs)
+        used = load.share_used_after(runs)
         if day is None or used is None or used == float("inf"):
             return
         yield day, used, runs
@@ -396,19 +396,21 @@ def budget_line(outlooks: Iterable[Outlook]) -> BudgetLine | None:
     Returns:
         None if no flow has points, or if they are on different accounts or calendars.
     """
-    said = [each for each in outlooks if each.ahead]
-    if len({(each.account, each.source == "release keys") for each in said}) != 1:
+    shown = [outlook for outlook in outlooks if outlook.ahead]
+    kinds = {(outlook.account, outlook.source == "release keys") for outlook in shown}
+    if len(kinds) != 1:
         return None
-    start = said[0].used
+    start = shown[0].used
     points: list[tuple[date, float, int]] = []
     used, grown = start, 0
-    for day, share, steps in sorted(move for each in said for move in _moves(each)):
+    moves = (move for outlook in shown for move in _moves(outlook))
+    for day, share, steps in sorted(moves):
         used, grown = used + share, grown + _ENTRIES * steps
         points.append((day, min(used, 1.0), grown))
         if used >= 1:
             break
-    clock = said[0].source != "release keys"
-    return BudgetLine(account=said[0].account, points=tuple(points), clock=clock)
+    clock = shown[0].source != "release keys"
+    return BudgetLine(account=shown[0].account, points=tuple(points), clock=clock)
 
 
 def _moves(outlook: Outlook) -> Iterator[tuple[date, float, int]]:
@@ -458,13 +460,13 @@ def coming_runs(
         today: Default: the day of the clock, in UTC.
     """
     day = today or datetime.now(UTC).date()
-    outlooks = {each.flow: each for each in ahead if each.flow is not None}
+    outlooks = {outlook.flow: outlook for outlook in ahead if outlook.flow is not None}
     runs, refused, undated = [], [], []
     for flow in sorted({*flows, *outlooks}):
         outlook = outlooks.get(flow)
         schedule = None if outlook is None else outlook.schedule
         if schedule is None or schedule.source != "schedule":
-            schedule = deployed_schedule(root, flow, since=day) or schedule
+            schedule = read_schedule(root, flow, since=day) or schedule
         left = None if outlook is None else outlook.runs_left
         fit = count if left is None else min(left, count)
         days: list[date | None] = []
@@ -472,7 +474,7 @@ def coming_runs(
             days = [schedule.day_after(number) for number in range(fit + 1)]
         elif fit:
             undated.append(flow)
-        runs += [(each, flow, n) for n, each in enumerate(days[:fit], 1) if each]
+        runs += [(day, flow, n) for n, day in enumerate(days[:fit], 1) if day]
         if outlook is not None and fit < count:
             start = f"from {days[fit]} on" if fit and days else f"after {fit} runs"
             refused.append(f"{flow} {start if fit else 'now'} ({outlook.limited_by})")

@@ -33,7 +33,7 @@ class Governed:
     """A dataset under the policy that governs it.
 
     Attributes:
-        pinned: What `Policy.pinned` returned, from the ledger or from the file.
+        pinned: What `Policy.to_pinned` returned, from the ledger or from the file.
         population: As `pinned`, of the dataset's population.
         runs: What was charged in the newest term; None if the policy is the file's.
         accounts: The gates to which something was charged, by their accounts' ids.
@@ -69,15 +69,15 @@ class ProjectSource:
             names = known_datasets(self.ledger, self.policies)
         return sorted(name for name in names if not name.startswith(PREFIX))
 
-    def needed(self) -> Ledger:
+    def require_ledger(self) -> Ledger:
         """Return the ledger.
 
         Raises:
             LedgerMissing: If the project has no ledger.
         """
         if self.ledger is None:
-            said = "" if self.missing is None else self.missing.message
-            raise LedgerMissing(said) from self.missing
+            reason = "" if self.missing is None else self.missing.message
+            raise LedgerMissing(reason) from self.missing
         return self.ledger
 
     def chosen(
@@ -96,10 +96,10 @@ class ProjectSource:
             self._check_files()
         if dataset is not None:
             return dataset
-        known = sorted(self.datasets if among is None else among)
-        if len(known) == 1:
-            return known[0]
-        names = ", ".join(known) or "none yet"
+        datasets = sorted(self.datasets if among is None else among)
+        if len(datasets) == 1:
+            return datasets[0]
+        names = ", ".join(datasets) or "none yet"
         msg = f"name one DATASET of: {names}"
         raise ConfigurationError(msg)
 
@@ -114,7 +114,7 @@ class ProjectSource:
             )
             raise ConfigurationError(msg)
 
-    def governed(self, dataset: str, *, fresh: bool = False) -> Governed:
+    def read_governed(self, dataset: str, *, fresh: bool = False) -> Governed:
         """Return the policy that governs a dataset, and what was charged under it.
 
         Args:
@@ -131,12 +131,12 @@ class ProjectSource:
         runs = dataset_runs(ledger, dataset)
         if runs is None:
             return self._of_file(dataset)
-        facts = runs.term.facts
-        name = population_of(facts["pinned"])
+        body = runs.term.facts
+        name = population_of(body["pinned"])
         above = None if name is None else newest_term(ledger, name)
         return Governed(
             dataset=dataset,
-            pinned=facts["pinned"],
+            pinned=body["pinned"],
             population=None if above is None else above.facts["pinned"],
             runs=runs,
             accounts=standing_gates(ledger, dataset),
@@ -148,9 +148,10 @@ class ProjectSource:
                 raise ConfigurationError(self.problem)
             check_dataset(self.ledger, self.policies, dataset)
         policy = self.policies.policy_for(dataset)
-        above = [each.pinned() for each in self.policies.populations_of([policy])]
+        above = [group.to_pinned() for group in self.policies.populations_of([policy])]
         population = above[0] if above else None
-        return Governed(dataset=dataset, pinned=policy.pinned(), population=population)
+        pinned = policy.to_pinned()
+        return Governed(dataset=dataset, pinned=pinned, population=population)
 
 
 @contextmanager

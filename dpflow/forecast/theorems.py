@@ -78,8 +78,8 @@ def fits(
     def fit(name: str, options: Mapping[str, Any]) -> Fit:
         try:
             if name in LISTING:
-                furthest = max(each.rounds or 0 for each in result)
-                rounds = _listed(name, workload, budget, furthest)
+                furthest = max(fit.rounds or 0 for fit in result)
+                rounds = _count_fixed(name, workload, budget, furthest)
                 return Fit(theorem=name, rounds=rounds)
             rule = make_filter(name, **{**options, **budget})
             if rule.per_person:
@@ -113,7 +113,7 @@ def _furthest(fit: Fit) -> tuple[bool, int, int]:
     return bool(fit.problem), -rounds, list(FILTERS).index(fit.theorem)
 
 
-def _listed(
+def _count_fixed(
     name: str, workload: Workload, budget: Mapping[str, Fraction], start: int
 ) -> int | None:
     """Return how often a workload fits if it is fixed in advance."""
@@ -158,8 +158,8 @@ def epsilon_used(rule: Filter, used: Tally) -> Fraction | None:
         return rule.spent(used)
     if rule.members:
         # Any member may admit, with its own part of delta.
-        each = [epsilon_used(member, own) for member, own in rule.covering(used)]
-        return min((e for e in each if e is not None), default=None)
+        readings = [epsilon_used(member, own) for member, own in rule.covering(used)]
+        return min((e for e in readings if e is not None), default=None)
     constants = {k: v for k, v in rule.parameters().items() if k != "epsilon"}
 
     def share(epsilon: Fraction) -> float:

@@ -17,8 +17,8 @@ from dpflow.forecast.counting import (
     Workload,
     WorkloadStep,
     loads_of,
-    merged,
-    planned_workload,
+    merge,
+    plan_workload,
     runs_left,
     workload_of,
 )
@@ -26,7 +26,7 @@ from dpflow.forecast.noise import (
     FACTORS,
     EnoughNoise,
     enough_noise,
-    scaled_workload,
+    scale_workload,
 )
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
@@ -36,7 +36,7 @@ from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.noise.accuracy import half_width
 from dpflow.notebook import Sheet, TableRecord
-from dpflow.policy.planned_noise import planned_noise
+from dpflow.policy.planned_noise import plan_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
 from dpflow.rounding import number_from_text, short_up
@@ -96,7 +96,7 @@ class Forecast(TableRecord):
         widths = [f"95 % within +-: step {number}" for number in steps]
         if len(widths) == 1:
             widths = ["95 % of releases within +-"]
-        rows = [_cells(each, len(widths)) for each in self.rows]
+        rows = [_cells(row, len(widths)) for row in self.rows]
         return Sheet((*heads, *widths), rows, heads)
 
 
@@ -152,14 +152,14 @@ def forecast(
     with project_source(tell) as source:
         ran = None if like is None else _that_ran(source, like, dataset)
         name = source.chosen(dataset, among=ran)
-        result = source.governed(name, fresh=from_full_budget and like is None)
+        result = source.read_governed(name, fresh=from_full_budget and like is None)
         text = _starts_from(source, result, fresh=from_full_budget)
-        flow, example = _checked_flow(flow or like, like, result.pinned), None
-        workload = () if like else planned_workload(result.pinned, flow)
+        flow, example = _check_flow(flow or like, like, result.pinned), None
+        workload = () if like else plan_workload(result.pinned, flow)
         if costs:
-            workload = merged(WorkloadStep(cost_from_text(each)) for each in costs)
+            workload = merge(WorkloadStep(cost_from_text(cost)) for cost in costs)
         elif not workload and result.runs is not None and result.runs.of_flow(flow):
-            example = example_run(source.needed(), result.runs, flow)
+            example = example_run(source.require_ledger(), result.runs, flow)
             workload = workload_of(example.steps)
     if not workload:
         msg = (
@@ -190,7 +190,7 @@ def forecast(
         fits=tuple(run.fits()) if theorems else (),
         enough=None if runs is None else run.enough(runs),
         plans=tuple(run_lines(pinned)),
-        planned=planned_noise(pinned),
+        planned=plan_noise(pinned),
     )
 
 
@@ -211,11 +211,12 @@ def forecast_flows(
         return [forecast(dataset, flow=flow, **options)]
     with project_source(options.get("tell", as_warning)) as source:
         dataset = source.chosen(dataset)
-        result = source.governed(dataset, fresh=options.get("from_full_budget", False))
+        fresh = options.get("from_full_budget", False)
+        result = source.read_governed(dataset, fresh=fresh)
     ran = [] if result.runs is None else [run.flow for run in result.runs.runs]
-    flows = sorted({*planned_noise(result.pinned), *filter(None, ran)})
+    flows = sorted({*plan_noise(result.pinned), *filter(None, ran)})
     outside: list[str | None] = [None] * (None in ran or not flows)
-    return [forecast(dataset, flow=each, **options) for each in [*flows, *outside]]
+    return [forecast(dataset, flow=name, **options) for name in [*flows, *outside]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +273,15 @@ def _starts_from(source: ProjectSource, governed: Governed, *, fresh: bool) -> s
 
 def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str]:
     """Return the datasets that a flow has charged, of all or of one."""
-    ledger = source.needed()
+    ledger = source.require_ledger()
     flows: dict[str, set[str]] = {}
     for name in source.datasets if dataset is None else [dataset]:
         runs = getattr(dataset_runs(ledger, name), "runs", ())
         flows[name] = {run.flow for run in runs if run.flow}
     result = [name for name, own in flows.items() if flow in own]
-    known = set().union(*flows.values())
+    names = set().union(*flows.values())
     if not result:
-        hint = f"{did_you_mean(flow, known)} Or" if known else "Run it once, or"
+        hint = f"{did_you_mean(flow, names)} Or" if names else "Run it once, or"
         msg = (
             f"no run of the flow {flow!r} was charged in a newest term, so it "
             f"has no forecast. {hint} describe it with --cost."
@@ -289,7 +290,7 @@ def _that_ran(source: ProjectSource, flow: str, dataset: str | None) -> list[str
     return result
 
 
-def _checked_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | None:
+def _check_flow(flow: str | None, like: str | None, pinned: Pinned) -> str | None:
     """Refuse a flow that the policy keeps out, unless it ran before that.
 
     Where only named flows are let in, and it is the only one, the forecast is for it.
@@ -319,25 +320,25 @@ def _schedule(
 ) -> Schedule | None:
     today = datetime.now(UTC).date()
     runs = [] if governed.runs is None else governed.runs.of_flow(flow)
-    said = flow_schedule(runs, today)
+    cadence = flow_schedule(runs, today)
     if every is not None:
-        first = start or (said.first if said else today)
+        first = start or (cadence.first if cadence else today)
         return Schedule(Every.parse(every), first, "given")
     if start is None:
-        return said
-    if said is None:
+        return cadence
+    if cadence is None:
         msg = (
             f"flow {flow} has no schedule, so --from needs --every "
             "INTERVAL, such as `week`"
         )
         raise ConfigurationError(msg)
-    return replace(said, first=start)
+    return replace(cadence, first=start)
 
 
 def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
     for factor in FACTORS:
         try:
-            other = scaled_workload(run.workload, factor)
+            other = scale_workload(run.workload, factor)
             left, _ = runs_left(replace(run, workload=other).loads())
         except (InvalidCost, UnsupportedCost) as error:
             yield NoiseRow(factor=factor, problem=error.message)

@@ -95,24 +95,24 @@ def find_examples(
 
 def read_runs(reading: Reading, runs: Sequence[str]) -> list[Charge]:
     """Read the charges of flow runs, each once, in the order of their reservations."""
-    found = dict[str, Charge]()
+    charges = dict[str, Charge]()
     for columns in reading.ask("read_charges_of_runs", runs=[*runs]) if runs else ():
         charge = Charge.from_columns(tuple(columns))
-        found.setdefault(charge.id, charge)
-    return [*found.values()]
+        charges.setdefault(charge.id, charge)
+    return [*charges.values()]
 
 
 def without_replayed(
     charges: Sequence[Charge], replayed: Mapping[str, int]
 ) -> list[Charge]:
     """Return charges but for those of steps that this run has replayed."""
-    remaining, rest = Counter(replayed), list[Charge]()
+    remaining, drawn = Counter(replayed), list[Charge]()
     for charge in charges:
         if remaining[charge.step] > 0:
             remaining[charge.step] -= 1
         else:
-            rest.append(charge)
-    return rest
+            drawn.append(charge)
+    return drawn
 
 
 def find_lack_of(reading: Reading, charges: Sequence[Charge]) -> Lack | None:

@@ -21,8 +21,8 @@ from dpflow.exceptions import (
     DpflowError,
     PublicError,
     ReleaseError,
-    made_anew,
     public_name,
+    rebuild,
     require,
 )
 from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
@@ -326,7 +326,7 @@ class Execution:
         if any(policy.errors == "redact" for policy in self.request.policies):
             datasets = ", ".join(self.request.datasets)
             error = shown(error, step=self.request.step, dataset=datasets)
-        public: Any = made_anew(error)
+        public: Any = rebuild(error)
         if public is None or _IN_FULL in public.message:
             return error
         text = f"{public.message.rstrip('.')}. The step {_IN_FULL}."

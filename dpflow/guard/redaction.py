@@ -12,7 +12,7 @@ import sysconfig
 from asyncio import CancelledError
 from collections.abc import Callable
 from signal import SIGTERM
-from typing import Any
+from typing import Any, cast
 
 from dpflow.config import short_path
 from dpflow.exceptions import (
@@ -21,9 +21,9 @@ from dpflow.exceptions import (
     DPStepFailed,
     LoadFailed,
     PublicError,
-    made_anew,
     public_kind,
     public_name,
+    rebuild,
 )
 from dpflow.ledger.requests import Request
 
@@ -114,7 +114,7 @@ def shown_of_load(error: BaseException, request: Request) -> BaseException:
     if not issubclass(type(error), Exception):
         return error if keeps else _ending(error)
     # The load itself may raise a public error with words of its own.
-    public: Any = made_anew(error) or (error if type(error) is PublicError else None)
+    public: Any = rebuild(error) or (error if type(error) is PublicError else None)
     name = public_name(type(error)) if keeps or public else _class_of_load(type(error))
     text, after = str(public or (error if keeps else "")), ""
     if not text:
@@ -150,7 +150,7 @@ def _withheld(
     """Return an error with the type and line of another, or its permitted part."""
     name, line = public_name(type(error)), ""
     try:
-        if (public := made_anew(error)) is not None:
+        if (public := rebuild(error)) is not None:
             return public
         if not issubclass(type(error), Exception):
             return _ending(error)
@@ -183,7 +183,7 @@ def _ending(error: BaseException) -> BaseException:
     """Return a new error for what is no `Exception`, of a type that receivers know."""
     if issubclass(type(error), BaseExceptionGroup):
         # At least one member ends the program.
-        members = BaseExceptionGroup.exceptions.__get__(error)
+        members = cast("Any", BaseExceptionGroup.exceptions).__get__(error)
         return _ending(next(m for m in members if not issubclass(type(m), Exception)))
     kind = public_kind(type(error))
     if kind is type(error) and kind.__module__.startswith("prefect."):
@@ -233,7 +233,7 @@ def describe_failure(
         step: Name of the step that failed.
     """
     failure = {"error_type": error_type}
-    if (public := made_anew(error)) is not None:
+    if (public := rebuild(error)) is not None:
         sentence = str(public).partition(". ")[0]
         failure["error"] = sentence.removeprefix(f"step {step!r} ")
     return failure

@@ -36,7 +36,7 @@ from dpflow.ledger.views.entries import alert_text
 from dpflow.ledger.views.terms import find_governing
 from dpflow.noise.sources import OWN
 from dpflow.policy import Policy
-from dpflow.policy.planned_noise import planned_multiplier
+from dpflow.policy.planned_noise import plan_multiplier
 from dpflow.policy.population import PREFIX
 
 logger = logging.getLogger("dpflow")
@@ -425,7 +425,7 @@ def _planned(
         ConfigurationError: If the policy of a dataset plans none for it.
     """
     try:
-        return cost.at(max(planned_multiplier(p, flow, step, cost) for p in pins))
+        return cost.at(max(plan_multiplier(p, flow, step, cost) for p in pins))
     except InvalidCost as error:
         msg = f"{error.message} The step did not run."
         raise ConfigurationError(msg) from error

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dpflow.config import ENVIRONMENT_VARIABLE, expanded
+from dpflow.config import ENVIRONMENT_VARIABLE, expand
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.ledger import Ledger
@@ -216,7 +216,7 @@ def sqlite_path(url: str) -> Path:
             "postgresql://user:password@host/database"
         )
         raise ConfigurationError(msg)
-    return Path(path if path.startswith("/") else expanded(path, "the ledger's file"))
+    return Path(path if path.startswith("/") else expand(path, "the ledger's file"))
 
 
 def roles_script() -> str:

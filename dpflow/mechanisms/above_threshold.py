@@ -93,16 +93,16 @@ def answers(
     levels = [_steps(cost, level, grid) for level in _levels(queries, thresholds)]
     widened = Fraction(grid + ADDED, 1) / cost.sensitivity
     shift = noise(cost.threshold_scale * widened)
-    given: list[bool] = []
+    above: list[bool] = []
     positives = 0
     for query, level in zip(queries, levels, strict=True):
         value = _steps(cost, query() if callable(query) else query, grid)
         answer = bool(value + noise(cost.answer_scale * widened) >= level + shift)
-        given.append(answer)
+        above.append(answer)
         positives += answer
         if positives == cost.positives:
             break
-    return Drawn(tuple(given), positives)
+    return Drawn(tuple(above), positives)
 
 
 def _levels(

@@ -64,8 +64,8 @@ def private_bounds(
     if type(max_rows) is not int or max_rows < 1:
         msg = "max_rows must be a whole number from 1"
         raise PublicError(msg)
-    ordered = sorted(candidates, key=lambda each: exact(each, name="candidates"))
-    cuts = [float_down(exact(each, name="candidates")) for each in ordered]
+    ordered = sorted(candidates, key=lambda number: exact(number, name="candidates"))
+    cuts = [float_down(exact(number, name="candidates")) for number in ordered]
     shares = [exact(quantile, name="quantile") for quantile in quantiles]
     if not all(0 < share < 1 for share in shares):
         msg = "a quantile lies between 0 and 1; no person's own number is one of them"
@@ -73,7 +73,7 @@ def private_bounds(
     numbers, price = numbers_of(values), (cost.epsilon, max_rows, relation)
     with execution.drawing():
         shunned = (rates(numbers, cuts, share, *price) for share in shares)
-        return tuple(ordered[choose(each)] for each in shunned)
+        return tuple(ordered[choose(penalty)] for penalty in shunned)
 
 
 def rates(  # noqa: PLR0917
@@ -101,12 +101,12 @@ def rates(  # noqa: PLR0917
     Checked by: tests/mechanisms/test_private_bounds.py.
     """
     below = np.searchsorted(np.sort(numbers), np.asarray(cuts), side="right").tolist()
-    part, whole = share.numerator, share.denominator
+    part, bottom = share.numerator, share.denominator
     # By how much one number of a person moves the score of a cut.
-    moved = whole if relation == "replace-one" else max(part, whole - part)
+    moved = bottom if relation == "replace-one" else max(part, bottom - part)
     scale = epsilon / (2 * max_rows * moved)
     return [
-        scale * abs((whole - part) * left - part * (len(numbers) - left))
+        scale * abs((bottom - part) * left - part * (len(numbers) - left))
         for left in below
     ]
 
@@ -132,7 +132,7 @@ def numbers_of(values: Iterable[Any]) -> Floats:
     if kind and kind in "iufb":
         result = column.astype(np.float64).reshape(-1)
     elif isinstance(column, (list, tuple)) or kind == "O":
-        result = np.fromiter((real_or_nan(each) for each in column), np.float64)
+        result = np.fromiter((real_or_nan(value) for value in column), np.float64)
     else:
         name = public_name(type(values))
         msg = f"give a list or a column of numbers, not {name} of another type"

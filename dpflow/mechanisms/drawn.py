@@ -57,8 +57,8 @@ def draws_for(
             return drawn.output
 
         shape = inspect.signature(draw)
-        _, *rest = shape.parameters.values()
-        in_body.__signature__ = shape.replace(parameters=rest)  # type: ignore[attr-defined]
+        _, *remaining = shape.parameters.values()
+        in_body.__signature__ = shape.replace(parameters=remaining)  # type: ignore[attr-defined]
         return in_body
 
     return decorate

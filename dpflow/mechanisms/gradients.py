@@ -79,8 +79,8 @@ def gradient_descent(
     clip = NormClip.to(norm)
     execution = current_execution(who)
     individual = isinstance(execution.cost, IndividualBound)
-    given = {sigma is not None, steps is not None, individual or sampling_rate != 1}
-    if given != {individual}:
+    choices = {sigma is not None, steps is not None, individual or sampling_rate != 1}
+    if choices != {individual}:
         msg = (
             f"{who} takes sigma= and steps= under IndividualBound, and only there may "
             "sampling_rate= stand. Elsewhere declare PoissonSampledGaussian("

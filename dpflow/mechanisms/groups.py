@@ -94,12 +94,13 @@ def private_groups(
         msg = "max_groups must be a whole number from 1"
         raise PublicError(msg)
     changed = max_groups * (2 if is_replace_one(execution) else 1)
+    sigma, likely = Fraction(0), tuple[int, ...]()
     if isinstance(execution.cost, ApproxZCDP):
         _, table = claimed(who, ApproxZCDP)
         sigma, odds = threshold(table.rho, table.delta, changed)
     else:
-        _, each = claimed(who, ApproxDP, times=changed, by=EXACT)
-        likely = chances(each.epsilon, each.delta)
+        _, cost = claimed(who, ApproxDP, times=changed, by=EXACT)
+        likely = chances(cost.epsilon, cost.delta)
         odds = next(n for n, chance in enumerate(likely) if 2 * chance >= _ONE)
     logger.info("%s: a group has even odds at %d people", who, odds)
     counts = people_in(people, groups, max_groups)
@@ -112,7 +113,9 @@ def private_groups(
         else:
             rows = (likely[min(count, len(likely) - 1)] for count in numbers)
             named = [toss(Fraction(chance, _ONE)) for chance in rows]
-    names = (name for (_, name), said in zip(counts, named, strict=True) if said)
+    names = (
+        name for (_, name), is_named in zip(counts, named, strict=True) if is_named
+    )
     # In an order that depends on nothing but the names.
     return sorted(
         names, key=lambda n: (type(n).__name__, repr(n) if type(n) is tuple else n)
@@ -155,9 +158,9 @@ def chances(epsilon: Fraction, delta: Fraction) -> tuple[int, ...]:
             )
             raise PublicError(msg)
         now = result[-1]
-        rest = max(_ONE - now - added, 0)
+        neither = max(_ONE - now - added, 0)
         by_presence = (grown * now >> BITS) + added
-        by_absence = _ONE + (-shrunk * rest >> BITS)
+        by_absence = _ONE + (-shrunk * neither >> BITS)
         result.append(max(min(by_presence, by_absence), now))
     return tuple(result)
 
@@ -176,11 +179,11 @@ def people_in(
         if group is not None and _is_somebody(person):
             theirs[person][group] = None
     counts: Counter[tuple[Hashable, Any]] = Counter()
-    for each in map(list, theirs.values()):
+    for own in map(list, theirs.values()):
         # A sample of one person's groups.
-        while len(each) > max_groups:
-            each.pop(pick(len(each)))
-        counts.update(each)
+        while len(own) > max_groups:
+            own.pop(pick(len(own)))
+        counts.update(own)
     return counts
 
 

@@ -89,7 +89,7 @@ def _by_person(people: Sequence[Any], rows: Floats) -> tuple[list[Any], Floats]:
     One more row of zeros, which has no id, stands for an empty table.
     """
     places: dict[Any, int] = {}
-    where = [places.setdefault(each, len(places)) for each in map(_plain, people)]
+    where = [places.setdefault(person, len(places)) for person in map(_plain, people)]
     sums = np.zeros((len(places) + 1, rows.shape[1]))
     # A warning about one person's overflow would be an output.
     with np.errstate(all="ignore"):

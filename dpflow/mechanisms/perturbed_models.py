@@ -158,12 +158,12 @@ def output_perturbation(
         msg = f"output_perturbation() needs cost=recoverable_model(...), not {cost!r}"
         raise PublicError(msg)
     test, model = cells[NONE], cells[MODEL]
-    rows, classes = _checked(features, labels, recipe)
+    rows, classes = _check_rows(features, labels, recipe)
     fitted = minimum(rows[: recipe.train], classes[: recipe.train], recipe)
     noise = k_norm_noise(fitted.size, recipe.sensitivity / model)
     noisy = fitted + noise
-    rest = slice(recipe.train, None)
-    error = mean_error(noisy, rows[rest], classes[rest])
+    held_out = slice(recipe.train, None)
+    error = mean_error(noisy, rows[held_out], classes[held_out])
     tests = len(rows) - recipe.train
     noisy_error: float = add_noise(
         Laplace(sensitivity=recipe.test_sensitivity(tests), epsilon=test), error
@@ -174,7 +174,7 @@ def output_perturbation(
     return Drawn(sum_on_grid(fitted, noise, length / _GRID), MODEL)
 
 
-def _checked(
+def _check_rows(
     features: NDArray[Any], labels: NDArray[Any], recipe: Recipe
 ) -> tuple[Floats, Floats]:
     shapes = np.shape(features), np.shape(labels)

@@ -171,7 +171,7 @@ def interquartile_range(
     chosen = 1 + 1 / math.log(numbers.size) if base is None else base
     # Half a bin further is half a bin back.
     shifts = (shift, shift - 0.5 if shift >= 0.5 else shift + 0.5)  # noqa: PLR2004
-    tries = [Bins(chosen, each) for each in shifts[: cost.tries]]
+    tries = [Bins(chosen, offset) for offset in shifts[: cost.tries]]
     ordered = np.sort(numbers)
     for number, bins in enumerate(tries):
         # The answer's noise is drawn in any case: how long this takes says less.
@@ -180,7 +180,7 @@ def interquartile_range(
         if passes(cost, distance(ordered, bins)):
             limit = 700 / math.log(bins.base)
             answer = float(bins.base ** min(max(power, -limit), limit))
-            return Drawn(answer, cost.answered(number))
+            return Drawn(answer, cost.answer_cell(number))
     return Drawn(None, "none")
 
 
@@ -197,8 +197,8 @@ def passing(cost: ProposeTestRelease) -> float:
     e^(-x epsilon) / 2. Raised by more than a float of the sum is rounded.
     """
 
-    def needed(mp: Any) -> Any:
+    def bound(mp: Any) -> Any:
         tail = -mp.log(2 * to_real(mp, cost.delta)) / to_real(mp, cost.epsilon)
         return 1 + max(tail, 0)
 
-    return float_up(bound_above(needed) * (1 + _ROUNDED))
+    return float_up(bound_above(bound) * (1 + _ROUNDED))

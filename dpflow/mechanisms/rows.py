@@ -91,9 +91,9 @@ class NormClip:
             ReleaseError: If there are no people, or more than `MOST_PEOPLE`.
         """
         if isinstance(rows, OuterRows):
-            return Clipped(_clipped_products((rows,), self.norm), rows.shape)
+            return Clipped(_clip_products((rows,), self.norm), rows.shape)
         if isinstance(rows, LayerRows):
-            return Clipped(_clipped_products(rows.layers, self.norm), (-1,))
+            return Clipped(_clip_products(rows.layers, self.norm), (-1,))
         steps = self.rows(rows)
         return Clipped((_Layer(None, steps, self.step),), steps.shape[1:])
 
@@ -134,13 +134,13 @@ class Clipped:
 
     def squares(self) -> Floats:
         """Return the squared norm of each row as it is summed, rounded up."""
-        total: Floats = np.sum([each.squares() for each in self.layers], axis=0)
+        total: Floats = np.sum([layer.squares() for layer in self.layers], axis=0)
         # Each is rounded up; this covers the rounding of their sum.
         return total * (1 + len(self.layers) * 2.0**-52)
 
     def total(self, who: PrivateMask | None = None) -> Floats:
         """Return the sum of the rows of those who take part, exactly."""
-        totals = [each.total(who).ravel() for each in self.layers]
+        totals = [layer.total(who).ravel() for layer in self.layers]
         return np.concatenate(totals).reshape(self.shape)
 
 
@@ -252,9 +252,7 @@ class LayerRows:
 Gradient = NDArray[Any] | OuterRows | LayerRows
 
 
-def _clipped_products(
-    layers: tuple[OuterRows, ...], norm: Fraction
-) -> tuple[_Layer, ...]:
+def _clip_products(layers: tuple[OuterRows, ...], norm: Fraction) -> tuple[_Layer, ...]:
     """Clip products together: first factors have norm 1 at most; second ones are cut.
 
     So the squared norm of all products is at most that of the second factors side by
@@ -265,8 +263,8 @@ def _clipped_products(
     people = len(layers[0].right)
     with np.errstate(all="ignore"):
         scaled = [
-            each.right.reshape(people, -1) * each.left.lengths[:, None]
-            for each in layers
+            layer.right.reshape(people, -1) * layer.left.lengths[:, None]
+            for layer in layers
         ]
     clipped, _ = clip_rows(np.concatenate(scaled, axis=1), norm=norm)
     step = _step(norm, _FACTOR_BITS)
@@ -274,7 +272,8 @@ def _clipped_products(
     ends = np.cumsum([part.shape[1] for part in scaled])
     parts = np.split(cut, ends[:-1], axis=1)
     return tuple(
-        _Layer(each.left, part, step) for each, part in zip(layers, parts, strict=True)
+        _Layer(layer.left, part, step)
+        for layer, part in zip(layers, parts, strict=True)
     )
 
 
@@ -285,8 +284,8 @@ def _step(longest: Fraction, bits: int) -> float:
 
 def _cut(values: Floats, step: float) -> Floats:
     """Return whole numbers of steps, toward zero; rows that are no numbers as zeros."""
-    whole = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-    values[~whole] = 0
+    is_finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    values[~is_finite] = 0
     values /= step
     return np.asarray(np.trunc(values, out=values), np.float64)
 

@@ -19,8 +19,6 @@ from itertools import pairwise
 from math import ceil
 from typing import Any
 
-from mpmath.ctx_mp import MPContext
-
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import DiscreteLaplace, Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
@@ -39,7 +37,7 @@ from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.numbers import numbers_for
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import random_bytes
-from dpflow.rounding import Number, to_fraction, to_real
+from dpflow.rounding import Number, new_context, to_fraction, to_real
 
 #: Adds the noise of a Gaussian to numbers.
 Noisy = Callable[[Gaussian, Sequence[float]], list[float]]
@@ -268,8 +266,7 @@ def chance_to_stay(fine: Fraction, coarse: Fraction, bits: int) -> Fraction:
     With q = exp(-1 / scale) it is q' (1 - q)^2 / (q (1 - q')^2), the finer one's with a
     dash (docs/derivations/accuracy.md#refined-laplace).
     """
-    mp: Any = MPContext()
-    mp.dps = int(bits * _DIGITS_PER_BIT) + _MORE_DIGITS
+    mp = new_context(int(bits * _DIGITS_PER_BIT) + _MORE_DIGITS)
 
     def weight(scale: Fraction) -> Any:
         each = -1 / to_real(mp, scale)

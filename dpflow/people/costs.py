@@ -168,9 +168,9 @@ def _pieces(order: Fraction, rate: Fraction) -> list[tuple[float, list[float]]]:
     shares = [(1 - above_share, below), (above_share, below + 1)]
     # Order one has (order - 1) * divergence = 0.
     return [
-        (float_up(share), _binomial(whole, rate))
-        for share, whole in shares
-        if share and whole > 1
+        (float_up(share), _binomial(integer, rate))
+        for share, integer in shares
+        if share and integer > 1
     ]
 
 

@@ -56,7 +56,7 @@ class Slots(Withheld):
         """How many people there are: private data."""
         return len(self._places)
 
-    def placed(self, people: Iterable[Any]) -> tuple[Slots, Places]:
+    def place_people(self, people: Iterable[Any]) -> tuple[Slots, Places]:
         """Return the places of people, and the slots with those who are new.
 
         Args:
@@ -65,16 +65,16 @@ class Slots(Withheld):
         Returns:
             The slots, and int64[people]: places, -1 for none.
         """
-        known, fresh, result = self._places, dict[bytes, int](), list[int]()
+        places, fresh, result = self._places, dict[bytes, int](), list[int]()
         for person in people:
             digest = person_digest(self.key, person)
             if digest is None:
                 result.append(-1)
                 continue
-            place = known.get(digest)
-            if place is None:
-                place = fresh.setdefault(digest, len(known) + len(fresh))
-            result.append(place)
+            slot = places.get(digest)
+            if slot is None:
+                slot = fresh.setdefault(digest, len(places) + len(fresh))
+            result.append(slot)
         grown = Slots(self.key, self.to_store() + b"".join(fresh)) if fresh else self
         return grown, np.array(result, np.int64)
 

@@ -117,7 +117,7 @@ class PersonStore:
         try:
             make_private_folder(self.path.parent)
             lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
-            return lock.run(lambda _: self._reserved(people, costs), _LOCK_SECONDS)
+            return lock.run(lambda _: self._reserve(people, costs), _LOCK_SECONDS)
         except without_interrupts(OSError) as error:
             msg = (
                 f"the store {self.path} cannot be used: {reason_of(error)}. "
@@ -125,7 +125,7 @@ class PersonStore:
             )
             raise LedgerUnavailable(msg, ledger=str(self.path)) from error
 
-    def _reserved(
+    def _reserve(
         self, people: Sequence[Any], costs: Callable[[IndividualBound], Floats]
     ) -> PrivateMask:
         row = self._ledger.find_payer(self._charge).store
@@ -137,7 +137,7 @@ class PersonStore:
         if charge in before:
             msg = f"charge {charge} has paid for a step; each step needs its own"
             raise ReservationConflict(msg, reservation=charge)
-        slots, mask = _charged(contents, people, costs(contents.tally.bound))
+        slots, mask = _charge(contents, people, costs(contents.tally.bound))
         _write(self.path, replace(contents, slots=slots, newest=charge, before=before))
         self._ledger.pay(self._account, charge, before=newest)
         return mask
@@ -188,12 +188,12 @@ class PersonStore:
         )
 
 
-def _charged(
+def _charge(
     before: _People, people: Sequence[Any], costs: Floats
 ) -> tuple[Slots, PrivateMask]:
     """Charge people by their ids; return the slots and the mask of the participants."""
     check_costs(costs, (len(people),))
-    slots, places = before.slots.placed(people)
+    slots, places = before.slots.place_people(people)
     placed = places >= 0
     if len(np.unique(places[placed])) != placed.sum():
         msg = "people= must name each person once: sum the rows of each person first"
@@ -244,9 +244,9 @@ def _parts(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
         OSError: If it cannot be read.
     """
     contents = path.read_bytes()
-    checksum, whole = contents[:_CHECKSUM_BYTES], contents[_CHECKSUM_BYTES:]
-    text, _, body = whole.partition(b"\n")
-    if hashlib.sha256(whole).digest() != checksum or _FORMAT.encode() not in text:
+    checksum, signed = contents[:_CHECKSUM_BYTES], contents[_CHECKSUM_BYTES:]
+    text, _, body = signed.partition(b"\n")
+    if hashlib.sha256(signed).digest() != checksum or _FORMAT.encode() not in text:
         msg = (
             f"{path} is damaged: its checksum or format does not match. No step may "
             "run on it: restore the newest copy. An older one would forget charges, "

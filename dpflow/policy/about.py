@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from dpflow.policy.types import LongText, did_you_mean, problem, shown
+from dpflow.policy.types import LongText, did_you_mean, problem, shorten
 
 #: Section of an entry -> its fields, as dpflow writes them.
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -41,7 +41,7 @@ TEXTS = {name for names in FIELDS.values() for name in names} - PROVEN
 
 def _check_names(texts: Mapping[str, str]) -> Mapping[str, str]:
     for name in sorted(texts.keys() - TEXTS):
-        message = f"about has no text {shown(name)}."
+        message = f"about has no text {shorten(name)}."
         raise problem(message, did_you_mean(name, TEXTS))
     return texts
 

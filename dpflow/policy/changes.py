@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.rules.tightening import continues, tightened_filter
+from dpflow.accounting.rules.tightening import continues, tighten_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.policy.model import Policy
 from dpflow.policy.pinned import differing, value_text
@@ -59,7 +59,7 @@ def judge(
     """Judge each field in which two declared copies differ.
 
     Args:
-        ledger: What `Policy.declared` returned for the copy that governs.
+        ledger: What `Policy.to_declared` returned for the copy that governs.
         file: The same for the edited policy.
         charged_flows: Flows that have charged something in the term; None if that
             is unknown, which counts as all.
@@ -85,15 +85,18 @@ def judge(
         elif field != "flows":
             free = field == "about" or (field == "source" and old is None)
             verdict: Verdict = "neutral" if free else "other"
-            result += [_change(*each, verdict) for each in differing(old, new, field)]
+            for difference in differing(old, new, field):
+                result.append(_change(*difference, verdict))
     result += _flows(ledger, file, charged_flows, is_reserved=is_reserved)
     return tuple(sorted(result, key=lambda change: change.field))
 
 
 def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
     """Return what all changes together do to the guarantee; access does nothing."""
-    verdicts = {change.verdict for change in changes} - {"neutral"}
-    verdicts -= {"access"} if len(verdicts) > 1 else set()
+    verdicts: set[Verdict] = {change.verdict for change in changes}
+    verdicts.discard("neutral")
+    if len(verdicts) > 1:
+        verdicts.discard("access")
     if len(verdicts) == 1:
         return verdicts.pop()
     if verdicts:
@@ -101,7 +104,7 @@ def overall(changes: Collection[Change]) -> Verdict | Literal["same"]:
     return "neutral" if changes else "same"
 
 
-def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
+def tighten_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     """Return the pinned copy of a tightened policy, for tallies that stay.
 
     Every number that prices a step stays as it was fixed; thresholds and halts fall,
@@ -110,16 +113,16 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     Raises:
         InvalidCost: If a filter cannot be lowered in place, or a share cannot go on.
     """
-    file, fixed = policy.pinned(), {}
+    file, fixed = policy.to_pinned(), {}
     for name, share in file["flows"].items():
         before = {**pinned, "filter": pinned.get("each")}
         before = fixed[name] = pinned["flows"].get(name, before)
         if before["filter"] and share["epsilon"] is not None:
-            share["filter"] = _lowered(before["filter"], share, is_share=True)
+            share["filter"] = _lower(before["filter"], share, is_share=True)
         share["odometer"] = before["odometer"]
     if "whole" in file:
-        file["whole"] = _lowered(pinned["whole"], file["lifetime"])
-    file["filter"] = _lowered(pinned["filter"], file["budget"])
+        file["whole"] = _lower(pinned["whole"], file["lifetime"])
+    file["filter"] = _lower(pinned["filter"], file["budget"])
     result = with_derived_numbers(file | {"odometer": pinned["odometer"]})
     for name, share in result["flows"].items():
         filters = [copy["filter"] for copy in (share, fixed[name]) if copy["filter"]]
@@ -129,13 +132,13 @@ def tightened_pins(pinned: Copy, policy: Policy) -> dict[str, Any]:
     return result
 
 
-def _lowered(fixed: Copy, budget: Copy, *, is_share: bool = False) -> Copy:
+def _lower(fixed: Copy, budget: Copy, *, is_share: bool = False) -> Copy:
     numbers = {name: budget[name] for name in ("epsilon", "delta")}
     if is_share:
         fixed = {name: value for name, value in fixed.items() if name != "thresholds"}
     if all(fixed[name] == text for name, text in numbers.items()):
         return fixed
-    return tightened_filter(fixed, **numbers, is_share=is_share).parameters()
+    return tighten_filter(fixed, **numbers, is_share=is_share).parameters()
 
 
 def _change(
@@ -146,11 +149,11 @@ def _change(
 
 def _numbers(old: Any, new: Any, *path: str) -> Iterator[Change]:
     """Judge limits, single or in a mapping; None is no limit."""
-    for place, was, now in differing(old, new, *path):
+    for key_path, was, now in differing(old, new, *path):
         lower = was is None
         if was is not None and now is not None:
             lower = number_from_text(now.strip("%")) < number_from_text(was.strip("%"))
-        yield _change(place, was, now, "tighter" if lower else "looser")
+        yield _change(key_path, was, now, "tighter" if lower else "looser")
 
 
 def _other_flows(old: Any, new: Any, *, is_reserved: bool) -> Change:
@@ -175,11 +178,11 @@ def _flows(
         path = ("flows", name)
         old, new = ledger["flows"].get(name), file["flows"].get(name)
         before, after = _limit(ledger, name), _limit(file, name)
-        known = before is not None if charged is None else name in charged
+        is_charged = before is not None if charged is None else name in charged
         reserved = [bool(share and share.get("reserved")) for share in (old, new)]
         if reserved[0] != reserved[1]:
-            yield _reserved((*path, "reserved"), *reserved, file=file)
-        if after and not before and known:
+            yield _judge_reserved((*path, "reserved"), *reserved, file=file)
+        if after and not before and is_charged:
             why = "a tally of its own would forget what it was charged without a share"
             yield _change(path, before, after, "other", why)
         elif old != new and (before is None or after is None):
@@ -187,7 +190,7 @@ def _flows(
             yield _change(path, old, new, verdict if is_reserved else "access")
         elif old != new:
             limits = before, after, is_reserved
-            changes = [*_share(path, old or {}, new or {}, limits, charged=known)]
+            changes = [*_share(path, old or {}, new or {}, limits, charged=is_charged)]
             same = _change(path, old, new, "neutral")
             yield from changes or ([same] if reserved[0] == reserved[1] else [])
 
@@ -203,7 +206,7 @@ def _limit(copy: Copy, flow: str) -> Copy | None:
     return {name: text for name, text in limits.items() if text is not None}
 
 
-def _reserved(path: KeyPath, old: bool, new: bool, *, file: Copy) -> Change:  # noqa: FBT001
+def _judge_reserved(path: KeyPath, old: bool, new: bool, *, file: Copy) -> Change:  # noqa: FBT001
     """Judge a share that is reserved from now on, or no longer."""
     verdict: Verdict = "other"
     why = "what all others used so far was not counted apart"

@@ -42,7 +42,7 @@ from dpflow.policy.types import (
     problem_at,
     raise_all,
     read_decimal,
-    shown,
+    shorten,
     split_hint,
 )
 
@@ -69,7 +69,7 @@ class Record(BaseModel):
     sparse: ClassVar[Collection[str]] = ()
 
     @model_serializer(mode="wrap")
-    def _declared(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _write_declared(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {k: v for k, v in write(self).items() if v or k not in self.sparse}
 
 
@@ -110,7 +110,7 @@ class TheoremChoice(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     #: Where the names are.
-    known: ClassVar[Mapping[str, str]] = {}
+    theorems: ClassVar[Mapping[str, str]] = {}
     kind: ClassVar[str] = "theorem"
 
     theorem: str = Field(
@@ -123,13 +123,13 @@ class TheoremChoice(BaseModel):
         """The theorem's own options, as written in the policy."""
         return dict(self.model_extra or {})
 
-    def declared(self) -> dict[str, Any]:
+    def to_declared(self) -> dict[str, Any]:
         """Return the theorem and its options as they were given, in one spelling."""
         return {name: one_spelling(v) for name, v in self if v is not None}
 
     def arguments(self) -> Collection[str]:
         """Return the names of what the theorem's constructor takes."""
-        module, _, name = self.known[self.theorem].partition(":")
+        module, _, name = self.theorems[self.theorem].partition(":")
         return inspect.signature(getattr(import_module(module), name)).parameters
 
     @model_validator(mode="before")
@@ -140,7 +140,7 @@ class TheoremChoice(BaseModel):
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            message = f"{cls.kind} must be a theorem, got {shown(value)}."
+            message = f"{cls.kind} must be a theorem, got {shorten(value)}."
             hint = "Write its name, or {theorem: NAME, option: value}."
             raise problem(message, hint)
         fields = {k: v for k, v in value.items() if k in cls.model_fields}
@@ -149,14 +149,14 @@ class TheoremChoice(BaseModel):
 
     @field_validator("theorem")
     @classmethod
-    def _known_theorem(cls, value: str) -> str:
-        if value not in cls.known:
-            message = f"there is no {cls.kind} {shown(value)}."
-            raise problem(message, did_you_mean(value, cls.known))
+    def _check_theorem(cls, value: str) -> str:
+        if value not in cls.theorems:
+            message = f"there is no {cls.kind} {shorten(value)}."
+            raise problem(message, did_you_mean(value, cls.theorems))
         return value
 
     @model_validator(mode="after")
-    def _known_options(self) -> Self:
+    def _check_options(self) -> Self:
         try:
             own = {*self.arguments()}.difference(_GIVEN)
         except ImportError as error:
@@ -179,22 +179,22 @@ class TheoremChoice(BaseModel):
     ) -> JsonSchemaValue:
         """Accept the short form too, and offer the theorems that exist."""
         schema = handler.resolve_ref_schema(handler(core_schema))
-        names = {"type": "string", "enum": sorted(cls.known)}
-        schema["properties"]["theorem"] |= {**names, "examples": sorted(cls.known)}
+        names = {"type": "string", "enum": sorted(cls.theorems)}
+        schema["properties"]["theorem"] |= {**names, "examples": sorted(cls.theorems)}
         return _with_short_form(schema, cls.kind.capitalize(), names)
 
 
 class FilterChoice(TheoremChoice):
     """The theorem that admits or refuses steps, by name or with options."""
 
-    known = FILTERS
+    theorems = FILTERS
     kind = "filter"
 
 
 class OdometerChoice(TheoremChoice):
     """The theorem that reads out the loss so far, by name or with options."""
 
-    known = ODOMETERS
+    theorems = ODOMETERS
     kind = "odometer"
 
     delta: Delta | None = Field(
@@ -379,7 +379,7 @@ class Governing(Record):
 # Problems with rules
 
 
-def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetails]:
+def rule_problem(make: Callable[[], object], *path: str) -> list[InitErrorDetails]:
     """Make a rule, or what rests on it; return the problem, if any, where to blame."""
     try:
         make()
@@ -389,18 +389,18 @@ def rule_problem(make: Callable[[], object], *place: str) -> list[InitErrorDetai
         message, hint = split_hint(error)
         details = error.details if isinstance(error, InvalidCost) else {}
         name = details.get("name")
-        if place == ("flows",) and name in FlowShare.model_fields:
+        if path == ("flows",) and name in FlowShare.model_fields:
             # What is derived from shares names the flow.
-            place = (*place, details["value"])
+            path = (*path, details["value"])
         elif name == "other_flows":
-            place = (name,)
-        elif place[0] == "flows":
+            path = (name,)
+        elif path[0] == "flows":
             hint = f"{hint} A share uses the dataset's filter and options.".lstrip()
             name = name if name in FlowShare.model_fields else None
-        elif place[0] == "filter" and name in Budget.model_fields:
-            place = ("budget",)
-        blamed = place if name in (None, place[-1]) else (*place, name)
-        hint = hint or f"Check the options of the {place[0]}."
+        elif path[0] == "filter" and name in Budget.model_fields:
+            path = ("budget",)
+        blamed = path if name in (None, path[-1]) else (*path, name)
+        hint = hint or f"Check the options of the {path[0]}."
         return [problem_at(message, hint, *blamed)]
     return []
 
@@ -419,7 +419,7 @@ def _plain(value: object, option: str) -> object:
         return {key: _plain(item, option) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, option) for item in value]
-    message = f"the option {option} cannot be {shown(value)}."
+    message = f"the option {option} cannot be {shorten(value)}."
     raise problem(message, "Use text, a flag, a number, a list or a mapping.")
 
 

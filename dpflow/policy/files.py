@@ -25,7 +25,7 @@ from dpflow.policy.strict_yaml import (
     policy_error,
     read_document,
 )
-from dpflow.policy.types import PROBLEM, did_you_mean, shown
+from dpflow.policy.types import PROBLEM, did_you_mean, shorten
 
 #: What to do where there is no folder of policies.
 NO_FOLDER_HINT = (
@@ -95,15 +95,15 @@ class PolicySet(Mapping[str, Policy]):
         return self.sources[dataset]
 
     def _unknown(self, dataset: str) -> UnknownDataset:
-        known = sorted(self.policies)
+        datasets = sorted(self.policies)
         file = None if self.directory is None else str(self.directory)
         unread = "" if self.directory is None else unread_text(self.directory)
-        hint = f"Write one, or correct the name. {did_you_mean(dataset, known)}"
+        hint = f"Write one, or correct the name. {did_you_mean(dataset, datasets)}"
         hint = f"{hint} {unread}".rstrip()
-        place = file or "the policies"
-        message = f"{place}: no policy governs the dataset {dataset!r}. {hint}"
+        origin = file or "the policies"
+        message = f"{origin}: no policy governs the dataset {dataset!r}. {hint}"
         return UnknownDataset(
-            message, file=file, line=None, hint=hint, dataset=dataset, known=known
+            message, file=file, line=None, hint=hint, dataset=dataset, known=datasets
         )
 
 
@@ -136,7 +136,7 @@ def read_policies(
     for path in paths:
         try:
             document = read(path)
-            policy = _validated(document)
+            policy = _read_policy(document)
             if policy.dataset in first:
                 other, line = first[policy.dataset], document.line_of(("dataset",))
                 message = f"{other} already governs the dataset {policy.dataset!r}."
@@ -151,8 +151,8 @@ def read_policies(
 
 def policies_in(directory: Path) -> PolicySet:
     """Read the policies of a folder; none where there is no folder."""
-    known = directory.is_dir()
-    return load_policies(directory) if known else PolicySet({}, {}, directory)
+    is_folder = directory.is_dir()
+    return load_policies(directory) if is_folder else PolicySet({}, {}, directory)
 
 
 def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
@@ -199,7 +199,7 @@ def load_policy(path: Path | str) -> Policy:
     Raises:
         PolicyError: If the file is refused; it names the file, the line and a hint.
     """
-    return _validated(read_document(Path(path)))
+    return _read_policy(read_document(Path(path)))
 
 
 def parse_policy(text: str, *, file: str = "policy") -> Policy:
@@ -213,10 +213,10 @@ def parse_policy(text: str, *, file: str = "policy") -> Policy:
         PolicyError: If the text is refused.
     """
     # A lone surrogate cannot be encoded; the reader refuses what stands in for it.
-    return _validated(parse_document(text.encode("utf-8", "surrogatepass"), file))
+    return _read_policy(parse_document(text.encode("utf-8", "surrogatepass"), file))
 
 
-def _validated(document: Document) -> Policy:
+def _read_policy(document: Document) -> Policy:
     """Read the policy of a dataset, or of a population as the ledger keeps it."""
     data = document.data
     try:
@@ -239,11 +239,15 @@ def _check_populations(
     for dataset, policy in policies.items():
         if policy.population is None:
             continue
-        whole = policies.get(f"{PREFIX}{policy.population}")
-        known = sorted(n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX))
+        population = policies.get(f"{PREFIX}{policy.population}")
+        populations = sorted(
+            n.removeprefix(PREFIX) for n in policies if n.startswith(PREFIX)
+        )
         message = f"there is no file of the population {policy.population!r}."
-        hint = f"Write one. {did_you_mean(policy.population, known)}"
-        problem = membership_problem(policy, whole) if whole else (message, hint)
+        hint = f"Write one. {did_you_mean(policy.population, populations)}"
+        problem = (
+            membership_problem(policy, population) if population else (message, hint)
+        )
         if problem:
             raise policy_error(str(paths[dataset]), None, *problem)
 
@@ -251,62 +255,62 @@ def _check_populations(
 def _policy_error(error: ValidationError, document: Document) -> PolicyError:
     """Say every problem with its line; the first one's place becomes the details."""
     problems = sorted(
-        (document.line_of(place), _placed(place, message), hint)
-        for place, message, hint in map(_explained, error.errors(include_url=False))
+        (document.line_of(path), _locate(path, message), hint)
+        for path, message, hint in map(_explain, error.errors(include_url=False))
         # What follows from another problem, which is reported, has no words.
         if message
     )
     errors = [policy_error(document.file, *problem) for problem in problems]
-    text = "\n".join(each.message for each in errors)
+    text = "\n".join(problem.message for problem in errors)
     return PolicyError(text, **errors[0].details)
 
 
-def _placed(place: KeyPath, message: str) -> str:
-    name = next((part for part in reversed(place) if isinstance(part, str)), "")
+def _locate(path: KeyPath, message: str) -> str:
+    name = next((part for part in reversed(path) if isinstance(part, str)), "")
     # "budget.epsilon must lie in …" rather than "budget.epsilon: epsilon must …".
     if name and message.startswith(f"{name} "):
-        return f"{key_text(place)}{message.removeprefix(name)}"
-    return f"{key_text(place)}: {message}" if place else message
+        return f"{key_text(path)}{message.removeprefix(name)}"
+    return f"{key_text(path)}: {message}" if path else message
 
 
-def _explained(details: ErrorDetails) -> tuple[KeyPath, str, str]:
+def _explain(details: ErrorDetails) -> tuple[KeyPath, str, str]:
     """Return where a problem is, what is wrong and what to do next."""
-    place, kind, value = tuple(details["loc"]), details["type"], details["input"]
-    if kind == PROBLEM:
-        return place, details["ctx"]["message"], details["ctx"]["hint"]
+    path, kind, value = tuple(details["loc"]), details["type"], details["input"]
+    if kind == PROBLEM and "ctx" in details:
+        return path, details["ctx"]["message"], details["ctx"]["hint"]
     if kind == "default_factory_not_called":
-        return place, "", ""
-    fields = _fields_around(place)
-    name = str(place[-1]) if place else ""
+        return path, "", ""
+    fields = _fields_around(path)
+    name = str(path[-1]) if path else ""
     if kind == "extra_forbidden":
         hint = did_you_mean(name, fields)
-        if len(place) > 1 and name in Policy.model_fields:
+        if len(path) > 1 and name in Policy.model_fields:
             hint = "Write it at the top of the policy."
-        return place, "this field is unknown.", hint
+        return path, "this field is unknown.", hint
     example = _example(name, fields.get(name))
     if kind == "missing":
-        return place, "this field is missing.", f"Add it{example}."
+        return path, "this field is missing.", f"Add it{example}."
     expected = _EXPECTED.get(kind)
     wrong = f"should be {expected}" if expected else details["msg"]
-    message = f"{wrong.removeprefix('Input ')}, got {shown(value)}."
-    return place, message, f"Write it{example}." if example else "Correct the value."
+    message = f"{wrong.removeprefix('Input ')}, got {shorten(value)}."
+    return path, message, f"Write it{example}." if example else "Correct the value."
 
 
-def _fields_around(place: KeyPath) -> Mapping[str, FieldInfo]:
+def _fields_around(path: KeyPath) -> Mapping[str, FieldInfo]:
     """Return the fields of the mapping that a place belongs to."""
     # A flow's name stands between `flows` and the fields of its share.
-    inside = 2 if place[:1] == ("flows",) else 1
-    if len(place) <= inside:
+    inside = 2 if path[:1] == ("flows",) else 1
+    if len(path) <= inside:
         return Policy.model_fields
-    field = Policy.model_fields[str(place[0])].annotation
+    field = Policy.model_fields[str(path[0])].annotation
     parts = (getattr(part, "model_fields", None) for part in (field, *get_args(field)))
     return next(filter(None, parts), {})
 
 
-def _example(name: str, known: FieldInfo | None) -> str:
-    if known is None or not known.examples:
+def _example(name: str, field: FieldInfo | None) -> str:
+    if field is None or not field.examples:
         return ""
-    value = known.examples[0]
+    value = field.examples[0]
     bare = isinstance(value, str) and not NUMBER.fullmatch(value)
     text = value if bare else json.dumps(value)
     return f", for example `{name}: {text}`"

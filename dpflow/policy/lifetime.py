@@ -45,8 +45,8 @@ def promise_of(
     """Return what a term fixes about all terms together when it is opened.
 
     Args:
-        pins: What `Policy.pinned` returned.
-        declared: What `Policy.declared` returned.
+        pins: What `Policy.to_pinned` returned.
+        declared: What `Policy.to_declared` returned.
         gates: Of the term, with solved thresholds.
     """
     text = gates["partition"]["rule"]
@@ -75,8 +75,8 @@ def differing(terms: Sequence[Opened]) -> list[int]:
         return []
     first = terms[0]
     return [
-        place
-        for place, term in enumerate(terms)
+        index
+        for index, term in enumerate(terms)
         if term[:2] != first[:2] or add_thresholds([first.tally, term.tally]) is None
     ]
 
@@ -100,7 +100,7 @@ def terms_that_fit(term: Opened, lifetime: Budget) -> int:
     sides: Any = _numbers(lifetime), _numbers(term.budget)
     if (tally := add_thresholds([term.tally])) is not None:
         sides = tally.limit(*sides[0]).amounts, tally.total.amounts
-    return min(int(whole // part) for whole, part in zip(*sides, strict=True) if part)
+    return min(int(limit // part) for limit, part in zip(*sides, strict=True) if part)
 
 
 def total_of(terms: Sequence[Opened], lifetime: Budget | None = None) -> Budget:
@@ -114,15 +114,15 @@ def total_of(terms: Sequence[Opened], lifetime: Budget | None = None) -> Budget:
     if tally is None:
         return budgets
     guess, _ = _numbers(budgets)
-    deltas = [budgets["delta"]]
-    if lifetime is not None and fits(terms, lifetime):
-        deltas.append(lifetime["delta"])
-    for delta in deltas:
+
+    def at(delta: str) -> Budget:
         epsilon = tally.least_epsilon(number_from_text(delta), guess)
-        total = {"epsilon": short_up(epsilon), "delta": delta}
-        if lifetime is None or is_within(total, lifetime):
-            break
-    return total
+        return {"epsilon": short_up(epsilon), "delta": delta}
+
+    total = at(budgets["delta"])
+    if lifetime is None or is_within(total, lifetime) or not fits(terms, lifetime):
+        return total
+    return at(lifetime["delta"])
 
 
 def say_total(terms: Sequence[Opened], lifetime: Budget | None = None) -> str:
@@ -158,10 +158,10 @@ def room(terms: Sequence[Opened], new: Opened, lifetime: Budget) -> Budget:
     """Return what remains of a lifetime for a further term."""
     tally = tally_of([*terms, new]) and add_thresholds([term.tally for term in terms])
     if tally is None:
-        rest = (max(n, Fraction(0)) for n in _remaining(_sum(terms), lifetime))
-        return dict(zip(_NAMES, map(number_text, rest), strict=True))
-    whole, delta = _numbers(lifetime)
-    epsilon = tally.room(whole, delta, _numbers(new.budget)[1])
+        remaining = (max(n, Fraction(0)) for n in _remaining(_sum(terms), lifetime))
+        return dict(zip(_NAMES, map(number_text, remaining), strict=True))
+    limit, delta = _numbers(lifetime)
+    epsilon = tally.room(limit, delta, _numbers(new.budget)[1])
     return {"epsilon": short_down(epsilon), "delta": new.budget["delta"]}
 
 
@@ -176,6 +176,6 @@ def _numbers(budget: Budget) -> list[Fraction]:
     return [number_from_text(budget[name]) for name in _NAMES]
 
 
-def _remaining(budget: Budget, whole: Budget) -> list[Fraction]:
+def _remaining(budget: Budget, lifetime: Budget) -> list[Fraction]:
     """Return epsilon and delta of a whole less those of a budget."""
-    return [a - b for a, b in zip(_numbers(whole), _numbers(budget), strict=True)]
+    return [a - b for a, b in zip(_numbers(lifetime), _numbers(budget), strict=True)]

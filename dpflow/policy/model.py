@@ -153,10 +153,12 @@ class Policy(Governing):
         solved = solved or isinstance(self.other_flows, Mapping)
         problems = [*self._rule_problems()]
         if self.window is not None and not problems:
-            problems += [problem_at(m, hint, *at) for m, hint, *at in _unsuited(self)]
+            problems += [
+                problem_at(m, hint, *at) for m, hint, *at in _window_problems(self)
+            ]
         # A plan is solved for rules, so they come first.
         if solved and not problems:
-            problems = rule_problem(self.pinned, "flows")
+            problems = rule_problem(self.to_pinned, "flows")
         raise_all("Policy", problems)
         return self
 
@@ -203,9 +205,11 @@ class Policy(Governing):
     # What must hold between the fields
 
     def _rule_problems(self) -> Iterator[InitErrorDetails]:
-        made = self.dataset_filter, partial(self.flow_odometer, None)
-        wrong_filter = rule_problem(partial(self._related, made[0]), "filter")
-        wrong_odometer = rule_problem(partial(self._related, made[1]), "odometer")
+        makers = self.dataset_filter, partial(self.flow_odometer, None)
+        wrong_filter = rule_problem(partial(self._check_relation, makers[0]), "filter")
+        wrong_odometer = rule_problem(
+            partial(self._check_relation, makers[1]), "odometer"
+        )
         yield from (*wrong_filter, *wrong_odometer)
         yield from _above(self.budget, self, "lifetime", "budget")
         if not wrong_filter:
@@ -214,17 +218,17 @@ class Policy(Governing):
         if part and (broken := part.problem_with(self.unit, self.relation)):
             yield problem_at(*broken, "partition")
         for flow, share in self.flows.items():
-            place = ("flows", flow)
+            path = ("flows", flow)
             if unusable := check_flow_name(flow):
-                yield problem_at(*unusable, *place)
-            excess = [*_above(share, self, "budget", *place)]
+                yield problem_at(*unusable, *path)
+            excess = [*_above(share, self, "budget", *path)]
             yield from excess
             if not excess and not wrong_filter:
-                yield from rule_problem(partial(self.flow_filter, flow), *place)
+                yield from rule_problem(partial(self.flow_filter, flow), *path)
             if share.halt_at_epsilon is not None and not wrong_odometer:
                 yield from self._halt_problems(flow, share.halt_at_epsilon)
 
-    def _related(self, make: Callable[[], Rule | None]) -> None:
+    def _check_relation(self, make: Callable[[], Rule | None]) -> None:
         """Make a rule, and refuse it where the policy's relation is not its own."""
         rule = make()
         if rule is not None and self.relation not in rule.relations:
@@ -236,12 +240,12 @@ class Policy(Governing):
             raise InvalidCost(msg)
 
     def _halt_problems(self, flow: str, halt: Decimal) -> Iterator[InitErrorDetails]:
-        place = ("flows", flow, "halt_at_epsilon")
+        path = ("flows", flow, "halt_at_epsilon")
         if self.odometer is None:
             hint = f"Add `odometer: NAME`, or drop it. {did_you_mean('', ODOMETERS)}"
-            yield problem_at("halt_at_epsilon needs an odometer.", hint, *place)
+            yield problem_at("halt_at_epsilon needs an odometer.", hint, *path)
             return
-        if broken := rule_problem(partial(self.flow_odometer, flow), *place):
+        if broken := rule_problem(partial(self.flow_odometer, flow), *path):
             yield from broken
             return
         odometer = self.flow_odometer(flow)
@@ -253,55 +257,55 @@ class Policy(Governing):
                 f"step, at or above halt_at_epsilon {exact_text(halt)}."
             )
             hint = f"Raise halt_at_epsilon above {reading}, or the odometer's delta."
-            yield problem_at(message, hint, *place)
+            yield problem_at(message, hint, *path)
 
     # What a ledger keeps
 
-    def declared(self) -> dict[str, Any]:
+    def to_declared(self) -> dict[str, Any]:
         """Return what the policy says about its guarantee, without derived numbers.
 
         Equal declarations give equal JSON, however their numbers are spelt. This is
         what a ledger compares a file with.
         """
         return {
-            **self._kept_as_declared(),
-            "filter": self.filter.declared(),
-            "odometer": self.odometer.declared() if self.odometer else None,
-            "flows": self._declared_flows(),
+            **self._dump_declared(),
+            "filter": self.filter.to_declared(),
+            "odometer": self.odometer.to_declared() if self.odometer else None,
+            "flows": self._dump_flows(),
         }
 
-    def described(self) -> dict[str, Any]:
+    def to_described(self) -> dict[str, Any]:
         """Return the declaration with the free texts, on which no step depends."""
-        return {**self.declared(), "about": dict(self.about)}
+        return {**self.to_declared(), "about": dict(self.about)}
 
-    def pinned(self) -> dict[str, Any]:
+    def to_pinned(self) -> dict[str, Any]:
         """Return everything on which the guarantee rests, with derived numbers.
 
         Equal guarantees give equal JSON: `3` and `3.00` pin identically.
         """
-        whole = self.whole_filter()
+        rule = self.whole_filter()
         flows = {
             name: {
                 **share,
                 "filter": _parameters(self.flow_filter(name)),
                 "odometer": _parameters(self.flow_odometer(name)),
             }
-            for name, share in self._declared_flows().items()
+            for name, share in self._dump_flows().items()
         }
         return with_derived_numbers(
             {
-                **self._kept_as_declared(),
-                **({"whole": _parameters(whole)} if whole else {}),
+                **self._dump_declared(),
+                **({"whole": _parameters(rule)} if rule else {}),
                 "filter": _parameters(self.dataset_filter()),
                 "odometer": _parameters(self.flow_odometer(None)),
                 "flows": flows,
             }
         )
 
-    def _declared_flows(self) -> dict[str, Any]:
+    def _dump_flows(self) -> dict[str, Any]:
         return {name: self.flows[name].model_dump() for name in sorted(self.flows)}
 
-    def _kept_as_declared(self) -> dict[str, Any]:
+    def _dump_declared(self) -> dict[str, Any]:
         """Return the fields from which nothing is derived; without empty ones."""
         named = _KEPT if self.zone_of_parts in (None, "UTC") else {*_KEPT, "zone"}
         return self.model_dump(include=named, exclude_none=True)
@@ -316,7 +320,7 @@ class Policy(Governing):
 
     def guarantee_sentence(self) -> str:
         """Say what the policy guarantees, and on which assumptions."""
-        return guarantee_in_words(self._kept_as_declared())
+        return guarantee_in_words(self._dump_declared())
 
 
 def _parameters(rule: Rule | None) -> dict[str, Any] | None:
@@ -324,7 +328,7 @@ def _parameters(rule: Rule | None) -> dict[str, Any] | None:
 
 
 def _above(
-    part: Budget | FlowShare, policy: Policy, limit: str, *place: str
+    part: Budget | FlowShare, policy: Policy, limit: str, *path: str
 ) -> Iterator[InitErrorDetails]:
     """Refuse a budget or share above its limit, if there is one."""
     name = "budget" if isinstance(part, Budget) else "share"
@@ -335,10 +339,10 @@ def _above(
             less, text = exact_text(small), exact_text(large)
             excess = f"{number} {less} exceeds the {limit}'s {number} {text}"
             hint = f"Write at most {text}, or raise the {limit}."
-            yield problem_at(f"the {name}'s {excess}.", hint, *place, number)
+            yield problem_at(f"the {name}'s {excess}.", hint, *path, number)
 
 
-def _unsuited(policy: Policy) -> Iterator[tuple[str, ...]]:
+def _window_problems(policy: Policy) -> Iterator[tuple[str, ...]]:
     """Yield what is wrong with a policy that has a window, what to do, and where."""
     if policy.partition is None or not policy.partition.by_time:
         hint = "Add `partition: {by: week}`, or remove `window`."
@@ -362,5 +366,5 @@ def _unsuited(policy: Policy) -> Iterator[tuple[str, ...]]:
         places.append(("on_exhausted", "schedule"))
     shares = policy.flows.items()
     places += [("flows", flow, "reserved") for flow, share in shares if share.reserved]
-    for place in places:
-        yield f"{reasons[place[-1]]}.", f"Remove `{place[-1]}`, or `window`.", *place
+    for path in places:
+        yield f"{reasons[path[-1]]}.", f"Remove `{path[-1]}`, or `window`.", *path

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from dpflow.exceptions import require
 from dpflow.periods import PERIODS, period_of
 from dpflow.policy.fields import Record
-from dpflow.policy.types import NAME_PATTERN, Name, problem, shown
+from dpflow.policy.types import NAME_PATTERN, Name, problem, shorten
 
 
 class Partition(Record):
@@ -39,7 +39,7 @@ class Partition(Record):
         # Taken for an id of the person, it would promise each one a budget a week.
         period = value.casefold().removesuffix("s")
         if period in PERIODS and value != period:
-            message = f"by {shown(value)} is not how a period is written."
+            message = f"by {shorten(value)} is not how a period is written."
             raise problem(message, f"Write {period}.")
         return value
 

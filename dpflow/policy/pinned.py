@@ -69,7 +69,7 @@ def guarantee_in_words(
     """Say what a policy guarantees, and on which assumptions.
 
     Args:
-        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        pinned: What `Policy.to_pinned` returned, from the file or from the ledger.
         all_terms: What is said of all terms together. Default: that they stay within
             the lifetime, if there is one.
         shortly: Whether the words that all guarantees share stand above already.
@@ -127,19 +127,19 @@ def _partition_words(pinned: Mapping[str, Any], lifetime: str | None) -> str:
             f"records of one {unit} belong to one {by} permanently."
         )
     person = unit.removesuffix(f"-{by}")
-    rest = f"Over all {by}s together, one {person} loses at most {lifetime}."
+    lasting = f"Over all {by}s together, one {person} loses at most {lifetime}."
     if "window" in pinned:
         steps = "Every step reads rows of its named parts only."
         longer = "Longer periods are not covered; `lifetime` limits them."
-        return f"{steps} {longer if lifetime is None else rest}"
+        return f"{steps} {longer if lifetime is None else lasting}"
     if lifetime is None:
-        rest = (
+        lasting = (
             f"One {person} in many {by}s loses more, without a limit: give `lifetime` "
             "a budget to cap it."
         )
     return (
         f"Each {by}{where} has this budget to itself: it hides what one {person} did "
-        f"in it. {rest}"
+        f"in it. {lasting}"
     )
 
 

@@ -55,7 +55,7 @@ def with_planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
         _check_alone(pinned, planned)
     for name in planned:
         try:
-            solved = dict(_solved(json.dumps(_asked(pinned, flows[name]))))
+            solved = dict(_solve(json.dumps(_collect_inputs(pinned, flows[name]))))
         except InvalidCost as error:
             raise InvalidCost(error.message, name="plan", value=name) from None
         if solved:
@@ -63,7 +63,7 @@ def with_planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
     return {**pinned, "flows": flows}
 
 
-def planned_multiplier(
+def plan_multiplier(
     pinned: Mapping[str, Any], flow: str | None, step: str, planned: PlannedNoise
 ) -> Fraction:
     """Return the noise that a copy plans for a step, as a multiple of its sensitivity.
@@ -87,10 +87,10 @@ def planned_multiplier(
 
 def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
     """Refuse a plan whose runs others could use up, or that no total bounds."""
-    whole = [name for name in planned if pinned["flows"][name]["filter"] is None]
+    greedy = [name for name in planned if pinned["flows"][name]["filter"] is None]
     hint = "Write the noise as a number."
-    if len(whole) > 1:
-        why = f"the flows {', '.join(whole)} each plan to use the whole budget"
+    if len(greedy) > 1:
+        why = f"the flows {', '.join(greedy)} each plan to use the whole budget"
         hint = "Give each a share: epsilon and delta."
     elif "partition" in pinned and "window" not in pinned:
         why = "runs cannot be planned where each partition has a budget of its own"
@@ -99,10 +99,12 @@ def _check_alone(pinned: Mapping[str, Any], planned: list[str]) -> None:
     else:
         return
     msg = f"{why}. {hint}"
-    raise InvalidCost(msg, name="plan", value=[*whole, *planned][0])
+    raise InvalidCost(msg, name="plan", value=[*greedy, *planned][0])
 
 
-def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_inputs(
+    pinned: Mapping[str, Any], share: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return all that a flow's noise depends on."""
     return {
         "filters": [rule for rule in (pinned["filter"], share["filter"]) if rule],
@@ -113,7 +115,7 @@ def _asked(pinned: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any
 
 
 @lru_cache(maxsize=256)
-def _solved(asked: str) -> tuple[tuple[str, str], ...]:
+def _solve(asked: str) -> tuple[tuple[str, str], ...]:
     """Return the least noise of each step, rounded up, at which all runs fit."""
     plan = json.loads(asked)
     weights = {
@@ -150,7 +152,9 @@ def _solved(asked: str) -> tuple[tuple[str, str], ...]:
 
 
 def _admission(plan: Mapping[str, Any]) -> _Admits:
-    rules: list[Filter | Odometer] = [make_filter(**each) for each in plan["filters"]]
+    rules: list[Filter | Odometer] = [
+        make_filter(**options) for options in plan["filters"]
+    ]
     if plan["halt"] is not None:
         rules.append(make_odometer(**plan["odometer"]))
     for rule in rules:
@@ -184,7 +188,7 @@ def _root(weight: Fraction) -> Fraction:
     return Fraction(isqrt(weight.numerator * _ROOT**2 // weight.denominator), _ROOT)
 
 
-def planned_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
+def plan_noise(pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a copy plans, by flow: runs and the noise of each step."""
     return {
         flow: {"runs": share["plan"]["runs"], "noise": share["noise"]}
@@ -198,7 +202,7 @@ def plan_lines(pinned: Mapping[str, Any]) -> list[str]:
     return [
         f"Flow {name}: {plan['runs']} runs fit an empty account, with noise "
         f"of {_noise_words(plan['noise'])} times the sensitivity."
-        for name, plan in planned_noise(pinned).items()
+        for name, plan in plan_noise(pinned).items()
     ]
 
 

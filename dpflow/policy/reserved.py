@@ -29,23 +29,23 @@ def with_derived_numbers(pinned: _Pinned) -> dict[str, Any]:
         InvalidCost: If the noise or the thresholds do not exist.
     """
     pinned = with_planned_noise(_with_shares(pinned))
-    flows = reserved_flows(pinned)
+    flows = list_reserved(pinned)
     if not flows:
         return pinned
     _check_allowed(pinned, flows[0])
-    whole = _filter(pinned["filter"])
-    rest = list(whole.thresholds)
+    rule = _filter(pinned["filter"])
+    others = list(rule.thresholds)
     for flow in flows:
         share = _filter(pinned["flows"][flow]["filter"])
-        if not same_prices(share, whole):
+        if not same_prices(share, rule):
             msg = (
                 f"the share of flow {flow!r} and the dataset's filter have different "
                 "constants, so that their thresholds do not add up. Declare the "
                 "filter's options such that they hold for both."
             )
             raise InvalidCost(msg, name="reserved", value=flow)
-        rest = [a - b for a, b in zip(rest, share.thresholds, strict=True)]
-    for name, amount in zip(whole.components, rest, strict=True):
+        others = [a - b for a, b in zip(others, share.thresholds, strict=True)]
+    for name, amount in zip(rule.components, others, strict=True):
         if amount < 0:
             msg = (
                 f"the reserved shares of {', '.join(flows)} together exceed the "
@@ -53,7 +53,7 @@ def with_derived_numbers(pinned: _Pinned) -> dict[str, Any]:
                 "reserved share, or raise the budget."
             )
             raise InvalidCost(msg, name="reserved", value=flows[-1])
-    return {**pinned, "others": {**pinned["filter"], "thresholds": rest}}
+    return {**pinned, "others": {**pinned["filter"], "thresholds": others}}
 
 
 def share_filter(
@@ -86,7 +86,7 @@ def share_filter(
 
 def _with_shares(pinned: _Pinned) -> dict[str, Any]:
     """Return a copy with the filters of shares in percent."""
-    other, reserved = pinned["other_flows"], reserved_flows(pinned)
+    other, reserved = pinned["other_flows"], list_reserved(pinned)
     flows, total = dict(pinned["flows"]), Fraction(0)
     for name, share in pinned["flows"].items():
         if "share" in share:
@@ -101,18 +101,18 @@ def _with_shares(pinned: _Pinned) -> dict[str, Any]:
     if reserved:
         msg = "shares for unnamed flows do not go with reserved shares. Remove one."
         raise InvalidCost(msg, name="other_flows", value=None)
-    each = share_filter(pinned, other["share_each"])
-    return {**pinned, "flows": flows, "each": each}
+    default = share_filter(pinned, other["share_each"])
+    return {**pinned, "flows": flows, "each": default}
 
 
-def reserved_flows(pinned: _Pinned) -> list[str]:
+def list_reserved(pinned: _Pinned) -> list[str]:
     """Return the flows whose share is reserved."""
     return [name for name, share in pinned["flows"].items() if "reserved" in share]
 
 
 def charges_others(pinned: _Pinned, flow: str | None) -> bool:
     """Return True if a charge of a flow, or outside any flow, posts to `others`."""
-    return "others" in pinned and flow not in reserved_flows(pinned)
+    return "others" in pinned and flow not in list_reserved(pinned)
 
 
 def run_lines(pinned: _Pinned) -> list[str]:
@@ -123,12 +123,12 @@ def run_lines(pinned: _Pinned) -> list[str]:
         return [*plan_lines(pinned), line]
     if "others" not in pinned:
         return plan_lines(pinned)
-    names = ", ".join(reserved_flows(pinned))
-    whole = _filter(pinned["filter"]).thresholds
-    pairs = zip(pinned["others"]["thresholds"], whole, strict=True)
-    rest = min((kept / all_ for kept, all_ in pairs if all_), default=0)
+    names = ", ".join(list_reserved(pinned))
+    limits = _filter(pinned["filter"]).thresholds
+    pairs = zip(pinned["others"]["thresholds"], limits, strict=True)
+    share = min((others / all_ for others, all_ in pairs if all_), default=0)
     line = (
-        f"Reserved shares: {names}. All other charges together have {rest:.1%} of the "
+        f"Reserved shares: {names}. All other charges together have {share:.1%} of the "
         "dataset's budget."
     )
     return [*plan_lines(pinned), line]

@@ -123,7 +123,7 @@ def _edits(
     """Yield one edit per dataset; every flow counts as charged."""
     for dataset in sorted(before.keys() | after.keys()):
         old, new = before.get(dataset), after.get(dataset)
-        changes = judge(old.described(), new.described()) if old and new else ()
+        changes = judge(old.to_described(), new.to_described()) if old and new else ()
         yield PolicyEdit(
             dataset=dataset,
             verdict="new" if old is None else overall(changes) if new else "removed",
@@ -152,8 +152,8 @@ def _files_of_folder(folder: Path) -> Files:
     files: dict[str, bytes | None] = {}
     for path in filter(lambda path: _is_read(path.name), folder.iterdir()):
         target = os.path.realpath(path)
-        known = ("--literal-pathspecs", "ls-files", "--error-unmatch", "--", target)
-        if path.is_symlink() and not (os.path.isfile(target) and git(folder, *known)):  # noqa: PTH113
+        tracked = ("--literal-pathspecs", "ls-files", "--error-unmatch", "--", target)
+        if path.is_symlink() and not (os.path.isfile(target) and git(folder, *tracked)):  # noqa: PTH113
             files[path.name] = None
         elif path.is_file():
             files[path.name] = path.read_bytes()
@@ -168,7 +168,7 @@ def _files_of_commit(folder: Path, commit: str) -> Files:
         if meta.split()[1:2] == [b"blob"] and _is_read(name := os.fsdecode(path)):
             wanted = b"%s:./%s\n" % (commit.encode(), path)
             batch = "cat-file", "--batch", "--follow-symlinks"
-            head, _, content = _answer(folder, *batch, given=wanted).partition(b"\n")
+            head, _, content = _answer(folder, *batch, stdin=wanted).partition(b"\n")
             is_file = head.split()[1:2] == [b"blob"]
             files[name] = content.removesuffix(b"\n") if is_file else None
     return files
@@ -203,8 +203,8 @@ def git(folder: Path, *arguments: str, seconds: float = 120) -> bytes | None:
     return None if done.returncode else done.stdout
 
 
-def _answer(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
-    done = _run(folder, *arguments, given=given)
+def _answer(folder: Path, *arguments: str, stdin: bytes = b"") -> bytes:
+    done = _run(folder, *arguments, stdin=stdin)
     if done.returncode:
         msg = f"`git {arguments[0]}` fails in {folder}: {_reason(done)}."
         raise ConfigurationError(msg)
@@ -218,7 +218,7 @@ def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _run(
-    folder: Path, *arguments: str, given: bytes = b"", seconds: float = 120
+    folder: Path, *arguments: str, stdin: bytes = b"", seconds: float = 120
 ) -> subprocess.CompletedProcess[bytes]:
     program = shutil.which("git")
     if program is None:
@@ -227,7 +227,7 @@ def _run(
     try:
         return subprocess.run(  # noqa: S603 (a list of arguments, no shell)
             [program, "-C", str(folder), *arguments],
-            input=given,
+            input=stdin,
             capture_output=True,
             check=False,
             # Inside a git hook, these variables point to another repository.

@@ -74,8 +74,8 @@ class Document:
 
 def policy_error(file: str, line: int | None, message: str, hint: str) -> PolicyError:
     """Make the error for a place in a policy file."""
-    place = file if line is None else f"{file}:{line}"
-    text = f"{place}: {message} {hint}".rstrip()
+    location = file if line is None else f"{file}:{line}"
+    text = f"{location}: {message} {hint}".rstrip()
     return PolicyError(text, file=file, line=line, hint=hint)
 
 
@@ -126,11 +126,11 @@ def _refuse_hiding(text: str, file: str) -> None:
     """
     # A blank for a blank: the positions stay, and so does the line.
     plain = text.replace("\r\n", " \n").removeprefix("\ufeff")
-    for place, sign in enumerate(plain):
+    for position, sign in enumerate(plain):
         shows = unicodedata.category(sign) not in _HIDING
         if (shows and not yaml.SafeLoader.NON_PRINTABLE.match(sign)) or sign in "\t\n":
             continue
-        line = plain.count("\n", 0, place) + 1
+        line = plain.count("\n", 0, position) + 1
         name = f"U+{ord(sign):04X}, {unicodedata.name(sign, 'a control character')}"
         message = f"the sign {name}, is invisible and may hide a field."
         hint = "Delete all behind the last sign that you see, and type the line again."
@@ -173,8 +173,8 @@ class _Loader(yaml.SafeLoader):
         mark = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
         if event.anchor is not None:
             self._refuse(event, f"the {mark}{event.anchor} is not allowed.", hint)
-        if event.tag is not None:
-            self._refuse(event, f"the tag {event.tag} is not allowed.", hint)
+        if (tag := getattr(event, "tag", None)) is not None:
+            self._refuse(event, f"the tag {tag} is not allowed.", hint)
         if self._depth > MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH} levels."
             self._refuse(event, message, "Flatten the options.")
@@ -226,22 +226,22 @@ class _Loader(yaml.SafeLoader):
         self.lines.setdefault(path, _line(node))
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
-        kind, place = _kind(node), key_text(path)
+        kind, key = _kind(node), key_text(path)
         if kind in {"int", "float"}:
             number = exact_decimal(node.value)
             if number is None:
-                message = f"{place} is too long or too extreme for a number."
+                message = f"{key} is too long or too extreme for a number."
                 hint = f"Use at most {MAX_NUMBER_CHARACTERS} characters."
                 self._refuse(node, message, hint)
             return int(number) if kind == "int" else number
         if kind == "null":
-            message = f"{place} has no value."
+            message = f"{key} has no value."
             self._refuse(node, message, "Give one, or delete the line.")
         if kind == "nonfinite":
-            message = f"{place} must be a finite number, got {node.value}."
+            message = f"{key} must be a finite number, got {node.value}."
             self._refuse(node, message, "Write it as a number such as 0.5 or 1e-6.")
         if kind == "octal":
-            message = f"{place}: {node.value} has a leading zero."
+            message = f"{key}: {node.value} has a leading zero."
             self._refuse(node, message, "Drop the zero, or quote the value if a name.")
         return node.value.lower() == "true" if kind == "bool" else self._text(node)
 

@@ -53,9 +53,9 @@ def problem(message: str, hint: str) -> PydanticCustomError:
     return PydanticCustomError(PROBLEM, "{message} {hint}", context)
 
 
-def problem_at(message: str, hint: str, *place: str | int) -> InitErrorDetails:
+def problem_at(message: str, hint: str, *path: str | int) -> InitErrorDetails:
     """Make a problem for a place below the model being validated."""
-    return InitErrorDetails(type=problem(message, hint), loc=place, input=None)
+    return InitErrorDetails(type=problem(message, hint), loc=path, input=None)
 
 
 def raise_all(title: str, problems: Iterable[InitErrorDetails]) -> None:
@@ -65,19 +65,19 @@ def raise_all(title: str, problems: Iterable[InitErrorDetails]) -> None:
         raise ValidationError.from_exception_data(title, result)
 
 
-def shown(value: object) -> str:
+def shorten(value: object) -> str:
     """Write a value for a message, shortened."""
     text = repr(str(value)) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Suggest the nearest word, then list them all."""
-    words = sorted(known)
+    words = sorted(choices)
     if not words:
         return "There are none."
     near = difflib.get_close_matches(word, words, n=1)
-    near = near or [known for known in words if word and known.startswith(word)]
+    near = near or [choice for choice in words if word and choice.startswith(word)]
     suggestion = f"Did you mean {near[0]!r}? " if near else ""
     return f"{suggestion}Known: {', '.join(words)}."
 
@@ -113,12 +113,12 @@ def read_decimal(value: object, name: str) -> Decimal:
     """Read a finite number exactly; a float stands for its shortest decimal."""
     text = float.__repr__(value) if isinstance(value, float) else ""
     # Python refuses to write integers of thousands of digits.
-    whole = type(value) is int and abs(value) < 10**_SHOWN
-    if whole or isinstance(value, str | Decimal):
+    is_short = type(value) is int and abs(value) < 10**_SHOWN
+    if is_short or isinstance(value, str | Decimal):
         text = str(value)
     number = exact_decimal(text)
     if number is None:
-        message = f"{name} must be a finite number, got {shown(value)}."
+        message = f"{name} must be a finite number, got {shorten(value)}."
         raise problem(message, "Write it as a number such as 0.5 or 1e-6.")
     return number
 
@@ -166,7 +166,7 @@ Alert = Annotated[
 def _percent(value: str, name: str | None) -> str:
     number = exact_decimal(value[:-1]) if value.endswith("%") else None
     if number is None or not Decimal("0.0001") <= number <= 100:  # noqa: PLR2004
-        message = f"{name} must be a percentage, got {shown(value)}."
+        message = f"{name} must be a percentage, got {shorten(value)}."
         raise problem(message, "Write it such as 70%, at least 0.0001%.")
     return f"{exact_text(number)}%"
 
@@ -179,28 +179,28 @@ Percent = Annotated[
 ]
 
 
-def _checked_access(value: object) -> object:
+def _check_access(value: object) -> object:
     if isinstance(value, Mapping) and [*value] == ["share_each"]:
         return {"share_each": _percent(str(value["share_each"]), "share_each")}
     if value in ("refuse", "allow"):
         return value
-    message = f"other_flows must be allow, refuse or a mapping, got {shown(value)}."
+    message = f"other_flows must be allow, refuse or a mapping, got {shorten(value)}."
     raise problem(message, "Write a word, or {share_each: 5%}.")
 
 
 #: Access of flows without a name: none, the whole budget, or a share for each.
 OtherFlows = Annotated[
     Literal["refuse", "allow"] | Mapping[Literal["share_each"], Percent],
-    BeforeValidator(_checked_access),
+    BeforeValidator(_check_access),
 ]
 
 
 # Names
 
 
-def _checked_name(value: str, info: ValidationInfo) -> str:
+def _check_name(value: str, info: ValidationInfo) -> str:
     if not re.fullmatch(NAME_PATTERN, value):
-        message = f"{info.field_name} {shown(value)} is not a usable name."
+        message = f"{info.field_name} {shorten(value)} is not a usable name."
         hint = f"Use 1 to {_NAME_LENGTH} letters a to z or A to Z, digits, . _ : / @ -"
         raise problem(message, hint)
     return value
@@ -211,14 +211,14 @@ def check_flow_name(value: str) -> tuple[str, str] | None:
     composed = unicodedata.is_normalized("NFC", value)
     if composed and value.isprintable() and re.fullmatch(FLOW_PATTERN, value):
         return None
-    message = f"flow {shown(value)} is not a usable name."
+    message = f"flow {shorten(value)} is not a usable name."
     hint = f"Use 1 to {_NAME_LENGTH} printable characters, in Unicode's form NFC"
     return message, f"{hint}, without spaces at the ends and none of {_NO_FLOW}."
 
 
-def _checked_text(value: str, info: ValidationInfo, most: int = _NAME_LENGTH) -> str:
+def _check_text(value: str, info: ValidationInfo, most: int = _NAME_LENGTH) -> str:
     if not value.strip() or len(value) > most or not value.isprintable():
-        message = f"{info.field_name} must be printable text, got {shown(value)}."
+        message = f"{info.field_name} must be printable text, got {shorten(value)}."
         raise problem(message, f"Write 1 to {most} characters on one line.")
     return value
 
@@ -226,34 +226,34 @@ def _checked_text(value: str, info: ValidationInfo, most: int = _NAME_LENGTH) ->
 #: The name of a dataset.
 Name = Annotated[
     str,
-    AfterValidator(_checked_name),
+    AfterValidator(_check_name),
     WithJsonSchema({"type": "string", "pattern": NAME_PATTERN}),
 ]
 #: A short text on one line.
 Text = Annotated[
     str,
-    AfterValidator(_checked_text),
+    AfterValidator(_check_text),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": _NAME_LENGTH}),
 ]
 
 
-def _checked_zone(value: str, info: ValidationInfo) -> str:
+def _check_zone(value: str, info: ValidationInfo) -> str:
     with suppress(KeyError, ValueError, OSError):
         # Each machine has a `localtime` of its own.
         if ZoneInfo(value) and value != "localtime":
             return value
-    message = f"{info.field_name} {shown(value)} is no time zone of this system."
+    message = f"{info.field_name} {shorten(value)} is no time zone of this system."
     hint = "Write one such as UTC or Europe/Berlin, or install tzdata."
     raise problem(message, hint)
 
 
 #: The name of a time zone.
-Zone = Annotated[Text, AfterValidator(_checked_zone)]
+Zone = Annotated[Text, AfterValidator(_check_zone)]
 #: A text of several sentences.
-LongText = Annotated[str, AfterValidator(partial(_checked_text, most=2000))]
+LongText = Annotated[str, AfterValidator(partial(_check_text, most=2000))]
 
 
-def _checked_cost(value: str) -> str:
+def _check_cost(value: str) -> str:
     try:
         return repr(cost_from_text(value))
     except InvalidCost as error:
@@ -263,7 +263,7 @@ def _checked_cost(value: str) -> str:
 #: What a step costs, as it is constructed; in one spelling.
 CostText = Annotated[
     str,
-    AfterValidator(_checked_cost),
+    AfterValidator(_check_cost),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
 #: Fractions of a budget, rising.

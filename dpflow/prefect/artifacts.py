@@ -44,8 +44,8 @@ def publish_budget(
     """
     try:
         for dataset in _of_this_flow(accounts(project.ledger), refusal):
-            (known,) = status_of(project.settings, project.ledger, dataset).datasets
-            _publish(project, known, refusal, surprises)
+            (status,) = status_of(project.settings, project.ledger, dataset).datasets
+            _publish(project, status, refusal, surprises)
     except without_interrupts(Exception):
         logger.exception("the budget artifact could not be published")
 
@@ -58,32 +58,32 @@ def _of_this_flow(
     datasets = {view.dataset for view in views if view.name == name}
     if refusal is not None and refusal.dataset:
         datasets.add(refusal.dataset)
-    known = {view.dataset for view in views}
-    return sorted(datasets & known or known)
+    names = {view.dataset for view in views}
+    return sorted(datasets & names or names)
 
 
 def _publish(
     project: Project,
-    known: DatasetStatus,
+    status: DatasetStatus,
     refusal: BudgetRefused | None,
     surprises: Sequence[str],
 ) -> None:
-    dataset = known.standing.dataset
+    dataset = status.standing.dataset
     key = artifact_key(project.settings.label(project.ledger.id), dataset)
-    texts, sheets, _ = details(known)
-    lines = [f"# Privacy budget of `{dataset}`, term {known.standing.term}"]
+    texts, sheets, _ = details(status)
+    lines = [f"# Privacy budget of `{dataset}`, term {status.standing.term}"]
     if refusal is not None:
         lines += ["", f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}"]
     flows = [
-        f"{each.flow or '(no flow)'}: {each.text}" for each in known.overview.flows
+        f"{flow.flow or '(no flow)'}: {flow.text}" for flow in status.overview.flows
     ]
-    for title, said in (
+    for title, items in (
         ("Flows", flows),
         ("Alerts", _alerts(project, dataset)),
         ("Replays", surprises),
     ):
-        if said:
-            lines += ["", f"## {title}", "", *(f"- {in_markdown(e)}" for e in said)]
+        if items:
+            lines += ["", f"## {title}", "", *(f"- {in_markdown(e)}" for e in items)]
     lines += ["", "## Guarantee"]
     for text in texts:
         lines += ["", in_markdown(text)]
@@ -95,9 +95,9 @@ def _publish(
     ask_briefly(
         _making(create_markdown_artifact, key=key, markdown=text, description=about)
     )
-    if known.used is not None:
+    if status.used is not None:
         about = f"Share of the budget of {dataset} that is used"
-        _publish_progress(ask_briefly, f"{key}-used", known.used, about)
+        _publish_progress(ask_briefly, f"{key}-used", status.used, about)
 
 
 def markdown_table(sheet: Sheet) -> list[str]:
@@ -120,9 +120,9 @@ def _alerts(project: Project, dataset: str) -> list[str]:
     ]
 
 
-def _making(make: Callable[..., object], **facts: Any) -> Callable[[], object]:
+def _making(make: Callable[..., object], **fields: Any) -> Callable[[], object]:
     # Without `_sync`, a thread of an async flow gets a coroutine back.
-    return partial(make, **facts, _sync=True)
+    return partial(make, **fields, _sync=True)
 
 
 def _next_step(dataset: str) -> str:
@@ -147,8 +147,8 @@ def _publish_progress(
     call: Callable[[Callable[[], object]], object], key: str, share: float, about: str
 ) -> None:
     progress = min(share, 1.0) * _HUNDRED
-    facts = {"progress": progress, "key": key, "description": about}
-    call(_making(create_progress_artifact, **facts))
+    fields = {"progress": progress, "key": key, "description": about}
+    call(_making(create_progress_artifact, **fields))
 
 
 def artifact_key(project: str, dataset: str) -> str:

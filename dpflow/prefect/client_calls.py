@@ -96,8 +96,8 @@ def patience() -> Iterator[None]:
     Prefect would end a project's first flow before it began.
     """
     result = get_current_settings()
-    said = "startup_timeout_seconds" in result.server.ephemeral.model_fields_set
-    if said or result.api.url is not None:
+    is_set = "startup_timeout_seconds" in result.server.ephemeral.model_fields_set
+    if is_set or result.api.url is not None:
         yield
         return
     with temporary_settings(

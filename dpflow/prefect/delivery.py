@@ -228,7 +228,7 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
 
 
 @contextmanager
-def flushed() -> Iterator[None]:
+def flush_behind() -> Iterator[None]:
     """Flush behind this block, however it ends."""
     try:
         yield

@@ -57,7 +57,7 @@ class DPFlow(Flow[P, R]):
 
 def warn_of_unnamed(flow: Flow[..., Any]) -> None:
     """Warn of the steps in a flow's code that name no release key."""
-    steps = sorted({step.name for step in steps_in_code(flow) if _unnamed(step)})
+    steps = sorted({step.name for step in steps_in_code(flow) if _is_unnamed(step)})
     if steps:
         msg = (
             f"flow {flow.name!r} is deployed, and its steps {', '.join(steps)} name no "
@@ -68,7 +68,7 @@ def warn_of_unnamed(flow: Flow[..., Any]) -> None:
         warnings.warn(msg, UserWarning, stacklevel=2)
 
 
-def _unnamed(step: DPTask[..., Any]) -> bool:
+def _is_unnamed(step: DPTask[..., Any]) -> bool:
     return step.step.release_key is None and not step.step.fresh
 
 
@@ -84,25 +84,25 @@ def steps_in_code(flow: Flow[..., Any]) -> list[DPTask[..., Any]]:
     seen: set[int] = set()
     waiting: list[Any] = [flow]
     while waiting and len(seen) < _MOST_FUNCTIONS:
-        each = waiting.pop()
-        if id(each) in seen:
+        value = waiting.pop()
+        if id(value) in seen:
             continue
-        seen.add(id(each))
-        if isinstance(each, DPTask):
-            result.append(each)
-        elif isinstance(each, Flow):
-            waiting.append(inspect.unwrap(each.fn))
-        elif inspect.isfunction(each):
-            waiting += _named_by(inspect.unwrap(each))
+        seen.add(id(value))
+        if isinstance(value, DPTask):
+            result.append(value)
+        elif isinstance(value, Flow):
+            waiting.append(inspect.unwrap(value.fn))
+        elif inspect.isfunction(value):
+            waiting += _values_of_names(inspect.unwrap(value))
     return result
 
 
-def _named_by(function: Callable[..., Any]) -> Iterator[Any]:
+def _values_of_names(function: Callable[..., Any]) -> Iterator[Any]:
     """Yield what the names in a function's code stand for."""
     names = set(_names(function.__code__))
-    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    for name in names & set(known):
-        value = known[name]
+    values = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    for name in names & set(values):
+        value = values[name]
         yield value
         if isinstance(value, ModuleType):
             # `steps.count(week)` has both names in its code.

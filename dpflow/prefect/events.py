@@ -78,7 +78,7 @@ def describe_assets(notice: Notice) -> None:
         return
     request = notice.request
     for policy in request.policies:
-        facts = {
+        metadata = {
             "dataset": policy.dataset,
             "unit": policy.unit,
             "epsilon": str(policy.budget.epsilon),
@@ -89,4 +89,4 @@ def describe_assets(notice: Notice) -> None:
             "digest": notice.details["digest"],
         }
         for asset in context.downstream_assets:
-            context.add_asset_metadata(asset.key, facts)
+            context.add_asset_metadata(asset.key, metadata)

@@ -28,13 +28,13 @@ from dpflow.policy.population import PREFIX
 from dpflow.prefect.api import current_run, is_run_as_flow, run_coro_as_sync
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.client_calls import ask_briefly, pause_deployment
-from dpflow.prefect.delivery import flush, flushed
+from dpflow.prefect.delivery import flush, flush_behind
 from dpflow.prefect.deployments import DPFlow
-from dpflow.prefect.futures import noted_steps, wait_for_steps
+from dpflow.prefect.futures import note_steps, wait_for_steps
 from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
 from dpflow.prefect.replays import take_surprises
-from dpflow.prefect.states import refused_state
+from dpflow.prefect.states import state_of_refusal
 from dpflow.prefect.whole_runs import keep_whole, note_completion
 
 P = ParamSpec("P")
@@ -115,15 +115,15 @@ def dp_flow(
             value = None
             with _project_kept():
                 run = _execution()
-                whole = keep_whole(run.id, partial=partial)
-                with flushed(), noted_steps(run.id), whole:
+                reservation = keep_whole(run.id, partial=partial)
+                with flush_behind(), note_steps(run.id), reservation:
                     try:
-                        value = _finished(function(*args, **kwargs))
+                        value = _refuse_unfinished(function(*args, **kwargs))
                     # A suspension is no Exception, and passes.
                     except without_interrupts(Exception) as error:
-                        if not _halted(run, error):
+                        if not _is_halted(run, error):
                             raise
-                    return _ended(run, value, on_exhausted)
+                    return _end(run, value, on_exhausted)
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -133,14 +133,14 @@ def dp_flow(
             with _project_kept():
                 run = await asyncio.to_thread(_execution)
                 try:
-                    with noted_steps(run.id), keep_whole(run.id, partial=partial):
+                    with note_steps(run.id), keep_whole(run.id, partial=partial):
                         try:
                             called = cast("Any", function(*args, **kwargs))
-                            value = _finished(await called)
+                            value = _refuse_unfinished(await called)
                         except without_interrupts(Exception) as error:
-                            if not await asyncio.to_thread(_halted, run, error):
+                            if not await asyncio.to_thread(_is_halted, run, error):
                                 raise
-                        return await asyncio.to_thread(_ended, run, value, on_exhausted)
+                        return await asyncio.to_thread(_end, run, value, on_exhausted)
                 finally:
                     await asyncio.to_thread(flush)
 
@@ -150,7 +150,7 @@ def dp_flow(
     return decorate if function is None else decorate(function)
 
 
-def _finished(value: R) -> R:
+def _refuse_unfinished(value: R) -> R:
     """Refuse an output whose steps are yet to run: behind the end of their flow."""
     kind = "a generator"
     if inspect.iscoroutine(value):
@@ -213,7 +213,7 @@ def _execution() -> _Execution:
     return _Execution(str(run.id), count_refusals(project.ledger, str(run.id)))
 
 
-def _halted(run: _Execution, error: Exception) -> bool:
+def _is_halted(run: _Execution, error: Exception) -> bool:
     """Return True if a flow that raised was halted by a refusal."""
     if isinstance(error, BudgetRefused):
         run.raised = error
@@ -227,7 +227,7 @@ def _halted(run: _Execution, error: Exception) -> bool:
     return True
 
 
-def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any:
+def _end(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any:
     """Return the flow's value, or the state that says it was halted."""
     wait_for_steps(run.id)
     result = run.refusal()
@@ -247,16 +247,16 @@ def _ended(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any
         if all(choice.flow == "skip" for choice in choices) and not run.stopped:
             # The refused step appears in its own state, in events and the artifact.
             return value
-    return refused_state(result)
+    return state_of_refusal(result)
 
 
 def _call_back(on_exhausted: OnExhausted | None, refusal: BudgetRefused) -> None:
     if on_exhausted is None:
         return
     try:
-        said = on_exhausted(refusal)
-        if inspect.iscoroutine(said):
-            run_coro_as_sync(said)
+        awaitable = on_exhausted(refusal)
+        if inspect.iscoroutine(awaitable):
+            run_coro_as_sync(awaitable)
     except without_interrupts(Exception):
         logger.exception("on_exhausted failed; the ledger still refuses")
 

@@ -24,7 +24,7 @@ _futures: dict[str, list[Any]] = {}
 
 
 @contextmanager
-def noted_steps(flow_run: str) -> Iterator[None]:
+def note_steps(flow_run: str) -> Iterator[None]:
     """Note the steps that a flow run submits within this block."""
     with _lock:
         _futures[flow_run] = []

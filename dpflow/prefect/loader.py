@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.redaction import shown_by_loader
 from dpflow.prefect.api import is_run_as_task
-from dpflow.prefect.privacy import check_function, checked_call, checked_map
+from dpflow.prefect.privacy import check_call, check_function, check_map
 from dpflow.prefect.states import private_state, value_later, value_of
 
 P = ParamSpec("P")
@@ -41,7 +41,7 @@ class PrivateTask(Task[P, R]):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Run the task."""
-            checked_call(self, inspect.signature(self.fn), args, kwargs)
+            check_call(self, inspect.signature(self.fn), args, kwargs)
             result = super().__call__(*args, **kwargs)
             if kwargs.get("return_state"):
                 return result
@@ -50,13 +50,13 @@ class PrivateTask(Task[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
-            checked_call(self, inspect.signature(self.fn), args, kwargs)
+            check_call(self, inspect.signature(self.fn), args, kwargs)
             return super().submit(*args, **kwargs)
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
-            checked_call(self, inspect.signature(self.fn), args, kwargs)
-            return checked_map(super().map, args, kwargs)
+            check_call(self, inspect.signature(self.fn), args, kwargs)
+            return check_map(super().map, args, kwargs)
 
         def with_options(self, **options: Any) -> PrivateTask[P, R]:
             """Return the task with other options, except those that store results."""
@@ -126,18 +126,18 @@ def private_task(
     def decorate(function: Callable[P, R]) -> PrivateTask[P, R]:
         check_function(function, "private_task")
         name = str(task_options.get("name") or getattr(function, "__name__", "task"))
-        return PrivateTask(fn=_redacted(name, function, errors), **task_options)
+        return PrivateTask(fn=_redact(name, function, errors), **task_options)
 
     return decorate if function is None else decorate(function)
 
 
-def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R]:
+def _redact(task: str, function: Callable[P, R], errors: str) -> Callable[P, R]:
     """Return the function with its value, and the text of its errors, withheld."""
 
     @functools.wraps(function)
     def loader(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            return _handed_on(loader, function(*args, **kwargs))
+            return _hand_on(loader, function(*args, **kwargs))
         except BaseException as error:
             if errors == "keep":
                 raise
@@ -149,7 +149,7 @@ def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R
     async def loader_async(*args: P.args, **kwargs: P.kwargs) -> Any:
         try:
             value = await cast("Any", function(*args, **kwargs))
-            return _handed_on(loader_async, value)
+            return _hand_on(loader_async, value)
         except BaseException as error:
             if errors == "keep":
                 raise
@@ -160,7 +160,7 @@ def _redacted(task: str, function: Callable[P, R], errors: str) -> Callable[P, R
     return cast("Callable[P, R]", chosen)
 
 
-def _handed_on(loader: Callable[..., Any], value: Any) -> Any:
+def _hand_on(loader: Callable[..., Any], value: Any) -> Any:
     """Return a private value as it is, and to Prefect's engine in a closed state."""
     return private_state(value) if is_run_as_task(loader) else value
 

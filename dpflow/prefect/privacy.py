@@ -179,7 +179,7 @@ def _instance(step: Step) -> frozenset[str]:
     return HIDDEN & set(step.signature.parameters)
 
 
-def checked_call(
+def check_call(
     task: Task[..., Any],
     signature: inspect.Signature,
     args: tuple[Any, ...],
@@ -196,11 +196,11 @@ def checked_call(
     Raises:
         ParameterBindError: If they do not fit. Prefect's own says what they were.
     """
-    given = {k: v for k, v in kwargs.items() if k not in _NO_ARGUMENTS}
+    options = {k: v for k, v in kwargs.items() if k not in _NO_ARGUMENTS}
     # What Prefect calls a method with that it was made of.
     of = [getattr(task.fn, name) for name in _INSTANCES if hasattr(task.fn, name)]
     try:
-        return dict(signature.bind(*of, *args, **given).arguments)
+        return dict(signature.bind(*of, *args, **options).arguments)
     except without_interrupts(TypeError) as error:
         why = error
     msg = f"task {task.name!r} takes ({_parameters(signature)}): {why}"
@@ -211,14 +211,14 @@ def _parameters(signature: inspect.Signature) -> str:
     """Name the parameters, without defaults: one of a private parameter is private."""
     result = signature.parameters.values()
     return ", ".join(
-        str(each.replace(annotation=each.empty))
-        if each.default is each.empty
-        else f"{each.name}=..."
-        for each in result
+        str(parameter.replace(annotation=parameter.empty))
+        if parameter.default is parameter.empty
+        else f"{parameter.name}=..."
+        for parameter in result
     )
 
 
-def checked_map(
+def check_map(
     mapped: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> R:
     """Map a task.
@@ -249,14 +249,12 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
         return
     for name in step.private & set(arguments):
         values = [
-            *map(
-                _unwrapped, values_of(step.signature.parameters[name], arguments[name])
-            )
+            *map(_unwrap, values_of(step.signature.parameters[name], arguments[name]))
         ]
-        for parameter, whole in parameters.items():
+        for parameter, argument in parameters.items():
             if any(
                 _same(value, part, name == parameter)
-                for part in _parts(whole)
+                for part in _parts(argument)
                 for value in values
             ):
                 # Nor does SecretStr mask them (PrefectHQ/prefect#11679, #16888).
@@ -278,7 +276,7 @@ def _refuse(step: Step, why: str) -> None:
     raise ConfigurationError(msg)
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     while isinstance(value, BaseAnnotation):
         value = value.unwrap()
     return value.get_secret_value() if isinstance(value, _SECRETS) else value
@@ -305,13 +303,13 @@ def _trivial(value: Any) -> bool:
     return isinstance(value, _PLAIN + _CONTAINERS) and not value
 
 
-def _parts(whole: Any) -> Iterator[Any]:
+def _parts(argument: Any) -> Iterator[Any]:
     """Yield a parameter of a flow and its parts."""
-    waiting = [whole]
+    waiting = [argument]
     for _ in range(_MOST_PARTS):
         if not waiting:
             return
-        value = _unwrapped(waiting.pop())
+        value = _unwrap(waiting.pop())
         yield value
         if isinstance(value, dict):
             waiting += [*value, *value.values()]
@@ -332,6 +330,6 @@ def nothing_stored() -> Iterator[None]:
     counts.
     """
     # The settings come before what a task inherits.
-    off: dict[Any, Any] = {each: False for each in _STORING if each.value()}
+    off: dict[Any, Any] = {option: False for option in _STORING if option.value()}
     with temporary_settings(off) if off else nullcontext(), without_storing():
         yield

@@ -55,28 +55,28 @@ def current_place(
         listener: Hears the outcome of the step.
         named: The flow that the step names itself, if it does.
     """
-    facts = {}
+    fields = {}
     if (task_run := current_task_run()) is not None:
         # For people. They do not tell executions apart: Dask runs a task again under
         # the same id and count (PrefectHQ/prefect#15442, #12970).
-        facts["task_run"] = str(task_run.id)
-        facts["attempt"] = str(task_run.run_count)
+        fields["task_run"] = str(task_run.id)
+        fields["attempt"] = str(task_run.run_count)
     if (run := current_run()) is None:
-        return Place(named=named, facts=facts, listener=listener)
+        return Place(named=named, facts=fields, listener=listener)
     flow = current_flow()
     name = _flow_name(run.flow_id) if flow is None else flow.name
     nearest = _enclosing(name, run)
     flows = (nearest, *_parents(run.parent_task_run_id))
-    deployments = [each.deployment for each in flows if each.deployment is not None]
+    deployments = [flow.deployment for flow in flows if flow.deployment is not None]
     if deployments:
         # A subflow's run is of no deployment: the flow around it is.
-        facts["deployment"] = deployments[0]
+        fields["deployment"] = deployments[0]
     if run.auto_scheduled and run.expected_start_time is not None:
-        facts["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
+        fields["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
     return Place(
         flows=flows,
         named=named,
-        facts=facts,
+        facts=fields,
         listener=listener,
         before_charge=ask_whole_run,
     )

@@ -21,7 +21,7 @@ from dpflow.guard.request import Notice
 from dpflow.prefect.api import keep_out_of_cache
 
 
-def refused_state(error: BudgetRefused) -> State[Any]:
+def state_of_refusal(error: BudgetRefused) -> State[Any]:
     """Return the state of a refused step or flow, with the error as its data."""
     # A persisted task would serve the refusal from its cache permanently.
     keep_out_of_cache()
@@ -119,7 +119,7 @@ class StepEvents:
         if not self._in_engine:
             return False
         if isinstance(error, BudgetRefused):
-            self.value = refused_state(error)
+            self.value = state_of_refusal(error)
             return True
         if self._replayed:
             self.value = ReplayedState(

@@ -51,11 +51,11 @@ from dpflow.guard.step import (
 from dpflow.prefect.api import is_run_as_task
 from dpflow.prefect.futures import note_future
 from dpflow.prefect.privacy import (
+    check_call,
     check_flow_parameters,
     check_known,
+    check_map,
     check_options,
-    checked_call,
-    checked_map,
     nothing_stored,
     refuse_background,
 )
@@ -87,6 +87,7 @@ class DPTask(MaterializingTask[P, R]):
             **options: Unpack[TaskOptions],
         ) -> DPTask[P, R]:
             """Return the task with other options; guard and declaration stay."""
+            ...
 
     else:
 
@@ -103,7 +104,7 @@ class DPTask(MaterializingTask[P, R]):
             """Return the value or raise the refusal, unless `return_state` is set."""
             check_outside()
             _refuse_cover(self)
-            checked_call(self, self.step.signature, args, kwargs)
+            check_call(self, self.step.signature, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
                 return result
@@ -114,7 +115,7 @@ class DPTask(MaterializingTask[P, R]):
         def _send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self.sent = os.getpid(), settings().root
             # Other processes would see copies of the arguments.
-            arguments = checked_call(self, self.step.signature, args, kwargs)
+            arguments = check_call(self, self.step.signature, args, kwargs)
             check_flow_parameters(self.step, arguments)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,7 +128,7 @@ class DPTask(MaterializingTask[P, R]):
             """Submit one task for each item."""
             check_outside()
             self._send(args, kwargs)
-            futures = checked_map(super().map, args, kwargs)
+            futures = check_map(super().map, args, kwargs)
             for future in futures:
                 note_future(future)
             return futures
@@ -165,7 +166,7 @@ class DPTask(MaterializingTask[P, R]):
             """Ask a task worker to run the task, unless an argument is private."""
             check_outside(".delay()")
             refuse_background(self.step)
-            checked_call(self, self.step.signature, args or (), kwargs or {})
+            check_call(self, self.step.signature, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
 
 
@@ -219,6 +220,7 @@ class TaskDecorator(Generic[Q, T_co]):
         ) -> DPTask[P, R]: ...
         def __call__(self, body: Callable[..., R], /) -> DPTask[..., R]:
             """Make a task of the function."""
+            ...
 
 
 def dp_task(
@@ -354,8 +356,8 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
         with events:
-            place = current_place(events.hear)
-            events.value = run(step, args, kwargs, place, nothing_stored)
+            context = current_place(events.hear)
+            events.value = run(step, args, kwargs, context, nothing_stored)
         return events.value
 
     @functools.wraps(function)
@@ -363,8 +365,8 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard_async))
         with events:
-            place = current_place(events.hear)
-            charge = arun(step, args, kwargs, place, nothing_stored)
+            context = current_place(events.hear)
+            charge = arun(step, args, kwargs, context, nothing_stored)
             events.value = await charge
         return events.value
 

@@ -32,15 +32,15 @@ def describe_span(notice: Notice) -> None:
     from opentelemetry import trace  # noqa: PLC0415 (half of all that is loaded here)
 
     request = notice.request
-    facts = {
+    attributes = {
         "dpflow.dataset": list(request.datasets),
         "dpflow.step": request.step,
         "dpflow.decision": notice.kind,
         "dpflow.asked": repr(request.cost),
     }
     if notice.details.get("gate"):
-        facts["dpflow.gate"] = str(notice.details["gate"])
-    trace.get_current_span().set_attributes(facts)
+        attributes["dpflow.gate"] = str(notice.details["gate"])
+    trace.get_current_span().set_attributes(attributes)
 
 
 def show_gauges() -> None:

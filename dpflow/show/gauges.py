@@ -60,10 +60,10 @@ def gauges(record: Status) -> Iterator[tuple[str, str, list[tuple[Labels, float]
         yield name, text, own
 
 
-def _share(part: Mapping[str, str], whole: Mapping[str, str]) -> float:
+def _share(part: Mapping[str, str], budget: Mapping[str, str]) -> float:
     shares = [
         number_from_text(part[key]) / number_from_text(text)
-        for key, text in whole.items()
+        for key, text in budget.items()
         if key in part and number_from_text(text)
     ]
     return float(max(shares, default=0))

@@ -47,19 +47,19 @@ def term_guarantee(
     A tightened term is bound for certain by the budget that it was opened with only.
 
     Args:
-        copy: What `Policy.pinned` or `Policy.declared` returned.
+        copy: What `Policy.to_pinned` or `Policy.to_declared` returned.
         terms: The dataset's terms, oldest first; none if it has none yet.
         shortly: Whether the words that all guarantees share stand above already.
     """
     # What a divided dataset was opened with is the cap of all its parts together.
-    whole = terms and not terms[-1].divided
-    budget = terms[-1].opened if whole else copy["budget"]
-    if whole and "window" in copy:
+    is_whole = terms and not terms[-1].divided
+    budget = terms[-1].opened if is_whole else copy["budget"]
+    if is_whole and "window" in copy:
         # All terms share the sums of windows, which the first may have filled.
         budget = next((view.opened for view in terms if view.charged), budget)
     pinned = {**copy, "budget": budget}
     text = guarantee_in_words(pinned, _all_terms(copy, terms), shortly=shortly)
-    if not whole or budget == terms[-1].budget:
+    if not is_whole or budget == terms[-1].budget:
         return text
     admitted = budget_text(terms[-1].budget)
     return (
@@ -117,7 +117,7 @@ def odds_in_words(copy: Mapping[str, Any], terms: Sequence[TermView]) -> str:
     """Say how often a guess about one privacy unit is right, by all releases together.
 
     Args:
-        copy: What `Policy.pinned` returned.
+        copy: What `Policy.to_pinned` returned.
         terms: The dataset's terms, oldest first, or its file as a term.
 
     Returns:
@@ -159,7 +159,7 @@ def shares_in_words(copy: Mapping[str, Any]) -> str:
     A share is a limit, not a reserve: what all flows use together ends at the budget.
 
     Args:
-        copy: What `Policy.pinned` returned.
+        copy: What `Policy.to_pinned` returned.
     """
     reach = reach_of_shares(copy)
     if reach is None:
@@ -168,9 +168,9 @@ def shares_in_words(copy: Mapping[str, Any]) -> str:
     text = f"{used} {budget_text(copy['budget'])}"
     if reach > 1:
         return f"{text}: it may be used up before a flow has used its share."
-    whole = all(share["filter"] is not None for share in copy["flows"].values())
-    rest = reach < _NEARLY_ALL and whole and copy["other_flows"] == "refuse"
-    return f"{text}{_REST if rest else '.'}"
+    is_shared = all(share["filter"] is not None for share in copy["flows"].values())
+    has_rest = reach < _NEARLY_ALL and is_shared and copy["other_flows"] == "refuse"
+    return f"{text}{_REST if has_rest else '.'}"
 
 
 def terms_in_words(terms: Sequence[TermView]) -> str:

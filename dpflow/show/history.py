@@ -11,7 +11,7 @@ from dpflow.ledger import split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry, percent_text
-from dpflow.notebook import Sheet, TableRecord, shown_key
+from dpflow.notebook import Sheet, TableRecord, escape_key
 from dpflow.policy.files import policies_and_problem
 from dpflow.show.why import minute
 
@@ -55,24 +55,24 @@ class History(TableRecord):
 
     def sheet(self) -> Sheet:
         """Return its table; without empty columns."""
-        items, names = self.entries, [each.gate.dataset for each in self.entries]
-        columns = {"when (UTC)": [minute(each.at) for each in items]}
+        items, names = self.entries, [item.gate.dataset for item in self.entries]
+        columns = {"when (UTC)": [minute(item.at) for item in items]}
         if self.decisions:
             return decisions_sheet(items)
-        ids = [each.account for each in items] if self.all_accounts else []
+        ids = [item.account for item in items] if self.all_accounts else []
         columns |= {
-            "entry": [each.kind for each in items],
+            "entry": [item.kind for item in items],
             "account": ids,
             "dataset": names if len({*names}) > 1 and not ids else [],
-            "step, flow": [_place(each) for each in items],
-            "used": [_percent(each.share) for each in items],
-            "remaining": [_percent(each.left_share) for each in items],
-            "release key": [shown_key(e.body.get("release_key") or "") for e in items],
-            "outcome": [self._outcome(each) for each in items],
+            "step, flow": [_place(item) for item in items],
+            "used": [_percent(item.share) for item in items],
+            "remaining": [_percent(item.left_share) for item in items],
+            "release key": [escape_key(e.body.get("release_key") or "") for e in items],
+            "outcome": [self._outcome(item) for item in items],
         }
         if self.details:
             columns |= {
-                "amount": [amounts_text(each.amount) for each in items],
+                "amount": [amounts_text(item.amount) for item in items],
                 "settled after": [amounts_text(e.settled_after) for e in items],
             }
         return Sheet.of(columns, "when (UTC)", "used", "remaining")
@@ -83,8 +83,9 @@ class History(TableRecord):
         return [*dict.fromkeys(e.message for e in self.entries if e.message)]
 
     def _outcome(self, item: JournalEntry) -> str:
-        said = item.message
-        return item.outcome + (f" ({self.messages.index(said) + 1})" if said else "")
+        message = item.message
+        note = f" ({self.messages.index(message) + 1})" if message else ""
+        return item.outcome + note
 
 
 def _place(item: JournalEntry) -> str:
@@ -95,12 +96,12 @@ def _place(item: JournalEntry) -> str:
 def decisions_sheet(items: Sequence[JournalEntry]) -> Sheet:
     """Return what people decided: when, who and why; without empty columns."""
     columns = {
-        "when (UTC)": [minute(each.at) for each in items],
-        "decision": [_decision(each) for each in items],
-        "dataset": [each.gate.dataset for each in items],
-        "what": [_what(each) for each in items],
+        "when (UTC)": [minute(item.at) for item in items],
+        "decision": [_decision(item) for item in items],
+        "dataset": [item.gate.dataset for item in items],
+        "what": [_what(item) for item in items],
         "who": [str(e.body.get("who") or e.writer) for e in items],
-        "reason": [str(each.body.get("reason") or "") for each in items],
+        "reason": [str(item.body.get("reason") or "") for item in items],
     }
     return Sheet.of(columns)
 

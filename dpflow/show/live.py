@@ -20,7 +20,7 @@ from dpflow.ledger import Ledger
 from dpflow.notebook import data_of
 from dpflow.show.page.facts import Report
 from dpflow.show.page.render import Live, render, render_problem, security_policy
-from dpflow.show.page.stamp import Stamp, verified
+from dpflow.show.page.stamp import Stamp, make_stamp
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -55,7 +55,7 @@ def recent_stamps(seconds: float = 60.0) -> Callable[[Ledger], Stamp]:
             until, stamp = stamps.get(ledger.id, (0.0, None))
             if stamp is None or not stamp.found.fine or time.monotonic() >= until:
                 begin = time.monotonic()
-                stamp = verified(ledger)
+                stamp = make_stamp(ledger)
                 took = time.monotonic() - begin
                 stamps[ledger.id] = time.monotonic() + max(seconds, 20 * took), stamp
             return stamp
@@ -151,5 +151,5 @@ def _refresh(request: Request) -> int | None:
     """Return after how many seconds to read again, if the request names a number."""
     text = request.query_params.get("refresh", "")
     # Four digits at most: no number is too long to read.
-    known = re.fullmatch("[0-9]{1,4}", text) is not None and int(text) in _REFRESH
-    return int(text) if known else None
+    is_choice = re.fullmatch("[0-9]{1,4}", text) is not None and int(text) in _REFRESH
+    return int(text) if is_choice else None

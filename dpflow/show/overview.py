@@ -102,8 +102,8 @@ def _gate(refusal: RefusalView) -> str:
 
 def _own(title: str) -> str:
     """Name what people call the budget of a dataset or a part."""
-    whole = title.startswith(("dataset ", "partition ", "population "))
-    return f"budget of {title}" if whole else title
+    is_budget = title.startswith(("dataset ", "partition ", "population "))
+    return f"budget of {title}" if is_budget else title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +130,10 @@ class Spent:
         """What was used and of how much, rounded up."""
         of, delta = (short_up(number_from_text(n)) for n in (self.epsilon, self.delta))
         used = "more than any budget" if self.used is None else short_up(self.used, 3)
-        return f"epsilon {used} of {of} at delta {delta}{self.place}"
+        return f"epsilon {used} of {of} at delta {delta}{self.where}"
 
     @property
-    def place(self) -> str:
+    def scope(self) -> str:
         """Where it was used, after a verb; "" for a whole dataset."""
         return f" in {self.where}" if self.where else ""
 
@@ -188,14 +188,15 @@ def overview(
         ahead: The outlooks of the dataset's flows.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
-    whole = [view for view in accounts if view.kind in _BUDGETS]
+    undivided = [view for view in accounts if view.kind in _BUDGETS]
     population = population_of(pinned)
     above = [] if population is None else views.accounts(ledger, population)
-    budgets = [*whole, *above]
+    budgets = [*undivided, *above]
     common = {view.state for view in budgets if view.kind != "partition"}
-    halts, outlooks = views.halts(ledger, dataset), {each.flow: each for each in ahead}
+    halts = views.halts(ledger, dataset)
+    outlooks = {outlook.flow: outlook for outlook in ahead}
     shares = [view for view in accounts if view.kind in _OF_FLOW]
-    any_charged = any(view.charged for view in whole)
+    any_charged = any(view.charged for view in undivided)
     older = any(outlook.older for outlook in outlooks.values())
     flows = []
     names = {*pinned["flows"], *(view.name for view in shares), *outlooks, *halts}
@@ -217,18 +218,18 @@ def overview(
         flows.append(FlowOverview(**row, planned=plan.get("runs")))
     state = state_of({view.state for view in budgets}, charged=any_charged)
     # A dataset runs if one of its flows does; else it is as the first that stopped.
-    if not state.stopped and all(each.state.word != RUNNING for each in flows):
-        state = next((each.state for each in flows if each.state.stopped), state)
+    if not state.stopped and all(flow.state.word != RUNNING for flow in flows):
+        state = next((flow.state for flow in flows if flow.state.stopped), state)
     spent = tuple(_spent(view) for view in _budgets(accounts))
     return Overview(state=state, spent=spent, flows=tuple(flows))
 
 
 def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
     """Return the budget of the whole, if there is one, and that of the fullest part."""
-    whole = [view for view in accounts if view.kind in ("dataset", "population")]
+    own = [view for view in accounts if view.kind in ("dataset", "population")]
     parts = [view for view in accounts if view.kind == "partition"]
     fullest = sorted(parts, key=lambda view: -(view.used_fraction or 0.0))
-    return whole + fullest[:1]
+    return own + fullest[:1]
 
 
 def _spent(view: AccountView) -> Spent:

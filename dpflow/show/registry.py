@@ -45,9 +45,9 @@ def registry_entry(
         ConfigurationError: If there is no release, a text is missing, or no sum of
             budgets bounds the loss.
     """
-    place, terms, views, released = promise(ledger, dataset, number)
-    facts, words = terms[-1].facts, terms_in_words(views)
-    copy, odds = facts["declared"], odds_in_words(facts["pinned"], views)
+    entry, terms, views, released = promise(ledger, dataset, number)
+    body, words = terms[-1].facts, terms_in_words(views)
+    copy, odds = body["declared"], odds_in_words(body["pinned"], views)
     if not adds_up(copy, views):
         msg = (
             f"no sum of budgets bounds the loss of dataset {dataset!r}. {words} An "
@@ -63,7 +63,7 @@ def registry_entry(
     numbers = {n: short_up(number_from_text(text), 15) for n, text in budget.items()}
     opened = (f"term {t.number} on {t.facts['at'][:10]}" for t in terms)
     rule = (f"{name} {value_text(value)}" for name, value in copy["filter"].items())
-    fields = facts["about"] | {
+    fields = body["about"] | {
         "publication_date": released,
         "variant_name": "Pure DP" if budget["delta"] == "0" else "Approximate DP",
         "privacy_unit": copy["unit"],
@@ -72,7 +72,7 @@ def registry_entry(
         "privacy_parameters_details": f"{term_guarantee(copy, views)} {odds}",
         "release_type_details": f"{words} Opened: {', '.join(opened)}.",
         "composition": f"Privacy filter of dpflow: {', '.join(rule)}.",
-        "notes": f"Dataset {dataset}, entry {place[0]}, hash {place[1]} of ledger "
+        "notes": f"Dataset {dataset}, entry {entry[0]}, hash {entry[1]} of ledger "
         f"{ledger.id}. `dpflow ledger verify --entry FILE` compares the two.",
     }
     if missing := sorted(_REQUIRED - fields.keys()):
@@ -83,15 +83,15 @@ def registry_entry(
         )
         raise ConfigurationError(msg)
     fields |= {name: re.split(r"\s*;\s*", fields[name]) for name in _LISTS}
+    deployment = {}
+    for section, names in FIELDS.items():
+        if values := {name: fields[name] for name in names if name in fields}:
+            deployment[section] = values
     return {
         "url_slug": re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-"),
         "status": "Draft",
         "tier": 2,
-        "deployment": {
-            section: part
-            for section, names in FIELDS.items()
-            if (part := {name: fields[name] for name in names if name in fields})
-        },
+        "deployment": deployment,
     }
 
 
@@ -105,12 +105,12 @@ def entry_differences(ledger: Ledger, entry: Mapping[str, Any]) -> list[str]:
         ConfigurationError: If it names no place of a journal, or one without a release.
     """
     text = json.dumps(entry.get("deployment"), default=float)
-    place = _PLACE.search(text)
-    if place is None:
+    match = _PLACE.search(text)
+    if match is None:
         msg = (
             "the file names no entry of a journal. So there is nothing to compare it "
             "with. Write it with `dpflow policy registry`."
         )
         raise ConfigurationError(msg)
-    wanted = registry_entry(ledger, place[1], int(place[2]))["deployment"]
+    wanted = registry_entry(ledger, match[1], int(match[2]))["deployment"]
     return difference_lines({"deployment": wanted}, {"deployment": json.loads(text)})

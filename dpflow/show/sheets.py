@@ -43,26 +43,26 @@ MOST = 24
 
 
 def details(
-    facts: DatasetStatus, most: int = MOST
+    status: DatasetStatus, most: int = MOST
 ) -> tuple[list[str], dict[str, Sheet], int]:
     """Return the details of a dataset's status.
 
     Args:
-        facts: Status of the dataset.
+        status: Status of the dataset.
         most: About this number of accounts appear.
 
     Returns:
         Guarantee and epsilon in words, tables by their titles, and the number of
         accounts of parts that no table has.
     """
-    pinned, accounts = facts.standing.pinned, facts.standing.accounts
-    texts = [f"Used so far: {each.text}." for each in facts.overview.spent]
+    pinned, accounts = status.standing.pinned, status.standing.accounts
+    texts = [f"Used so far: {spent.text}." for spent in status.overview.spent]
     texts += [f"{union_text(v, members=True)}." for v in accounts if is_whole_union(v)]
-    texts += [facts.guarantee, facts.odds, facts.history]
+    texts += [status.guarantee, status.odds, status.history]
     texts += [shares_in_words(pinned), *run_lines(pinned)]
     shown = telling(accounts, most)
     sheets = {
-        "Flows": flows_sheet(facts.overview.flows),
+        "Flows": flows_sheet(status.overview.flows),
         "Accounts": accounts_sheet([view for view in shown if view.reading is None]),
         "Odometers": odometers_sheet(v for v in shown if v.reading is not None),
     }
@@ -95,14 +95,14 @@ def reservations_sheet(reservations: Iterable[OpenReservation]) -> Sheet:
     """Return the open reservations."""
     rows = [
         (
-            each.reservation,
-            str(each.body["step"]),
-            str(each.body.get("flow") or "-"),
-            python_form(each.body["cost"]),
-            each.at[:16].replace("T", " "),
-            each.fate,
+            charge.reservation,
+            str(charge.body["step"]),
+            str(charge.body.get("flow") or "-"),
+            python_form(charge.body["cost"]),
+            charge.at[:16].replace("T", " "),
+            charge.fate,
         )
-        for each in reservations
+        for charge in reservations
     ]
     heads = ("reservation", "step", "flow", "cost", "since", "state")
     return Sheet(heads, rows, ("reservation",))
@@ -115,15 +115,16 @@ def steps_sheet(groups: Iterable[tuple[int, Spending]]) -> Sheet:
         groups: Charges by step, flow, cost and noise, with the number of their term.
     """
     rows = dict[tuple[str, ...], str]()
-    for term, each in groups:
-        step, flow, cost, noise = each.group
+    for term, spending in groups:
+        step, flow, cost, noise = spending.group
         mechanism, _, numbers = cost.removesuffix(")").partition("(")
-        sensitivity, rest = "-", numbers
+        sensitivity, parameters = "-", numbers
         if numbers.startswith("sensitivity=") and "(" not in numbers:
-            sensitivity, _, rest = numbers.removeprefix("sensitivity=").partition(", ")
+            numbers = numbers.removeprefix("sensitivity=")
+            sensitivity, _, parameters = numbers.partition(", ")
         drawn = _DRAWN.get(noise, noise)
-        row = step, flow, mechanism, sensitivity, rest or "-", drawn, str(term)
-        rows[row] = max(rows.get(row, ""), each.last[:10])
+        row = step, flow, mechanism, sensitivity, parameters or "-", drawn, str(term)
+        rows[row] = max(rows.get(row, ""), spending.last[:10])
     heads = ("step", "flow", "mechanism", "sensitivity", "noise", "drawn by", "term")
     full = [(*row, last) for row, last in rows.items()]
     return Sheet((*heads, "last"), full, ("last",))
@@ -134,10 +135,10 @@ def flows_sheet(flows: Iterable[FlowOverview]) -> Sheet:
     heads = ("flow", "first limit", "a run is", "every")
     rows = [
         (
-            each.flow or "(no flow)",
-            *(("-",) * 3 if each.outlook is None else each.outlook.texts),
+            flow.flow or "(no flow)",
+            *(("-",) * 3 if flow.outlook is None else flow.outlook.texts),
         )
-        for each in flows
+        for flow in flows
     ]
     return Sheet(heads, rows)
 
@@ -158,7 +159,7 @@ def _account_rows(view: AccountView) -> Iterator[tuple[str, ...]]:
         return
     heads = account_title(view), view.theorem
     tail = percent_text(view.used_fraction), view.state
-    for name in _shown_components(view):
+    for name in _list_components(view):
         spent, budget = _spent_and_budget(view, name)
         reserved, forfeited = (
             "" if part[name] == "0" else amount_text(name, part[name])
@@ -191,8 +192,8 @@ def union_text(view: AccountView, *, members: bool = False) -> str:
     for member, own in rule.covering(view.gate.total):
         states[member.theorem] = f"{percent_text(member.used_fraction(own))} used"
         if member.limit is not None and member.admits(own):
-            rest = member.named(remainder(member.limit, own))
-            deltas.append(number_from_text(rest.get("delta", "0")))
+            amounts = member.label(remainder(member.limit, own))
+            deltas.append(number_from_text(amounts.get("delta", "0")))
     _, _, _, budget, spent, _, _, left, *_ = _union_row(view)
     texts = [f"epsilon {spent} of {budget}, {left} remains"]
     texts += [f"delta {short_down(max(deltas))} of steps remains"]
@@ -231,12 +232,12 @@ def _spent_and_budget(view: AccountView, component: str) -> tuple[str, str]:
     return spent, budget
 
 
-def _shown_components(view: AccountView) -> list[str]:
+def _list_components(view: AccountView) -> list[str]:
     """Return the components of an account, without a delta of 0 of 0."""
     names = list(view.spent)
     if view.budget is not None:
         sums = (view.budget, view.spent, view.reserved, view.forfeited)
-        names = [n for n in names if any(each.get(n, "0") != "0" for each in sums)]
+        names = [n for n in names if any(side.get(n, "0") != "0" for side in sums)]
     return names or list(view.spent)[:1]
 
 

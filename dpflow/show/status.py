@@ -49,10 +49,11 @@ class Status(TableRecord):
         """Return its table."""
         heads = ("dataset", "state", "used", "flows")
         rows = []
-        for each in self.datasets:
-            flows = (f"{f.flow or '(no flow)'}: {f.text}" for f in each.overview.flows)
-            cells = each.overview.state.text, percent_text(each.used), "; ".join(flows)
-            rows.append((each.standing.dataset, *cells))
+        for dataset in self.datasets:
+            overview, used = dataset.overview, percent_text(dataset.used)
+            flows = (f"{f.flow or '(no flow)'}: {f.text}" for f in overview.flows)
+            cells = overview.state.text, used, "; ".join(flows)
+            rows.append((dataset.standing.dataset, *cells))
         return Sheet(heads, rows)
 
 
@@ -95,13 +96,13 @@ def status_of(
     policies, problem = policies_and_problem(setup.policies)
     shown = standings(ledger, policies, dataset, part)
     ahead = outlooks(ledger, dataset)
-    refused = Counter((each.dataset, each.term) for each in views.refusals(ledger))
+    refused = Counter((entry.dataset, entry.term) for entry in views.refusals(ledger))
     datasets = []
     for standing in shown:
         name = standing.dataset
         terms = tuple(views.terms(ledger, name))
         own = tuple(outlook for outlook in ahead if outlook.dataset == name)
-        one = DatasetStatus(
+        status = DatasetStatus(
             standing=standing,
             overview=overview(ledger, standing, own),
             terms=terms,
@@ -112,7 +113,7 @@ def status_of(
                 standing.pinned, terms or [opened_as(policies.policy_for(name))]
             ),
         )
-        datasets.append(one)
+        datasets.append(status)
     return Status(
         ledger=ledger.id,
         place=ledger.place,
@@ -157,15 +158,15 @@ class DatasetStatus:
     @property
     def used(self) -> float | None:
         """The largest used share of a budget; None without one."""
-        shares = (each.fraction for each in self.overview.spent)
-        return max((each for each in shares if each is not None), default=None)
+        shares = (share.fraction for share in self.overview.spent)
+        return max((share for share in shares if share is not None), default=None)
 
 
 def _changes(policies: PolicySet, shown: Sequence[Standing]) -> Iterator[str]:
     for standing in shown:
         if not standing.differences:
             continue
-        place = short_path(policies.source(standing.dataset))
+        path = short_path(policies.source(standing.dataset))
         then = (
             "Nothing was charged yet, so the next step applies the file."
             if standing.replaceable
@@ -173,4 +174,4 @@ def _changes(policies: PolicySet, shown: Sequence[Standing]) -> Iterator[str]:
             f"see `dpflow policy diff {standing.dataset}`."
         )
         differences = "; ".join(standing.differences)
-        yield f"{place} differs from the ledger: {differences}. {then}"
+        yield f"{path} differs from the ledger: {differences}. {then}"

@@ -54,16 +54,16 @@ class Why(TableRecord):
         """Return its table of what spent the budget."""
         heads = ("account", *self.by, "charges", "used", "last", "amount")
         # Most datasets have one account.
-        first = int(len({each.account for each in self.spending}) == 1)
+        first = int(len({group.account for group in self.spending}) == 1)
         last = None if self.details else -1
-        rows = [_cells(each)[first:last] for each in self.spending[: self.limit]]
+        rows = [_cells(group)[first:last] for group in self.spending[: self.limit]]
         return Sheet(heads[first:last], rows, heads[-4:-1])
 
     def unusual_sheet(self) -> Sheet:
         """Return its table of unusual steps."""
         rows = [
-            (each.step, each.flow or "-", each.what, str(each.times), minute(each.last))
-            for each in self.unusual[: self.limit]
+            (step.step, step.flow or "-", step.what, str(step.times), minute(step.last))
+            for step in self.unusual[: self.limit]
         ]
         return Sheet(("step", "flow", "what", "times", "last"), rows, ("times", "last"))
 
@@ -73,11 +73,11 @@ def minute(at: str) -> str:
     return at[:16].replace("T", " ")
 
 
-def _cells(each: Spending) -> tuple[str, ...]:
-    used = percent_text(each.used_fraction)
-    tail = used, minute(each.last), amounts_text(each.amount)
-    book, _, kind, name, part = split_account(each.account)
-    return (kind_title(kind, book, name, part), *each.group, str(each.charges), *tail)
+def _cells(group: Spending) -> tuple[str, ...]:
+    used = percent_text(group.used_fraction)
+    tail = used, minute(group.last), amounts_text(group.amount)
+    book, _, kind, name, part = split_account(group.account)
+    return (kind_title(kind, book, name, part), *group.group, str(group.charges), *tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def why(
             by=tuple(by),
             spending=tuple(spent),
             unusual=tuple(unusual),
-            refused=tuple(refused(ledger, dataset, number)),
+            refused=tuple(list_refused(ledger, dataset, number)),
         )
 
 
@@ -144,12 +144,12 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     return term
 
 
-def refused(ledger: Ledger, dataset: str, term: int | None) -> list[Refused]:
+def list_refused(ledger: Ledger, dataset: str, term: int | None) -> list[Refused]:
     """Return what gates of a term, or of all, refused, alike ones together."""
     result: dict[tuple[str, str], Refused] = {}
     refusals = views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS)
-    for each in (refusal for refusal in refusals if term in (None, refusal.term)):
-        alike = (each.account, str(each.body.get("message")))
-        former = result.get(alike, Refused(each, each.at, 0))
-        result[alike] = Refused(former.newest, each.at, former.times + 1)
+    for refusal in (refusal for refusal in refusals if term in (None, refusal.term)):
+        alike = (refusal.account, str(refusal.body.get("message")))
+        former = result.get(alike, Refused(refusal, refusal.at, 0))
+        result[alike] = Refused(former.newest, refusal.at, former.times + 1)
     return list(result.values())

@@ -28,7 +28,7 @@ from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views import accounts, open_reservations
 from dpflow.libraries import comes_from
 from dpflow.starter.project import existing_ledger
-from dpflow.starter.texts import filled
+from dpflow.starter.texts import fill
 
 _KILLED = "active_customers in a killed worker"
 _SOURCES = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2])
@@ -58,8 +58,8 @@ def run_demo(say: Callable[[str], None]) -> dict[str, Any]:
     policies, ledger = current_project().policies, current_project().ledger
     say(guarantee := policies.policy_for("cdnow").guarantee_sentence())
     say(f"A mistyped sigma is refused, uncharged: {_refuse_a_typo().message}")
-    if all(each.body["step"] != _KILLED for each in open_reservations(ledger)):
-        command = [sys.executable, "-c", filled("worker.py", step=_KILLED)]
+    if all(charge.body["step"] != _KILLED for charge in open_reservations(ledger)):
+        command = [sys.executable, "-c", fill("worker.py", step=_KILLED)]
         worker = subprocess.run(command, check=False)  # noqa: S603
         message = "the worker could not start its step. Run `dpflow demo` again."
         require(worker.returncode == -signal.SIGKILL, message, DpflowError)

@@ -27,7 +27,7 @@ from dpflow.policy.lifetime import total_of
 from dpflow.policy.strict_yaml import exact_decimal
 from dpflow.starter.texts import (
     ProjectOptions,
-    filled,
+    fill,
     flow_text,
     identifier,
     policy_text,
@@ -104,8 +104,8 @@ def make_project(options: ProjectOptions) -> CreatedProject:
     options = _with_defaults(options, policies)
     ledger = existing_ledger(setup)
     file_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", options.dataset).strip(".-")
-    place = setup.policies / f"{file_name or 'policy'}.yaml"
-    text, file = policy_text(options), f"nothing was made: {short_path(place)}"
+    policy_file = setup.policies / f"{file_name or 'policy'}.yaml"
+    text, file = policy_text(options), f"nothing was made: {short_path(policy_file)}"
     policy = parse_policy(text, file=file)
     if options.terms:
         text = policy_text(
@@ -117,37 +117,37 @@ def make_project(options: ProjectOptions) -> CreatedProject:
     flow_file = setup.root / "flows" / f"{identifier(options.flow)}.py"
     lock = setup.policies / LOCK_NAME
     files = {
-        there or place: text,
+        there or policy_file: text,
         setup.policies / "policy.schema.json": schema_text(),
-        flow_file: flow_text(options, cost, short_path(place)),
-        setup.root / ".gitignore": filled("gitignore"),
-        setup.root / "pyproject.toml": filled("pyproject.toml"),
+        flow_file: flow_text(options, cost, short_path(policy_file)),
+        setup.root / ".gitignore": fill("gitignore"),
+        setup.root / "pyproject.toml": fill("pyproject.toml"),
     }
-    kept = [path for path in files if path.exists()]
-    made = [path for path in files if path not in kept]
-    for path in made:
+    present = [path for path in files if path.exists()]
+    missing = [path for path in files if path not in present]
+    for path in missing:
         _write(path, files[path])
     if ledger is None:
         ledger = make_project_ledger(setup)
-        made += [] if is_postgres(setup.ledger_url) else [Path(ledger.place)]
-        made.append(lock)
+        missing += [] if is_postgres(setup.ledger_url) else [Path(ledger.place)]
+        missing.append(lock)
     else:
-        kept.append(lock)
+        present.append(lock)
     governing = load_policies(setup.policies).policy_for(policy.dataset)
     return CreatedProject(
         root=setup.root,
-        made=tuple(made),
-        kept=tuple(path for path in kept if path.name != "pyproject.toml"),
+        made=tuple(missing),
+        kept=tuple(path for path in present if path.name != "pyproject.toml"),
         ledger=ledger.id,
         guarantee=governing.guarantee_sentence(),
-        runs=None if flow_file in kept else _runs(governing, options.flow, cost),
+        runs=None if flow_file in present else _runs(governing, options.flow, cost),
         commands=(
             "dpflow policy check",
             f"python {short_path(flow_file)}",
             "dpflow status",
             f"Commit {short_path(setup.policies)}/ with its {LOCK_NAME}, and flows/.",
         ),
-        warnings=tuple(_warnings(setup, kept, flow_file if there is None else None)),
+        warnings=tuple(_warnings(setup, present, flow_file if there is None else None)),
     )
 
 
@@ -201,7 +201,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _warnings(
-    setup: Settings, kept: list[Path], flow_file: Path | None
+    setup: Settings, present: list[Path], flow_file: Path | None
 ) -> Iterator[str]:
     root = setup.root
     if setup.witness_warning:
@@ -212,13 +212,13 @@ def _warnings(
             "everything is written there. For a project of its own, run `touch "
             "pyproject.toml` here first."
         )
-    if flow_file in kept:
+    if flow_file in present:
         yield (
             f"{short_path(flow_file)} was there before this policy, so it may use "
             "another dataset; --flow NAME makes a flow of its own"
         )
     ignored = root / ".gitignore"
-    if ignored in kept and ".dpflow" not in ignored.read_text("utf-8", "replace"):
+    if ignored in present and ".dpflow" not in ignored.read_text("utf-8", "replace"):
         yield f"add the line .dpflow/ to {short_path(ignored)}: a ledger is no source"
     if importlib.util.find_spec("opendp") is None:
         yield f"the flow draws its noise with OpenDP; {how_to_install('opendp')}"
@@ -231,14 +231,14 @@ def _first_cost(policy: Policy, flow: str) -> str:
         policy.dataset_filter().price(cost_from_text(form.format(20)))
     except UnsupportedCost:
         form, noises, enough = _LAPLACE
-    for noise in noises.split():
-        cost = form.format(noise)
+    costs = [form.format(noise) for noise in noises.split()]
+    for cost in costs:
         runs = _runs(policy, flow, cost)
         if runs is None or runs >= enough:
-            break
-    return cost
+            return cost
+    return costs[-1]
 
 
 def _runs(policy: Policy, flow: str | None, cost: str) -> int | None:
     step = WorkloadStep(cost_from_text(cost))
-    return runs_left(loads_of(policy.pinned(), flow, (step,)))[0]
+    return runs_left(loads_of(policy.to_pinned(), flow, (step,)))[0]

@@ -43,8 +43,8 @@ def policy_text(
 ) -> str:
     """Return the first policy; its lifetime is the budget unless another is given."""
     people = options.people
-    whole = lifetime or {"epsilon": options.epsilon, "delta": options.delta}
-    return filled(
+    total = lifetime or {"epsilon": options.epsilon, "delta": options.delta}
+    return fill(
         "policy.yaml",
         dataset=_scalar(options.dataset),
         source=_scalar(f"{options.dataset}-{secrets.token_hex(4)}"),
@@ -52,7 +52,7 @@ def policy_text(
         people="" if people is None else f"check: {{people: {people}}}\n",
         epsilon=_number(options.epsilon),
         delta=_number(options.delta),
-        **{f"lifetime_{name}": _number(text) for name, text in whole.items()},
+        **{f"lifetime_{name}": _number(text) for name, text in total.items()},
         theorem=_scalar(options.theorem),
         comment=_COMMENTS.get(options.theorem, ""),
         flow=_scalar(options.flow),
@@ -61,7 +61,7 @@ def policy_text(
 
 def flow_text(options: ProjectOptions, cost: str, policy: str) -> str:
     """Return the first flow, with a step of this cost under the policy's file."""
-    return filled(
+    return fill(
         "flow.py",
         policy=policy,
         dataset=json.dumps(options.dataset),
@@ -78,10 +78,10 @@ def schema_text() -> str:
     return json.dumps(policy_schema(), indent=2) + "\n"
 
 
-def filled(template: str, **words: str) -> str:
+def fill(template: str, **words: str) -> str:
     """Return a template with its words; their text is not substituted again."""
-    place = files("dpflow.starter").joinpath("templates", f"{template}.txt")
-    return Template(place.read_text("utf-8")).substitute(words)
+    file = files("dpflow.starter").joinpath("templates", f"{template}.txt")
+    return Template(file.read_text("utf-8")).substitute(words)
 
 
 def _scalar(text: str) -> str:

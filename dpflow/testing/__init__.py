@@ -33,11 +33,11 @@ def ledger_for_tests() -> Iterator[LedgerForTests]:
         removed at the end.
     """
     # Every run of pytest imports this file, most of them without need.
-    from dpflow.testing.ledger import opened  # noqa: PLC0415
+    from dpflow.testing.ledger import open_for_tests  # noqa: PLC0415
 
     with (
         TemporaryDirectory(prefix="dpflow-test-") as folder,
-        opened(Path(folder).absolute()) as ledger,
+        open_for_tests(Path(folder).absolute()) as ledger,
     ):
         yield ledger
 

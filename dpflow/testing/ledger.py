@@ -98,7 +98,7 @@ class LedgerForTests:
         Raises:
             PolicyError: If one of them is refused.
         """
-        contents = [content for each in policies for content in _contents(each)]
+        contents = [content for policy in policies for content in _contents(policy)]
         for path in self.policies.glob("*.y*ml"):
             path.unlink()
         for number, content in enumerate(contents):
@@ -139,19 +139,19 @@ class LedgerForTests:
         """Return the granted executions, oldest first."""
         with views.open_reading(self.ledger) as reading:
             names = reading.datasets if dataset is None else [dataset]
-            details = (each for name in names for each in read_charges(reading, name))
-            charges = {each.charge.id: each for each in details}
-        return [_charge(each) for each in sorted(charges.values(), key=_time_of)]
+            spent = (view for name in names for view in read_charges(reading, name))
+            charges = {view.charge.id: view for view in spent}
+        return [_charge(charge) for charge in sorted(charges.values(), key=_time_of)]
 
     def releases(self, dataset: str | None = None) -> list[ReleaseKept]:
         """Return the releases that the ledger keeps, with their values, oldest first.
 
         A release has a release key or may be replayed by its flow run.
         """
-        kept = [r for r in releases(self.ledger, dataset) if r.size is not None]
-        values = (decode(release_value(self.ledger, r.row.key)[1]) for r in kept)
-        facts = ((r.step, (*r.dataset.split(","),), r.key) for r in kept)
-        return [ReleaseKept(*f, v) for f, v in zip(facts, values, strict=True)][::-1]
+        stored = [r for r in releases(self.ledger, dataset) if r.size is not None]
+        values = (decode(release_value(self.ledger, r.row.key)[1]) for r in stored)
+        fields = ((r.step, (*r.dataset.split(","),), r.key) for r in stored)
+        return [ReleaseKept(*f, v) for f, v in zip(fields, values, strict=True)][::-1]
 
     def refusals(self, dataset: str | None = None) -> list[str]:
         """Return the names of the refused steps, oldest first."""
@@ -162,15 +162,15 @@ class LedgerForTests:
     def spent(self, dataset: str) -> Mapping[str, str]:
         """Return the settled amount of a dataset's account, in its filter's units."""
         accounts = views.accounts(self.ledger, dataset)
-        whole = (a for a in accounts if a.kind in ("dataset", "population"))
-        return next((account.spent for account in whole), {})
+        own = (a for a in accounts if a.kind in ("dataset", "population"))
+        return next((account.spent for account in own), {})
 
     def _replace(self, seeds: Seeds) -> None:
         replace_noise(self.ledger.id, self.ledger.environment, seeds)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[LedgerForTests]:
+def open_for_tests(folder: Path) -> Iterator[LedgerForTests]:
     """Make the ledger of a test in a folder, and keep every other one closed.
 
     The environment names it, so that child processes use it, too, with OpenDP's noise.
@@ -186,19 +186,20 @@ def opened(folder: Path) -> Iterator[LedgerForTests]:
     }
     forget_projects()
     with mock.patch.dict(os.environ, variables):
-        made = create_ledger(ours.url, environment=TEST_ENVIRONMENT, witness=NO_WITNESS)
+        witness, environment = NO_WITNESS, TEST_ENVIRONMENT
+        ledger = create_ledger(ours.url, environment=environment, witness=witness)
         try:
             if source.is_dir():
                 copytree(source, ours.policies, ignore=ignore_patterns(LOCK_NAME))
-            pin_ledger(made, ours.policies)
-            made.close()
-            replace_noise(made.id, made.environment, Seeds())
+            pin_ledger(ledger, ours.policies)
+            ledger.close()
+            replace_noise(ledger.id, ledger.environment, Seeds())
             with mock.patch.multiple(
                 reserve, gates_of=refusals.gates, refusal_error=refusals.error
             ):
                 yield ours
         finally:
-            restore_noise(made.id)
+            restore_noise(ledger.id)
             forget_projects()
 
 
@@ -217,8 +218,8 @@ def _contents(source: str | Path | Policy) -> list[bytes]:
         return [source.encode()]
     path = Path(source)
     inside = sorted(path.iterdir()) if path.is_dir() else []
-    paths = [each for each in inside if is_policy_file(each.name)] or [path]
-    return [each.read_bytes() for each in paths]
+    paths = [file for file in inside if is_policy_file(file.name)] or [path]
+    return [file.read_bytes() for file in paths]
 
 
 def _time_of(detail: Detail) -> str:

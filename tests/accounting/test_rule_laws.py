@@ -261,7 +261,7 @@ def test_rules_of_different_numbers_differ() -> None:
 def test_a_rule_names_its_tally_in_its_own_currency(rule: Rule) -> None:
     """Journals show each component as an exact decimal, and counts as counts."""
     tally = rule.price(TENTH)
-    named = rule.named(tally)
+    named = rule.label(tally)
     assert tuple(named) == rule.components
     for (name, text), amount in zip(named.items(), tally.amounts, strict=True):
         counted = name.endswith("uncovered") or rule.theorem == "sequence"
@@ -298,7 +298,7 @@ def test_a_step_without_a_price_ends_the_reading(rule: Odometer) -> None:
     assert before == rule.price(TENTH)
     after = before + rule.charge(leak)
     assert rule.read(after) == rule.read(after + before) == math.inf
-    assert rule.named(after + rule.charge(leak))["uncovered"] == "2"
+    assert rule.label(after + rule.charge(leak))["uncovered"] == "2"
     assert rule.read(after - rule.charge(leak)) == rule.read(before) < math.inf
 
 

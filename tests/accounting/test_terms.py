@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpflow.accounting import make_filter
-from dpflow.accounting.rules.rule import solved_thresholds
+from dpflow.accounting.rules.rule import list_thresholds
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.terms import TermSum, add_thresholds
 from dpflow.rounding import from_units, number_text, short_up
@@ -22,7 +22,7 @@ def pinned(
     """Return a filter as a term pins it."""
     rule = make_filter(theorem, epsilon=epsilon, delta=delta, **options)
     data = {"role": "filter", **rule.parameters()}
-    return json.dumps(data | {"thresholds": solved_thresholds(rule)})
+    return json.dumps(data | {"thresholds": list_thresholds(rule)})
 
 
 def equal_terms(count: int, theorem: str, **options: Any) -> TermSum:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpflow import ApproxDP, PureDP
-from dpflow.accounting.fixed.optimal import fixed_delta, fixed_epsilon
+from dpflow.accounting.fixed.optimal import optimal_delta, optimal_epsilon
 from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import best_epsilons, lemma_11, theorem_15
 from dpflow.accounting.rules.tally import Tally
@@ -140,7 +140,7 @@ def test_stopping_early_keeps_delta(stops, delta, shares):
 def test_giving_every_stop_the_whole_delta_is_caught() -> None:
     """Reading the realised composition at each stop, without a split, breaks delta."""
     stops, delta = (5, 10, 20, 40, 80), Fraction(1, 100)
-    naive = [fixed_epsilon(((PureDP(epsilon="0.1"), k),), delta) for k in stops]
+    naive = [optimal_epsilon(((PureDP(epsilon="0.1"), k),), delta) for k in stops]
     assert float(theorem_15((TENTH, Fraction(0)), stops, naive)) > 1.5 * float(delta)
     assert stopping_game(TENTH, stops, naive, max(naive)) > 1.5 * float(delta)
 
@@ -167,7 +167,7 @@ def adaptive_value(epsilon: Fraction, admits: Callable[[Tally], bool]) -> float:
 
 def product(limits: tuple[int, ...], epsilon: Fraction) -> float:
     """Return the delta of a fixed sequence of these steps."""
-    return float(fixed_delta(tuple(zip(MIXED, limits, strict=True)), epsilon))
+    return float(optimal_delta(tuple(zip(MIXED, limits, strict=True)), epsilon))
 
 
 @pytest.mark.parametrize("epsilon", ["0.3", "0.9", "1.4", "2"])

@@ -91,7 +91,7 @@ def test_consistent_baskets_have_smaller_errors(monkeypatch) -> None:
             Source(key, (week,), tuple(own), {}, "")
             for key, own in (("count", numbers[:1]), ("baskets", numbers[1:]))
         ]
-        monkeypatch.setattr(derived, "measured", lambda *_, s=sources: s)
+        monkeypatch.setattr(derived, "read_measured", lambda *_, s=sources: s)
         fit = dpflow.consistent("count", "baskets").values()
         fits.append(np.array([*fit]) - true)
         raws.append([float(each.number) for each in numbers] - true)

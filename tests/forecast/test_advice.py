@@ -10,7 +10,7 @@ from dpflow.accounting.costs.composed import Composed, Repeated
 from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
 from dpflow.accounting.costs.notions import PureDP
 from dpflow.forecast import check_policies, forecast
-from dpflow.forecast.advice import advice, declared_workload, suggestion
+from dpflow.forecast.advice import advice, suggestion, workload_of_sequence
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.policy import parse_policy
 from tests.cli.support import ADULT, Shop
@@ -110,9 +110,9 @@ def test_a_sequence_declares_its_workload():
         "times: 5}]}",
     )
     policy = parse_policy(text)
-    assert declared_workload(policy) == (WorkloadStep(PureDP(epsilon="0.1"), 5),)
-    assert suggestion(policy, declared_workload(policy)) is None
-    assert declared_workload(parse_policy(GOOD)) == ()
+    assert workload_of_sequence(policy) == (WorkloadStep(PureDP(epsilon="0.1"), 5),)
+    assert suggestion(policy, workload_of_sequence(policy)) is None
+    assert workload_of_sequence(parse_policy(GOOD)) == ()
     assert suggestion(parse_policy(GOOD), ()) is None
 
 

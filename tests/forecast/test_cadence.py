@@ -8,7 +8,7 @@ import pytest
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, schedule_of
-from dpflow.forecast.deployment import deployed_schedule
+from dpflow.forecast.deployment import read_schedule
 from tests.snapshots import answers, differences
 
 pytestmark = pytest.mark.quick
@@ -94,7 +94,7 @@ def deployed(folder, *schedules, flow="weekly", function="weekly"):
         f"    schedules:{listed}\n",
         "utf-8",
     )
-    return deployed_schedule(folder, flow, since=TODAY)
+    return read_schedule(folder, flow, since=TODAY)
 
 
 def test_a_schedule_of_equal_distances_is_read(tmp_path):
@@ -120,9 +120,9 @@ def test_a_file_of_another_shape_has_no_schedule(tmp_path):
         texts.append(f"deployments: [{made}]")
     for text in texts:
         (tmp_path / "prefect.yaml").write_text(text, "utf-8")
-        assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+        assert read_schedule(tmp_path, "weekly", since=TODAY) is None
     (tmp_path / "prefect.yaml").unlink()
-    assert deployed_schedule(tmp_path, "weekly", since=TODAY) is None
+    assert read_schedule(tmp_path, "weekly", since=TODAY) is None
 
 
 def test_a_flow_is_found_by_its_function(tmp_path):

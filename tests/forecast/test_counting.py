@@ -36,8 +36,8 @@ from tests.cli.support import ADULT, CDNOW
 
 pytestmark = pytest.mark.quick
 
-GATES = {gate.kind: gate for gate in announced_gates(parse_policy(CDNOW).pinned())}
-(BASIC,) = announced_gates(parse_policy(ADULT).pinned())
+GATES = {gate.kind: gate for gate in announced_gates(parse_policy(CDNOW).to_pinned())}
+(BASIC,) = announced_gates(parse_policy(ADULT).to_pinned())
 
 
 def test_decimals_are_counted_exactly() -> None:
@@ -94,7 +94,7 @@ def test_thresholds_of_shares_add_up():
             filter=theorem,
             flows={**flows, "none": {}},
         )
-        assert reach_of_shares(policy.pinned()) == pytest.approx(part, abs=1e-3)
+        assert reach_of_shares(policy.to_pinned()) == pytest.approx(part, abs=1e-3)
 
 
 SCHEDULE = Schedule(Every(seconds=604_800), date(2026, 1, 5), "schedule")

@@ -12,7 +12,7 @@ from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.exceptions import InvalidCost
-from dpflow.forecast.counting import WorkloadStep, merged, runs_of, workload_of
+from dpflow.forecast.counting import WorkloadStep, merge, runs_of, workload_of
 from dpflow.forecast.theorems import epsilon_used, fits
 
 pytestmark = pytest.mark.quick
@@ -74,7 +74,7 @@ def test_equal_steps_in_a_row_become_one():
     """
     tenth, gaussian = WorkloadStep(TENTH), WorkloadStep(GAUSSIAN)
     steps = [tenth, WorkloadStep(TENTH, 2), gaussian, tenth]
-    assert merged(steps) == (WorkloadStep(TENTH, 3), gaussian, tenth)
+    assert merge(steps) == (WorkloadStep(TENTH, 3), gaussian, tenth)
     journaled = [
         SimpleNamespace(cost=STOPPING, body={"reported": outcome})
         for outcome in (10, 10, 99, None)

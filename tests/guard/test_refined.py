@@ -58,7 +58,7 @@ def test_the_charge_is_that_of_the_last_precision(theorem, tmp_path, monkeypatch
     last = Gaussian(sensitivity=1, sigma=spread)
     if pure:
         last = Laplace(sensitivity=1, scale=spread)
-    assert account().spent == rule.named(rule.price(last))
+    assert account().spent == rule.label(rule.price(last))
     assert set(account().reserved.values()) == {"0"}
     low, high = estimate.interval
     assert low <= estimate <= high <= 1.3 * estimate
@@ -92,7 +92,7 @@ def test_whole_numbers_are_refined_until_an_answer_will_do(
     assert {type(number) for answer in taken for number in answer} == {int}
     assert journal()[-1].body["reported"] in (draws, str(draws))
     rule = make_filter(theorem, epsilon=1, delta="1e-6")
-    assert account().spent == rule.named(rule.price_realised(cost, draws))
+    assert account().spent == rule.label(rule.price_realised(cost, draws))
     assert customers(cost, [2970, 528], until=until) == taken
 
 

@@ -168,10 +168,10 @@ def test_a_zone_is_pinned_where_it_names_parts():
     """A change of it needs a new term there; elsewhere it only writes keys."""
     for text, pins in ((DAYS, True), (HOURS, False), (POLICY, False)):
         before, after = parse_policy(text), parse_policy(text + BERLIN)
-        changes = judge(before.declared(), after.declared())
+        changes = judge(before.to_declared(), after.to_declared())
         assert overall(changes) == ("other" if pins else "same")
-        assert ("zone" in after.pinned()) is pins
-        assert before.declared() == parse_policy(text + "zone: UTC\n").declared()
+        assert ("zone" in after.to_pinned()) is pins
+        assert before.to_declared() == parse_policy(text + "zone: UTC\n").to_declared()
     assert (
         "Each day (Europe/Berlin)" in parse_policy(DAYS + BERLIN).guarantee_sentence()
     )

@@ -254,7 +254,7 @@ def test_it_descends_and_stops_where_a_paid_test_says(tmp_path, monkeypatch):
     assert tested == [2, 4]
     rule = make_filter("zcdp", epsilon=1, delta="1e-6")
     once = rule.price(cost.step)
-    assert account().spent == rule.named(once + once + once + once)
+    assert account().spent == rule.label(once + once + once + once)
 
 
 # ---- budgets of people, with a sample

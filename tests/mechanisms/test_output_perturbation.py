@@ -218,7 +218,7 @@ def test_rows_are_scaled_and_bad_numbers_are_zeros():
     rows, labels = people(20)
     rows[0] = [1e300, np.inf, np.nan]
     rows[1] *= 1e9
-    scaled, classes = mechanism._checked(rows, labels, Recipe(10, 1, 1.0))
+    scaled, classes = mechanism._check_rows(rows, labels, Recipe(10, 1, 1.0))
     assert np.isfinite(scaled).all()
     assert np.linalg.norm(scaled, axis=1).max() <= 1
     assert set(classes) == {-1.0, 1.0}

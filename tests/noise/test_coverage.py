@@ -17,7 +17,7 @@ import pytest
 from scipy import signal, special
 
 from dpflow import Gaussian, Laplace, Refined
-from dpflow.coverage import _cells, factor, missed
+from dpflow.coverage import _cells, bound_misses, factor
 from dpflow.exceptions import InvalidCost
 from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule
 from dpflow.noise.refining import (
@@ -179,7 +179,7 @@ def test_missed_intervals_are_bounded_by_50_digit_sums(truth, last):
     Of spreads that nearly agree, the integrand falls within a small part of a spread.
     """
     times, share, spreads = 2.1, 0.25, (10.0, last)
-    bound = missed(times, share, spreads, 0)
+    bound = bound_misses(times, share, spreads, 0)
     lowest, highest = _cells(spreads, times / share, 8.5)
     (place,) = np.nonzero((lowest <= truth) & (truth < highest))[0]
     exact = exactly(share, times, spreads, truth)
@@ -190,7 +190,7 @@ def test_events_of_draws_that_forget_the_one_before_are_more() -> None:
     """Without what was not stopped before, nothing of the bound would be left."""
     spreads = tuple(map(float, COST.spreads))
     alone = len(spreads) * 0.05
-    assert missed(1.959964, 0.1, spreads).max() < 0.1 < alone
+    assert bound_misses(1.959964, 0.1, spreads).max() < 0.1 < alone
 
 
 def test_errors_of_the_sums_are_taken_off_the_smallest_share() -> None:

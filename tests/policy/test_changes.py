@@ -7,7 +7,7 @@ import pytest
 from dpflow.accounting import make_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.policy import parse_policy
-from dpflow.policy.changes import judge, overall, tightened_pins
+from dpflow.policy.changes import judge, overall, tighten_pins
 
 pytestmark = pytest.mark.quick
 
@@ -30,13 +30,15 @@ def policy(**fields):
 
 def judged(before, after, charged=None):
     """Return each changed field with its verdict."""
-    verdicts = judge(before.declared(), after.declared(), charged_flows=charged)
+    verdicts = judge(before.to_declared(), after.to_declared(), charged_flows=charged)
     return [(change.field, change.verdict) for change in verdicts]
 
 
 def verdict(before, after, charged=()):
     """Return what all changes together do."""
-    return overall(judge(before.declared(), after.declared(), charged_flows=charged))
+    return overall(
+        judge(before.to_declared(), after.to_declared(), charged_flows=charged)
+    )
 
 
 def test_one_guarantee_has_one_declaration():
@@ -50,11 +52,11 @@ def test_one_guarantee_has_one_declaration():
         {"other_flows": "refuse"},
         {"alerts": "[0.9]", "errors": "keep", "data_version": '"2"'},
     ):
-        assert policy(**fields).declared() == policy().declared()
+        assert policy(**fields).to_declared() == policy().to_declared()
     one = policy(filter="{theorem: rdp, orders: [2, 8.0], conversion: tight}")
     two = policy(filter='{theorem: rdp, orders: ["2.0", 8], conversion: tight}')
-    assert one.declared()["filter"] == two.declared()["filter"]
-    assert one.declared()["filter"]["orders"] == ["2", "8"]
+    assert one.to_declared()["filter"] == two.to_declared()["filter"]
+    assert one.to_declared()["filter"]["orders"] == ["2", "8"]
 
 
 LESS_DELTA = "{theorem: rdp, delta: 9e-7}"
@@ -91,7 +93,7 @@ def test_each_field_is_judged():
 
 def test_an_unknown_field_cannot_be_compared():
     """A later version's field is no tightening to this one."""
-    before, after = dict(policy().declared()), dict(policy().declared())
+    before, after = dict(policy().to_declared()), dict(policy().to_declared())
     after["partition"] = {"by": "week"}
     (change,) = judge(before, after)
     assert (change.field, change.verdict) == ("partition", "other")
@@ -153,7 +155,7 @@ def test_each_change_of_a_flow_is_judged(old, new, others, charged, expected):
     """A share may begin in the middle of a term only if nothing was charged before."""
     before = policy(flows=old or BASE["flows"], other_flows=others)
     after = policy(flows=new or BASE["flows"], other_flows=others)
-    verdicts = judge(before.declared(), after.declared(), charged_flows=charged)
+    verdicts = judge(before.to_declared(), after.to_declared(), charged_flows=charged)
     assert verdicts
     assert overall(verdicts) == expected
 
@@ -167,9 +169,9 @@ def test_derived_numbers_stay_as_they_were_pinned():
         budget="{epsilon: 2.5, delta: 1e-6}",
         flows="{weekly: {epsilon: 1.5, delta: 5e-7, halt_at_epsilon: 2.5}}",
     )
-    old, pins = before.pinned(), tightened_pins(before.pinned(), after)
+    old, pins = before.to_pinned(), tighten_pins(before.to_pinned(), after)
     assert pins["filter"] == {**old["filter"], "epsilon": "2.5"}
-    assert pins["filter"] != after.pinned()["filter"]
+    assert pins["filter"] != after.to_pinned()["filter"]
     assert pins["odometer"] == old["odometer"]
     share, kept = pins["flows"]["weekly"], old["flows"]["weekly"]
     assert share["filter"] == {**kept["filter"], "epsilon": "1.5"}
@@ -202,10 +204,10 @@ def test_a_share_goes_on_in_its_constants():
     """A raised share keeps the order; a percentage has that of the dataset."""
     renyi = {"filter": "rdp", "odometer": None}
     flows = "{weekly: {epsilon: 1.5, delta: 5e-7}}"
-    pins = policy(**renyi, flows=flows).pinned()
-    more = tightened_pins(pins, policy(**renyi, flows=flows.replace("1.5", "2.5")))
+    pins = policy(**renyi, flows=flows).to_pinned()
+    more = tighten_pins(pins, policy(**renyi, flows=flows.replace("1.5", "2.5")))
     share, old = (copy["flows"]["weekly"]["filter"] for copy in (more, pins))
     assert share == {**old, "epsilon": "2.5"}
     assert share["order"] != pins["filter"]["order"]
     with pytest.raises(InvalidCost, match="would price steps in another way"):
-        tightened_pins(pins, policy(**renyi, flows="{weekly: {share: 50%}}"))
+        tighten_pins(pins, policy(**renyi, flows="{weekly: {share: 50%}}"))

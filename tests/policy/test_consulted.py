@@ -55,13 +55,13 @@ def policy_of(fields: str) -> Policy:
 
 def pins(fields: str) -> object:
     """Return what the ledger keeps."""
-    return policy_of(fields).pinned()
+    return policy_of(fields).to_pinned()
 
 
 def told(fields: str) -> object:
     """Return the warnings of a check, and the texts for the registry."""
     policy = policy_of(fields)
-    return [each.line for each in advice(policy)], policy.described()
+    return [each.line for each in advice(policy)], policy.to_described()
 
 
 def pinner(fields: str) -> object:
@@ -94,7 +94,7 @@ def ended(fields: str) -> object:
         patch.setattr(flow, "_pause_schedule", lambda: paused.append(True))
         for ignored in ("publish_budget", "wait_for_steps"):
             patch.setattr(flow, ignored, lambda *_: None)
-        return flow._ended(run, "value", None) == "value", paused
+        return flow._end(run, "value", None) == "value", paused
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_other_flows_are_refused_once_any_flow_is_named():
         ("flows: {a: {}}\n", True, False),
         ("flows: {a: {}}\nother_flows: allow\n", True, True),
     ):
-        pinned = parse_policy(SHORT + lines).pinned()
+        pinned = parse_policy(SHORT + lines).to_pinned()
         assert named == covers_flow(pinned, "a")
         assert unnamed == covers_flow(pinned, "b") == covers_flow(pinned, None)
 
@@ -52,7 +52,7 @@ def test_other_flows_are_refused_once_any_flow_is_named():
 def test_pins_rebuild_the_rules():
     """The pinned parameters are enough to make equal rules."""
     policy = parse_policy(EXAMPLE)
-    pinned = json.loads(json.dumps(policy.pinned()))
+    pinned = json.loads(json.dumps(policy.to_pinned()))
     flow = pinned["flows"]["weekly-report"]
     assert policy.dataset_filter() == make_filter(**pinned["filter"])
     assert policy.flow_odometer(None) == make_odometer(**pinned["odometer"])
@@ -64,13 +64,15 @@ def test_what_no_guarantee_rests_on_is_not_pinned():
     """Alerts, errors, exhaustion and version may change at any time."""
     text = edited("[0.5, 0.8, 0.95]", "[0.9]", edited("redact", "keep"))
     text = edited("pause", "keep", text) + 'data_version: "2"\n'
-    assert parse_policy(text).pinned() == parse_policy(EXAMPLE).pinned()
+    assert parse_policy(text).to_pinned() == parse_policy(EXAMPLE).to_pinned()
 
 
 def test_differences_name_field_ledger_and_file():
     """Each change is said once, with both values."""
     changed = parse_policy(edited("epsilon: 3", "epsilon: 4", SHORT) + "source: a\n")
-    assert difference_lines(parse_policy(SHORT).declared(), changed.declared()) == [
+    assert difference_lines(
+        parse_policy(SHORT).to_declared(), changed.to_declared()
+    ) == [
         "budget.epsilon: ledger 3, file 4",
         "source: ledger none, file a",
     ]

@@ -58,12 +58,12 @@ def test_all_planned_runs_fit_and_the_next_one_does_not():
     """At any sensitivity, under each theorem that prices steps alone."""
     for theorem in ("gdp", "zcdp", "rdp"):
         governed = policy(theorem)
-        noise = noise_of(governed.pinned())
+        noise = noise_of(governed.to_pinned())
         assert runs_of(governed.dataset_filter(), noise) == 52
         less = {name: m * Fraction(999, 1000) for name, m in noise.items()}
         assert runs_of(governed.dataset_filter(), less) < 52
     # The weights are of precision, whatever else is rounded.
-    noise = noise_of(policy().pinned())
+    noise = noise_of(policy().to_pinned())
     ratio = noise["active_customers"] / noise["revenue"]
     assert math.isclose(ratio, math.sqrt(2), rel_tol=1e-8)
 
@@ -73,9 +73,9 @@ def test_a_share_is_planned_for_and_two_shares_stand_side_by_side():
     share = {"epsilon": 1, "delta": "5e-7"}
     other = {"other": {"plan": {"runs": 10, "steps": {"count": 1}}, **share}}
     governed = policy(share=share, flows=other)
-    noise = noise_of(governed.pinned())
+    noise = noise_of(governed.to_pinned())
     assert runs_of(governed.flow_filter("weekly-report"), noise) == 52
-    noise = noise_of(governed.pinned(), "other")
+    noise = noise_of(governed.to_pinned(), "other")
     assert runs_of(governed.flow_filter("other"), noise) == 10
 
 
@@ -83,7 +83,7 @@ def test_laplace_noise_is_planned_under_a_pure_budget():
     """Each step says its mechanism in the plan."""
     steps = {k: {"weight": v, "mechanism": "Laplace"} for k, v in STEPS.items()}
     governed = policy("basic", share={"plan": {"steps": steps}})
-    noise = noise_of(governed.pinned())
+    noise = noise_of(governed.to_pinned())
     assert runs_of(make_filter("basic", epsilon=3, delta="1e-6"), noise, Laplace) == 52
 
 
@@ -92,19 +92,19 @@ def test_a_steps_own_cost_takes_its_part_of_each_run():
     own = {"cost": "PureDP(epsilon=0.1)"}
     laplace = {"weight": 1, "mechanism": "Laplace"}
     plan = {"runs": 20, "steps": {"ages": laplace, "own": own}}
-    noise = noise_of(policy("basic", share={"plan": plan}).pinned())
+    noise = noise_of(policy("basic", share={"plan": plan}).to_pinned())
     assert 20 <= noise["ages"] < Fraction("20.000001")
     alone = policy("basic", share={"plan": {"runs": 30, "steps": {"own": own}}})
-    assert "noise" not in alone.pinned()["flows"]["weekly-report"]
+    assert "noise" not in alone.to_pinned()["flows"]["weekly-report"]
 
 
 def test_an_odometers_halt_is_planned_for():
     """A halt below the budget asks for more noise."""
-    free = noise_of(policy().pinned())
+    free = noise_of(policy().to_pinned())
     halted = policy(
         odometer={"theorem": "rdp", "delta": "1e-6"}, share={"halt_at_epsilon": 1}
     )
-    noise = noise_of(halted.pinned())
+    noise = noise_of(halted.to_pinned())
     assert noise["revenue"] > free["revenue"]
     odometer, tally = halted.flow_odometer("weekly-report"), None
     run = [odometer.price(Gaussian(sensitivity=1, sigma=m)) for m in noise.values()]
@@ -146,7 +146,10 @@ def test_what_cannot_be_planned_is_refused_with_its_reason():
 
 def test_another_plan_is_another_term_unless_the_flow_never_ran():
     """Runs are counted from an empty account."""
-    old, new = policy().declared(), policy(share={"plan": {"runs": 60}}).declared()
+    old, new = (
+        policy().to_declared(),
+        policy(share={"plan": {"runs": 60}}).to_declared(),
+    )
     verdicts = {c.field: c.verdict for c in judge(old, new)}
     assert verdicts == {"flows.weekly-report.plan.runs": "other"}
     (change,) = judge(old, new, charged_flows=())

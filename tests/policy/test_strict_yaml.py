@@ -45,7 +45,7 @@ def test_any_text_is_read_or_refused(text):
         except PolicyError as error:
             answer = error.hint
         else:
-            answer = json.dumps(policy.pinned())
+            answer = json.dumps(policy.to_pinned())
         assert answer
 
 

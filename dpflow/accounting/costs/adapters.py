@@ -122,13 +122,13 @@ def _without_nothing(event: Any, curve: _Curve) -> Cost | None:
     if name == "NoOpDpEvent":
         return None
     if name == "SelfComposedDpEvent":
-        return _repeated(event, curve)
+        return _translate_repeated(event, curve)
     if name == "ComposedDpEvent":
         parts = [_without_nothing(part, curve) for part in _parts(event)]
         costs = [cost for cost in parts if cost is not None]
         return Composed(*costs) if costs else None
     if name == "PoissonSampledDpEvent":
-        return _sampled(event)
+        return _translate_sampled(event)
     translate = _EVENTS.get(name)
     if translate is not None and not getattr(event, "xi", 0):
         return translate(event)
@@ -142,14 +142,14 @@ def _without_nothing(event: Any, curve: _Curve) -> Cost | None:
     return curve(event)
 
 
-def _repeated(event: Any, curve: _Curve) -> Cost | None:
+def _translate_repeated(event: Any, curve: _Curve) -> Cost | None:
     cost = _without_nothing(event.event, curve)
     if cost is None or event.count == 0:
         return None
     return Repeated(cost, event.count)
 
 
-def _sampled(event: Any) -> Cost | None:
+def _translate_sampled(event: Any) -> Cost | None:
     """Translate one Gaussian over one sample; several share their sample."""
     noise = _noise(event)
     if noise is None or event.sampling_probability == 0:
@@ -176,12 +176,12 @@ def _noise(event: Any) -> Fraction | None:
     if noises.total() <= 1:
         return next(iter(noises), None)
     # On each sample they are one Gaussian of mu squared sum 1 / z^2.
-    precision = sum(count / each**2 for each, count in noises.items())
+    precision = sum(count / multiplier**2 for multiplier, count in noises.items())
     root = bound_below(lambda mp: 1 / mp.sqrt(to_real(mp, precision)))
     return number_from_text(short_down(root, _DIGITS))
 
 
-def _noises(event: Any, whole: Any) -> Counter[Fraction]:
+def _noises(event: Any, outermost: Any) -> Counter[Fraction]:
     """Return the noise multipliers of some Gaussians, and how often each occurs."""
     name, event = _read_event(event)
     if name == "GaussianDpEvent":
@@ -194,15 +194,15 @@ def _noises(event: Any, whole: Any) -> Counter[Fraction]:
         return Counter([noise])
     if name == "SelfComposedDpEvent":
         times = whole_number(event.count, name="count", low=0, high=10**9)
-        inner = _noises(event.event, whole)
+        inner = _noises(event.event, outermost)
         return Counter(
             {noise: count * times for noise, count in inner.items() if times}
         )
     if name == "ComposedDpEvent":
-        parts = [_noises(part, whole) for part in _parts(event)]
+        parts = [_noises(part, outermost) for part in _parts(event)]
         return sum(parts, Counter())
     if name != "NoOpDpEvent":
-        raise _unknown_event(whole)
+        raise _unknown_event(outermost)
     return Counter()
 
 

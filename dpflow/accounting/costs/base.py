@@ -87,8 +87,8 @@ class _CostType(ABCMeta):
                 form.bind(*places, **named)
             except without_interrupts(TypeError) as error:
                 words = ", ".join(
-                    f"{each.name}=..." if each.kind is each.KEYWORD_ONLY else each.name
-                    for each in form.parameters.values()
+                    f"{p.name}=..." if p.kind is p.KEYWORD_ONLY else p.name
+                    for p in form.parameters.values()
                 )
                 name, example = cls.__name__, ""
                 if line := re.search(rf">>> ({name}\(.*\))", cls.__doc__ or ""):
@@ -161,7 +161,7 @@ class Cost(metaclass=_CostType):
 
     def describe(self) -> dict[str, Any]:
         """Return the cost as JSON-able data; `cost_from_description` reads it."""
-        numbers = {n: _described(v) for n, v in self._numbers() if v is not None}
+        numbers = {n: _describe_value(v) for n, v in self._numbers() if v is not None}
         return {"mechanism": self.mechanism, **numbers}
 
     @classmethod
@@ -183,7 +183,7 @@ class Cost(metaclass=_CostType):
         numbers = dict(self._numbers())
         return self.but(**{n: numbers[n] * factor**p for n, p in self.noise_powers})
 
-    def rounded(self) -> Cost:
+    def round_noise(self) -> Cost:
         """Return the step with its noise rounded up to numbers that a person can type.
 
         Four significant digits: numbers that grow with the noise up, all others down.
@@ -215,14 +215,14 @@ class Cost(metaclass=_CostType):
         return f"{self.mechanism}({', '.join(f'{k}={v}' for k, v in numbers.items())})"
 
 
-def _described(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     """Return a value of a cost as JSON-able data."""
     if isinstance(value, Cost):
         return value.describe()
     if isinstance(value, Mapping):
-        return {name: _described(part) for name, part in value.items()}
+        return {name: _describe_value(part) for name, part in value.items()}
     if isinstance(value, tuple):
-        return [_described(part) for part in value]
+        return [_describe_value(part) for part in value]
     return value if isinstance(value, bool | str) else number_text(value)
 
 
@@ -306,3 +306,4 @@ class Settling(Protocol):
         Raises:
             InvalidCost: If the cost has no such outcome.
         """
+        ...

@@ -33,9 +33,9 @@ class OfSteps(Cost, named=False):
         """Return the cost with `factor` times the noise of each step."""
         return self.with_steps(lambda step: step.noisier(factor))
 
-    def rounded(self) -> Cost:
+    def round_noise(self) -> Cost:
         """Return the cost with the noise of each step rounded up."""
-        return self.with_steps(lambda step: step.rounded())
+        return self.with_steps(lambda step: step.round_noise())
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -64,7 +64,7 @@ class Composed(OfSteps):
             msg = "Composed takes at least one cost, got none"
             raise InvalidCost(msg, name="costs", value=None)
         for cost in costs:
-            _checked_cost(cost, "Composed")
+            _check_cost(cost, "Composed")
         object.__setattr__(self, "costs", tuple(costs))
 
     @property
@@ -111,7 +111,7 @@ class Repeated(OfSteps):
     times: int
 
     def __init__(self, cost: Cost, times: Number) -> None:
-        _checked_cost(cost, "Repeated")
+        _check_cost(cost, "Repeated")
         count = whole_number(times, name="times", low=1, high=MOST_TIMES)
         object.__setattr__(self, "cost", cost)
         object.__setattr__(self, "times", count)
@@ -131,7 +131,7 @@ class Repeated(OfSteps):
         return f"Repeated({self.cost!r}, {self.times})"
 
 
-def _checked_cost(cost: object, name: str) -> None:
+def _check_cost(cost: object, name: str) -> None:
     if not isinstance(cost, Cost):
         msg = f"{name} takes costs, got {cost!r} ({type(cost).__name__})"
         raise InvalidCost(msg, name="cost", value=repr(cost))

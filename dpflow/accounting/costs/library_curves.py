@@ -77,8 +77,8 @@ def library_curve(
         raise UnsupportedCost(msg, theorem="rdp", mechanism=type(event).__name__)
     bounds = {
         # Each one is checked: a maximum would pass over what is no number.
-        order: max(*(_outward(b, event) for b in each), least(order) if least else 0)
-        for order, *each in zip(orders, *curves.values(), strict=True)
+        order: max(*(_outward(b, event) for b in row), least(order) if least else 0)
+        for order, *row in zip(orders, *curves.values(), strict=True)
     }
     return RenyiCurve(
         bounds,

@@ -35,22 +35,22 @@ _MOST_SENSITIVE = 10**15
 
 def _one_of(first: tuple[str, object], second: tuple[str, object], cost: str) -> str:
     """Return the name of the one keyword that was given."""
-    given = [name for name, value in (first, second) if value is not None]
-    if len(given) != 1:
+    present = [name for name, value in (first, second) if value is not None]
+    if len(present) != 1:
         msg = (
             f"{cost} takes exactly one of {first[0]}= and {second[0]}=, "
-            f"got {' and '.join(given) or 'neither'}"
+            f"got {' and '.join(present) or 'neither'}"
         )
         raise InvalidCost(msg, name=first[0], value=None)
-    return given[0]
+    return present[0]
 
 
 def _deviation(
     cost: Cost, bound: Fraction, sigma: Number | None, multiplier: Number | None
 ) -> Fraction:
     """Return the standard deviation that was given, or a multiple of the bound."""
-    given = ("sigma", sigma), ("noise_multiplier", multiplier)
-    if _one_of(*given, cost.mechanism) == "sigma":
+    choices = ("sigma", sigma), ("noise_multiplier", multiplier)
+    if _one_of(*choices, cost.mechanism) == "sigma":
         deviation = _spread(sigma, "sigma")
     else:
         deviation = exact_scale(multiplier, name="noise_multiplier") * bound
@@ -61,8 +61,8 @@ def _scale(
     cost: Cost, bound: Fraction, scale: Number | None, epsilon: Number | None
 ) -> Fraction:
     """Return the scale that was given, or the one of an epsilon."""
-    given = ("scale", scale), ("epsilon", epsilon)
-    if _one_of(*given, cost.mechanism) == "scale":
+    choices = ("scale", scale), ("epsilon", epsilon)
+    if _one_of(*choices, cost.mechanism) == "scale":
         spread = _spread(scale, "scale")
     else:
         spread = bound / exact_epsilon(epsilon)
@@ -194,10 +194,10 @@ class DiscreteLaplace(Cost):
         scale: Number | None = None,
         epsilon: Number | None = None,
     ) -> None:
-        whole = whole_number(
+        integer = whole_number(
             sensitivity, name="sensitivity", low=1, high=_MOST_SENSITIVE
         )
-        bound = Fraction(whole)
+        bound = Fraction(integer)
         self._set(sensitivity=bound, scale=_scale(self, bound, scale, epsilon))
 
 
@@ -278,8 +278,8 @@ class RandomizedResponse(Cost):
         answers = whole_number(
             categories, name="categories", low=2, high=_MOST_CATEGORIES
         )
-        given = ("epsilon", epsilon), ("truth", truth)
-        if _one_of(*given, self.mechanism) == "truth":
+        choices = ("epsilon", epsilon), ("truth", truth)
+        if _one_of(*choices, self.mechanism) == "truth":
             epsilon = _epsilon_of_truth(truth, answers)
         self._set(epsilon=exact_epsilon(epsilon))
         object.__setattr__(self, "categories", answers)

@@ -267,7 +267,7 @@ class RenyiCurve(_Proven):
         curve = {order: bound / factor**2 for order, bound in self.curve}
         return self.but(curve=curve, source=None)
 
-    def rounded(self) -> RenyiCurve:
+    def round_noise(self) -> RenyiCurve:
         """Return the step with all bounds rounded down to four digits."""
         curve = {order: short_down(bound) for order, bound in self.curve}
         return self.but(curve=curve)

@@ -157,7 +157,7 @@ class OutputDP(OutcomeCost):
         """Return the step with all epsilons divided by `factor` at the same delta."""
         return self._with(lambda epsilon: epsilon / factor)
 
-    def rounded(self) -> OutputDP:
+    def round_noise(self) -> OutputDP:
         """Return the step with all epsilons rounded down to four digits."""
         return self._with(short_down)
 
@@ -223,11 +223,11 @@ class ProposeTestRelease(OutcomeCost):
         cells = {
             "none": self.tries * self.epsilon,
             "answer": (self.tries + 1) * self.epsilon,
-            self.answered(0): 2 * self.epsilon,
+            self.answer_cell(0): 2 * self.epsilon,
         }
         return OutputDP(cells, delta=1 - (1 - self.delta) ** self.tries)
 
-    def answered(self, number: int) -> str:
+    def answer_cell(self, number: int) -> str:
         """Return the cell of an answer of a try; the first has the number 0."""
         return "answer" if number + 1 == self.tries else "first answer"
 

@@ -60,8 +60,8 @@ class Plannable:
         texts = [number for number in numbers.values() if isinstance(number, str)]
         if noise is None and PLANNED not in texts:
             return super().__new__(cls)
-        given = [name for name in numbers if name != "sensitivity"]
-        if noise != PLANNED or given or "sensitivity" not in numbers:
+        noise_parameters = [name for name in numbers if name != "sensitivity"]
+        if noise != PLANNED or noise_parameters or "sensitivity" not in numbers:
             msg = (
                 f'noise="{PLANNED}" needs a sensitivity and nothing else, got noise='
                 f"{noise!r} with {', '.join(numbers) or 'nothing'}. The policy then "

@@ -102,21 +102,21 @@ class Refined(Cost):
         last, unit = _spread(finest), finest.sensitivity
         if coarsest is not None:
             first = exact(coarsest, name="coarsest", low=RATIO_LOW, high=RATIO_HIGH)
-            given = _falling(first * unit, last)
+            earlier = _falling(first * unit, last)
         else:
-            given = tuple(exact(each, name="spreads") for each in spreads or ())
-        every = (*given, last)
+            earlier = tuple(exact(spread, name="spreads") for spread in spreads or ())
+        every = (*earlier, last)
         falling = all(before > after for before, after in pairwise(every))
         if not 2 <= len(every) <= _MOST_DRAWS or not falling:  # noqa: PLR2004
-            texts = ", ".join(number_text(each / unit) for each in every[:3])
+            texts = ", ".join(number_text(spread / unit) for spread in every[:3])
             msg = (
                 f"the draws of Refined need noise that falls down to the finest, in 2 "
                 f"to {_MOST_DRAWS} draws; the noise multipliers start with {texts}. "
                 "Give a larger coarsest= or falling spreads=."
             )
             raise InvalidCost(msg, name="spreads", value=len(every))
-        for each in given:
-            finest.but(**{_noise_of(finest): each})
+        for spread in earlier:
+            finest.but(**{_noise_of(finest): spread})
         object.__setattr__(self, "finest", finest)
         object.__setattr__(self, "spreads", every)
 
@@ -168,7 +168,7 @@ class GaussianDraws(Refined, named=False):
 
         The number after k draws is the average of the first k of these, by precision.
         """
-        return _added(self.finest.sensitivity, self.spreads)
+        return _split(self.finest.sensitivity, self.spreads)
 
     def realised(self, outcome: Outcome) -> Gaussian:
         """Return the one Gaussian that equals the draws together.
@@ -209,10 +209,10 @@ def _falling(first: Fraction, finest: Fraction) -> tuple[Fraction, ...]:
 
 
 @lru_cache(maxsize=256)
-def _added(bound: Fraction, sigmas: tuple[Fraction, ...]) -> tuple[Gaussian, ...]:
+def _split(bound: Fraction, sigmas: tuple[Fraction, ...]) -> tuple[Gaussian, ...]:
     """Return the draws, of which the first ones make each of these sigmas."""
-    each = (sigmas[0], *(_between(*both) for both in pairwise(sigmas)))
-    return tuple(Gaussian(sensitivity=bound, sigma=sigma) for sigma in each)
+    draw_sigmas = (sigmas[0], *(_between(*both) for both in pairwise(sigmas)))
+    return tuple(Gaussian(sensitivity=bound, sigma=sigma) for sigma in draw_sigmas)
 
 
 def _between(before: Fraction, after: Fraction) -> Fraction:

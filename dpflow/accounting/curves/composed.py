@@ -52,7 +52,7 @@ def _adds_up(
 def _sum(prices: list[Any], times: int = 1) -> Any:
     """Return the sum of numbers, or of pairs of them, times a count."""
     if isinstance(prices[0], tuple):
-        return tuple(times * sum(each) for each in zip(*prices, strict=True))
+        return tuple(times * sum(column) for column in zip(*prices, strict=True))
     return times * sum(prices)
 
 
@@ -103,8 +103,8 @@ def apart(cost: Cost) -> tuple[Cost, Fraction]:
         return apart(worst) if isinstance(worst, ApproxDP) else (cost, none)
     if isinstance(cost, Composed):
         parts = [apart(part) for part in cost.costs]
-        return Composed(*(rest for rest, _ in parts)), sum((d for _, d in parts), none)
+        return Composed(*(core for core, _ in parts)), sum((d for _, d in parts), none)
     if isinstance(cost, Repeated):
-        rest, delta = apart(cost.cost)
-        return Repeated(rest, cost.times), delta * cost.times
+        core, delta = apart(cost.cost)
+        return Repeated(core, cost.times), delta * cost.times
     return cost, none

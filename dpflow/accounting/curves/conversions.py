@@ -7,9 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from mpmath.ctx_mp import MPContext
-
-from dpflow.rounding import bound_above, bound_below, to_fraction, to_real
+from dpflow.rounding import bound_above, bound_below, new_context, to_fraction, to_real
 
 #: Range and points of the search over orders minus one; any resulting order is sound.
 _SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS = -7, 17, 240
@@ -68,8 +66,7 @@ def gdp_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
 
     Checked by: tests/accounting/curves/test_prices.py.
     """
-    mp = MPContext()
-    mp.dps = 80
+    mp = new_context(80)
     target = to_real(mp, delta)
     low, high = mp.mpf(-60), mp.mpf(14)  # bounds of log2(mu)
     for _ in range(110):
@@ -102,10 +99,10 @@ def rdp_epsilon_allowed(
 
     Checked by: tests/accounting/curves/test_prices.py.
     """
-    return bound_below(lambda mp: _allowed(mp, epsilon, delta, order, tight=tight))
+    return bound_below(lambda mp: _divergence(mp, epsilon, delta, order, tight=tight))
 
 
-def _allowed(
+def _divergence(
     mp: Any, epsilon: Fraction, delta: Fraction, order: Any, *, tight: bool
 ) -> Any:
     eps, log_delta = to_real(mp, epsilon), mp.log(to_real(mp, delta))
@@ -144,7 +141,7 @@ def zcdp_budget(epsilon: Fraction, delta: Fraction, *, tight: bool = True) -> Fr
 
     def per_rho(mp: Any, log_excess: Any) -> Any:
         alpha = 1 + mp.exp(log_excess)
-        return _allowed(mp, epsilon, delta, alpha, tight=True) / alpha
+        return _divergence(mp, epsilon, delta, alpha, tight=True) / alpha
 
     order = 1 + maximiser(per_rho)
     return max(rdp_epsilon_allowed(epsilon, delta, order) / order, Fraction(0))
@@ -162,8 +159,7 @@ def maximiser(objective: Callable[[Any, Any], Any]) -> Fraction:
     Returns:
         Order minus one, the exact result of the search.
     """
-    mp = MPContext()
-    mp.dps = 50
+    mp = new_context(50)
     log_ten = mp.log(10)
     step = mp.mpf(_SEARCH_HIGH - _SEARCH_LOW) / _SEARCH_POINTS
     points = [(_SEARCH_LOW + i * step) * log_ten for i in range(_SEARCH_POINTS + 1)]

@@ -28,7 +28,7 @@ from dpflow.accounting.curves.responses import (
     response_mu_squared,
     response_rho,
 )
-from dpflow.accounting.curves.sampled_gaussian import _sampled_total
+from dpflow.accounting.curves.sampled_gaussian import _bound_total
 from dpflow.rounding import bound_above, to_real
 
 _SAMPLED_HINT = (
@@ -139,10 +139,10 @@ def _(cost: DiscreteLaplace, order: Fraction) -> Fraction:
         inner = -mp.expm1(-rate) / steep
         first = (1 + inner * (1 - steep)) / (1 + decay)
         second = (1 - inner) / (1 + decay)
-        whole = to_real(mp, shift) * rate
+        loss = to_real(mp, shift) * rate
         # first + second = 1, so the sum less one has no large terms to cancel.
-        rest = first * mp.expm1((alpha - 1) * whole) + second * mp.expm1(-alpha * whole)
-        return mp.log1p(rest) / (alpha - 1)
+        excess = first * mp.expm1((alpha - 1) * loss) + second * mp.expm1(-alpha * loss)
+        return mp.log1p(excess) / (alpha - 1)
 
     return min(bound_above(value), shift / scale)
 
@@ -156,8 +156,8 @@ def _(cost: RandomizedResponse, order: Fraction) -> Fraction:
         alpha, eps = to_real(mp, order), to_real(mp, epsilon)
         other = 1 / (mp.exp(eps) + (categories - 1))
         # Less the same sum at order one, which is 1: expm1 keeps the digits.
-        rest = mp.exp(eps) * mp.expm1((alpha - 1) * eps) + mp.expm1((1 - alpha) * eps)
-        return mp.log1p(rest * other) / (alpha - 1)
+        excess = mp.exp(eps) * mp.expm1((alpha - 1) * eps) + mp.expm1((1 - alpha) * eps)
+        return mp.log1p(excess * other) / (alpha - 1)
 
     return min(bound_above(value), epsilon)
 
@@ -196,6 +196,6 @@ def _(cost: PoissonSampledGaussian, order: Fraction) -> Fraction:
     plain = Gaussian(sensitivity=1, noise_multiplier=noise)
     if rate == 1:
         return renyi_divergence(plain, order)
-    total = _sampled_total(order, rate, noise)
+    total = _bound_total(order, rate, noise)
     # Sampling never costs more than no sampling.
     return min(total / (order - 1), renyi_divergence(plain, order))

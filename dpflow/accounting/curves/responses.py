@@ -123,9 +123,9 @@ def discrete_laplace_mu_squared(sensitivity: Fraction, scale: Fraction) -> Fract
 
     def value(mp: Any) -> Any:
         rate = to_real(mp, 1 / scale)
-        whole = mp.log1p(mp.exp(-rate))
+        log_total = mp.log1p(mp.exp(-rate))
         halves = ((shift + 1) // 2, shift // 2 + 1)
-        return sum(tail_quantile(mp, -half * rate - whole) for half in halves) ** 2
+        return sum(tail_quantile(mp, -half * rate - log_total) for half in halves) ** 2
 
     return min(bound_above(value), pure_mu_squared(sensitivity / scale))
 

@@ -45,31 +45,31 @@ _HUGE = 250.0  # in logs
 _SHORT = 64
 
 
-def _sampled_total(order: Fraction, rate: Fraction, noise: Fraction) -> Fraction:
+def _bound_total(order: Fraction, rate: Fraction, noise: Fraction) -> Fraction:
     """Return (order - 1) times the divergence at any order above 1, up."""
     low = math.floor(order)
     if order == low:
-        return _sampled_log_moment(low, rate, noise)
+        return _bound_log_moment(low, rate, noise)
     rule = fractional_log_moment(order, rate, noise)
     # Long sums take seconds, and their chord gains nothing on the rule.
     if rule is not None and order > _SHORT:
         return rule
-    below = _sampled_log_moment(low, rate, noise) if low > 1 else Fraction(0)
-    above = _sampled_log_moment(low + 1, rate, noise)
+    below = _bound_log_moment(low, rate, noise) if low > 1 else Fraction(0)
+    above = _bound_log_moment(low + 1, rate, noise)
     chord = (low + 1 - order) * below + (order - low) * above
     return chord if rule is None else min(chord, rule)
 
 
 @lru_cache(maxsize=1024)
-def _sampled_log_moment(order: int, rate: Fraction, noise: Fraction) -> Fraction:
+def _bound_log_moment(order: int, rate: Fraction, noise: Fraction) -> Fraction:
     """Return (order - 1) times the divergence at a whole order of at least 2, up."""
     # The last term alone; where it is huge, few other terms count.
     last = order * math.log(rate) + order * (order - 1) / float(2 * noise**2)
-    terms = _sampled_from_top if last > _HUGE else _sampled_from_mode
+    terms = _sum_from_top if last > _HUGE else _sum_from_mode
     return bound_above(lambda mp: terms(mp, order, rate, noise))
 
 
-def _sampled_from_mode(mp: Any, order: int, rate: Fraction, noise: Fraction) -> Any:
+def _sum_from_mode(mp: Any, order: int, rate: Fraction, noise: Fraction) -> Any:
     """Sum C(order, k) (1-q)^(order-k) q^k (exp((k^2-k)/2s^2) - 1), and take log1p.
 
     Without the "- 1" the weights sum to one, so nothing but small terms is added. The
@@ -104,14 +104,14 @@ def _sampled_from_mode(mp: Any, order: int, rate: Fraction, noise: Fraction) -> 
         # This is the term of k - 1; the ratio is that of the weights below it.
         total += weight * (power - 1)
         ratio = (k - 1) / (odds * (order - k + 2))
-        rest = weight * power * ratio
-        if ratio < 1 and rest <= total * _NEGLIGIBLE * (1 - ratio):
-            total += rest / (1 - ratio)
+        tail = weight * power * ratio
+        if ratio < 1 and tail <= total * _NEGLIGIBLE * (1 - ratio):
+            total += tail / (1 - ratio)
             break
     return mp.log1p(total)
 
 
-def _sampled_from_top(mp: Any, order: int, rate: Fraction, noise: Fraction) -> Any:
+def _sum_from_top(mp: Any, order: int, rate: Fraction, noise: Fraction) -> Any:
     """Sum the same terms, without the "- 1", from the last one down."""
     odds = to_real(mp, (1 - rate) / rate)
     inverse = to_real(mp, 1 / noise**2)
@@ -183,13 +183,13 @@ def fractional_log_moment(
     Returns:
         The bound, or None where the rule would take too many nodes.
     """
-    rule = planned(order, rate, noise)
+    rule = choose_rule(order, rate, noise)
     if rule is None:
         return None
     return bound_above(lambda mp: _log_moment(mp, rule, order, rate, noise))
 
 
-def planned(order: Fraction, rate: Fraction, noise: Fraction) -> Quadrature | None:
+def choose_rule(order: Fraction, rate: Fraction, noise: Fraction) -> Quadrature | None:
     """Choose the rule, or return None if it would have too many nodes.
 
     Any choice is sound. It uses only bit lengths and operations that IEEE 754 rounds
@@ -227,7 +227,7 @@ def _log_moment(
 ) -> Any:
     """Add to the rule's sum what it may miss, and take log1p."""
     with mp.workdps(mp.dps + rule.digits):
-        missed = _missed(mp, rule, noise)
+        missed = _error(mp, rule, noise)
         if not missed < 1:
             msg = "the trapezoid rule is too coarse"
             raise UnsettledBound(msg, name="bound")
@@ -240,7 +240,7 @@ def _log_moment(
     return +log_moment
 
 
-def _missed(mp: Any, rule: Quadrature, noise: Fraction) -> Any:
+def _error(mp: Any, rule: Quadrature, noise: Fraction) -> Any:
     """Return 2 exp(a^2 / 2s^2) / (exp(2 pi a / h) - 1)."""
     growth = mp.exp(to_real(mp, rule.strip**2 / (2 * noise**2)))
     return 2 * growth / mp.expm1(2 * mp.pi * to_real(mp, rule.strip / rule.step))
@@ -280,12 +280,12 @@ def _sum(
     bend = mp.exp(to_real(mp, -2 * step**2 / scale))
     tilt = mp.exp(to_real(mp, (2 * start - 1) / scale))
     lift = mp.exp(to_real(mp, 2 * step / scale))
-    total, one = mp.mpf(0), mp.mpf(1)
+    total, unity = mp.mpf(0), mp.mpf(1)
     for _ in range(rule.first, rule.last):
-        gain = q * (tilt - one)
-        total += weight * (mp.exp(alpha * mp.log(one + gain)) - one - alpha * gain)
+        gain = q * (tilt - unity)
+        total += weight * (mp.exp(alpha * mp.log(unity + gain)) - unity - alpha * gain)
         weight, fall, tilt = weight * fall, fall * bend, tilt * lift
     # The last node counts for a little more than it is.
-    last = weight * mp.exp(alpha * mp.log(one + q * (tilt - one)))
+    last = weight * mp.exp(alpha * mp.log(unity + q * (tilt - unity)))
     density = to_real(mp, noise) * mp.sqrt(2 * mp.pi)
     return (total + last) * to_real(mp, step) / density, last / density

@@ -98,13 +98,13 @@ def _(cost: PoissonSampledGaussian) -> tuple[Curve, ...]:
         return (gaussian,)
 
     def fewer(loss: Array) -> Array:
-        odds, error = _unsampled(loss, rate)
+        odds, error = _invert_sampling(loss, rate)
         low = odds - error
         value = rate * gaussian(np.log(np.where(low > 0, low, 1.0)))
         return np.where(low > 0, value, RAISE - np.expm1(loss))
 
     def more(loss: Array) -> Array:
-        odds, error = _unsampled(-loss, rate)
+        odds, error = _invert_sampling(-loss, rate)
         high = odds + error
         value = rate * np.exp(loss) * high * gaussian(-np.log(np.maximum(high, _LEAST)))
         return np.where(high > 0, value, 0.0)
@@ -112,7 +112,7 @@ def _(cost: PoissonSampledGaussian) -> tuple[Curve, ...]:
     return fewer, more
 
 
-def _unsampled(loss: Array, rate: float) -> tuple[Array, Array]:
+def _invert_sampling(loss: Array, rate: float) -> tuple[Array, Array]:
     """Return 1 + (e^loss - 1) / rate, and a bound on its rounding error."""
     part = np.expm1(loss) / rate
     return 1 + part, 32 * UNIT * (1 + np.abs(part))
@@ -154,7 +154,7 @@ def grid_epsilon(parts: Parts, delta: Fraction) -> Fraction:
     target = float_down(delta)
     epsilon = 0.0
     for direction in range(_directions(parts)):
-        composition, lost = _prepared(parts, target, direction)
+        composition, lost = _compose(parts, target, direction)
         room = (target - lost) / (1 - lost) * (1 - 1e-12)
         if room <= composition.infinite or target < _SMALLEST_DELTA:
             floor = lost + composition.infinite + _SMALLEST_DELTA
@@ -187,7 +187,7 @@ def _directions(parts: Parts) -> int:
     )
 
 
-def _prepared(
+def _compose(
     parts: Parts, target: float, direction: int
 ) -> tuple[ComposedMasses, float]:
     """Choose a grid; return the composition on it and the mass of the deltas."""
@@ -208,18 +208,19 @@ def _prepared(
     spans = [high for _, high in reaches] + [float(e) * n for e, n in responses]
     step = _power(max(min(sizes) / _FEWEST_CELLS, max(spans) / _MOST_POINTS))
     # The tilt says how fine a grid has to be, and a fine grid what the tilt is.
-    for _ in range(_REFINEMENTS):
-        composition = _on_grid(named, reaches, responses, step, tiny)
-        finer = _needed_step(composition, target, runs)
+    composition = _on_grid(named, reaches, responses, step, tiny)
+    for _ in range(_REFINEMENTS - 1):
+        finer = _choose_step(composition, target, runs)
         finer = max(finer, _power(max([*spans, *map(sum, reaches)]) / _MOST_CELLS))
         if finer >= step:
             break
         step = finer
+        composition = _on_grid(named, reaches, responses, step, tiny)
     lost = -math.expm1(sum(n * math.log1p(-float_up(d)) for d, n in sequence.lost))
     return composition, lost * (1 + 1e-9)
 
 
-def _needed_step(composition: ComposedMasses, target: float, runs: int) -> float:
+def _choose_step(composition: ComposedMasses, target: float, runs: int) -> float:
     """Return a grid step that loses little.
 
     Of log delta a run loses (1 + tilt)^2 step^2 / 8, of the largest loss one step.

@@ -155,7 +155,7 @@ class ComposedMasses:
         # A tilt decides how tight a bound is, never whether it is one: a coarse look at
         # the masses is enough to choose it.
         self._coarse = [
-            _coarsened(group.masses, losses)
+            _coarsen(group.masses, losses)
             for group, losses in zip(groups, self._losses, strict=True)
         ]
         finite = 0.0
@@ -222,7 +222,7 @@ class ComposedMasses:
         """Return roughly the log of Chernoff's bound on losses above epsilon."""
         return self._exponent(self._best(epsilon), epsilon)
 
-    def _tilted(self, tilt: float) -> list[Array]:
+    def _tilt_masses(self, tilt: float) -> list[Array]:
         raised = [
             logs + tilt * losses
             for logs, losses in zip(self._logs, self._losses, strict=True)
@@ -270,7 +270,7 @@ class ComposedMasses:
         key = (notch, bottom, points)
         if key not in self._transformed:
             self._transformed.clear()
-            density, error = self._convolved(tilt, points, bottom)
+            density, error = self._convolve(tilt, points, bottom)
             last = (bottom + points - 1) * self.step
             exponent = min(self.cumulant(chernoff) - chernoff * last, 0.0)
             above = 0.0 if last >= self.top else math.exp(exponent) * (1 + 1e-6)
@@ -289,7 +289,7 @@ class ComposedMasses:
         tilts += [tilt * factor for factor in (1.02, 1.1, 1.3, 2.0)]
         return min(((self._about(t) - goal) / t, t) for t in tilts)
 
-    def _convolved(self, tilt: float, points: int, base: int) -> tuple[Array, float]:
+    def _convolve(self, tilt: float, points: int, base: int) -> tuple[Array, float]:
         """Return the tilted masses of the sum, and a bound on their error in 2-norm.
 
         A transform of N numbers x errs by at most c u log2(N) |x| (c = 8 is generous),
@@ -298,7 +298,7 @@ class ComposedMasses:
         """
         spectrum = np.ones(points // 2 + 1, dtype=np.complex128)
         shift, error, runs = 0, 0.0, 0
-        for group, weights in zip(self.groups, self._tilted(tilt), strict=True):
+        for group, weights in zip(self.groups, self._tilt_masses(tilt), strict=True):
             folded = np.zeros(-(-len(weights) // points) * points)
             folded[: len(weights)] = weights
             folded = folded.reshape(-1, points).sum(axis=0)
@@ -326,19 +326,19 @@ def _points(needed: float) -> int:
     return int(2 ** (math.ceil(needed) + 2).bit_length())
 
 
-def _log_sum(values: Array) -> float:
+def _log_sum(values: NDArray[Any]) -> float:
     peak = float(values.max())
     return peak + math.log(float(np.exp(values - peak).sum()))
 
 
-def _coarsened(masses: Array, losses: NDArray[Any]) -> tuple[Array, Array]:
+def _coarsen(masses: Array, losses: NDArray[Any]) -> tuple[Array, Array]:
     """Return log masses and mean losses of a few thousand blocks.
 
     The largest losses are blocks of their own: next to them few masses decide.
     """
-    rest = max(len(masses) - _SINGLE, 0)
-    block = max(-(-rest // _BLOCKS), 1)
-    starts = np.append(np.arange(0, rest, block), np.arange(rest, len(masses)))
+    split = max(len(masses) - _SINGLE, 0)
+    block = max(-(-split // _BLOCKS), 1)
+    starts = np.append(np.arange(0, split, block), np.arange(split, len(masses)))
     sums = np.add.reduceat(masses, starts)
     means = np.add.reduceat(masses * losses, starts)
     positive = sums > 0

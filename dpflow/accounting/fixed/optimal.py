@@ -20,8 +20,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from mpmath.ctx_mp import MPContext
-
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Composed
 from dpflow.accounting.costs.noise import Gaussian
@@ -33,6 +31,7 @@ from dpflow.rounding import (
     UnsettledBound,
     bound_above,
     evaluate,
+    new_context,
     short_down,
     to_fraction,
     to_real,
@@ -124,7 +123,7 @@ def _steps(cost: Cost) -> Parts:
     return tuple((step, n * iterated[1]) for step, n in _steps(iterated[0]))
 
 
-def fixed_delta(parts: Parts, epsilon: Fraction) -> Fraction:
+def optimal_delta(parts: Parts, epsilon: Fraction) -> Fraction:
     """Return the delta at epsilon of a fixed sequence, rounded up.
 
     Source: Kairouz, Oh, Viswanath 2015 (arXiv 1311.0776v4) Thm 3.3 and its
@@ -144,7 +143,7 @@ def fixed_delta(parts: Parts, epsilon: Fraction) -> Fraction:
         UnsupportedCost: If a step is neither a Gaussian nor (epsilon, delta)-DP.
         InvalidCost: If the steps have too many different epsilons.
     """
-    return _delta(_checked(FixedSequence.of(parts)), epsilon, -math.inf)
+    return _delta(_check_sequence(FixedSequence.of(parts)), epsilon, -math.inf)
 
 
 def _delta(sequence: FixedSequence, epsilon: Fraction, floor: float) -> Fraction:
@@ -161,10 +160,10 @@ def _delta(sequence: FixedSequence, epsilon: Fraction, floor: float) -> Fraction
 
 
 @lru_cache(maxsize=4096)
-def fixed_epsilon(parts: Parts, delta: Fraction) -> Fraction:
+def optimal_epsilon(parts: Parts, delta: Fraction) -> Fraction:
     """Return the smallest epsilon of a fixed sequence at delta, rounded up.
 
-    Source, assumes: as `fixed_delta`. Between KOV's lattice points the exact curve is
+    Source, assumes: as `optimal_delta`. Between KOV's lattice points the exact curve is
     inverted: it is the maximum over j of the lines A_j - e^epsilon B_j, where A_j and
     B_j are the masses of the j largest losses.
 
@@ -180,15 +179,15 @@ def fixed_epsilon(parts: Parts, delta: Fraction) -> Fraction:
         InvalidCost: If delta does not cover the deltas of the steps, or the steps have
             too many different epsilons.
     """
-    sequence = _checked(FixedSequence.of(parts))
+    sequence = _check_sequence(FixedSequence.of(parts))
     room = _room(sequence, delta)
     if room < 0 or (room == 0 and sequence.mu_squared):
         lost = bound_above(lambda mp: _lost(mp, sequence.lost))
-        rest = "" if room else ", and Gaussian noise needs more"
+        gaussian_hint = "" if room else ", and Gaussian noise needs more"
         msg = (
             f"delta {short_down(delta)} does not cover the steps: their own deltas "
-            f"come to {short_down(lost)}, 1 minus the product of all 1 - delta{rest}. "
-            "Give more delta or use fewer steps."
+            f"come to {short_down(lost)}, 1 minus the product of all 1 - delta"
+            f"{gaussian_hint}. Give more delta or use fewer steps."
         )
         raise InvalidCost(msg, name="delta", value=delta, low=lost)
 
@@ -232,7 +231,7 @@ def _room(sequence: FixedSequence, delta: Fraction) -> Fraction:
     return Fraction(-1 if 1 - covered > delta else 0)
 
 
-def _checked(sequence: FixedSequence) -> FixedSequence:
+def _check_sequence(sequence: FixedSequence) -> FixedSequence:
     if not sequence.is_small:
         msg = (
             f"{sequence.losses} combinations of outcomes are too many to compose "
@@ -248,22 +247,16 @@ def _lost(mp: Any, lost: tuple[tuple[Fraction, int], ...]) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _ordered(
+def _sum_losses(
     responses: tuple[tuple[Fraction, int], ...],
 ) -> tuple[tuple[Fraction, tuple[int, ...]], ...]:
     """Return all losses, largest first, and how many tops each group lost for it."""
-    ranges = [range(count + 1) for _, count in responses]
-    losses = (
-        (
-            sum(
-                ((count - 2 * low) * epsilon)
-                for (epsilon, count), low in zip(responses, lows, strict=True)
-            )
-            + Fraction(0),
-            lows,
-        )
-        for lows in itertools.product(*ranges)
-    )
+    losses = []
+    for lows in itertools.product(*(range(count + 1) for _, count in responses)):
+        loss = Fraction(0)
+        for (epsilon, count), low in zip(responses, lows, strict=True):
+            loss += (count - 2 * low) * epsilon
+        losses.append((loss, lows))
     return tuple(sorted(losses, key=lambda pair: pair[0], reverse=True))
 
 
@@ -294,7 +287,7 @@ def _masses(mp: Any, sequence: FixedSequence) -> Callable[[tuple[int, ...]], Any
 def _log_masses(
     responses: tuple[tuple[Fraction, int], ...],
 ) -> tuple[float, ...]:
-    """Return the log probabilities of `_ordered`, to a few digits."""
+    """Return the log probabilities that `_sum_losses` orders, to a few digits."""
 
     def one(epsilon: Fraction, count: int, low: int) -> float:
         eps, ways = float(epsilon), math.lgamma(count + 1)
@@ -303,7 +296,7 @@ def _log_masses(
 
     return tuple(
         sum(one(*group, low) for group, low in zip(responses, lows, strict=True))
-        for _, lows in _ordered(responses)
+        for _, lows in _sum_losses(responses)
     )
 
 
@@ -318,20 +311,20 @@ def _divergence(
     mass, total = _masses(mp, sequence), mp.mpf(0)
     mu = mp.sqrt(to_real(mp, sequence.mu_squared))
     likely = _log_masses(sequence.responses)
-    for (loss, lows), size in zip(_ordered(sequence.responses), likely, strict=True):
-        rest = epsilon - to_real(mp, loss)
+    for (loss, lows), size in zip(_sum_losses(sequence.responses), likely, strict=True):
+        remaining = epsilon - to_real(mp, loss)
         if mu and size < floor:
             total += mass(lows)
         elif mu:
-            total += mass(lows) * _smeared(mp, rest, mu)
-        elif rest < 0:
-            total += mass(lows) * -mp.expm1(rest)
+            total += mass(lows) * _gaussian_delta_at(mp, remaining, mu)
+        elif remaining < 0:
+            total += mass(lows) * -mp.expm1(remaining)
         else:
             break
     return total
 
 
-def _smeared(mp: Any, epsilon: Any, mu: Any) -> Any:
+def _gaussian_delta_at(mp: Any, epsilon: Any, mu: Any) -> Any:
     """Return the delta of a Gaussian at an epsilon of any sign."""
     root_two = mp.sqrt(2)
     upper = mp.erfc((epsilon / mu - mu / 2) / root_two) / 2
@@ -343,7 +336,7 @@ def _inverse(mp: Any, sequence: FixedSequence, spare: Any) -> Any:
     """Return the largest log((A_j - spare) / B_j), or zero."""
     mass = _masses(mp, sequence)
     upper, lower, best = mp.mpf(0), mp.mpf(0), mp.mpf(1)
-    for loss, lows in _ordered(sequence.responses):
+    for loss, lows in _sum_losses(sequence.responses):
         if loss <= 0:
             break
         probability = mass(lows)
@@ -357,8 +350,7 @@ def _inverse(mp: Any, sequence: FixedSequence, spare: Any) -> Any:
 def _root(
     sequence: FixedSequence, delta: Fraction, spare: Callable[[Any], Any]
 ) -> Fraction:
-    mp = MPContext()
-    mp.dps = _ROOT_DIGITS
+    mp = new_context(_ROOT_DIGITS)
     target = mp.log(spare(mp))
     floor = float(target) - _NEGLIGIBLE - math.log(sequence.losses)
     nothing = mp.exp(floor)

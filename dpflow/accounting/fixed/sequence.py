@@ -190,8 +190,8 @@ class SequenceFilter(ThresholdFilter):
 
     def used_fraction(self, tally: Tally) -> float:
         """Return the used share of the declared executions, rounded up."""
-        whole = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
-        return whole if self.admits(tally) else max(super().used_fraction(tally), 1)
+        share = float_up(Fraction(sum(tally.amounts), sum(self.thresholds)))
+        return share if self.admits(tally) else max(super().used_fraction(tally), 1)
 
     def spent(self, tally: Tally) -> Fraction | None:
         """Return the epsilon of the transcript if the run ends here; None beyond it.
@@ -205,7 +205,7 @@ class SequenceFilter(ThresholdFilter):
         cells = zip(self._limits, self.epsilons, strict=True)
         return next((eps for limit, eps in cells if tally.fits_within(limit)), None)
 
-    def named(self, tally: Tally) -> dict[str, str]:
+    def label(self, tally: Tally) -> dict[str, str]:
         """Return the counts by step, as text."""
         return dict(zip(self.components, (str(n) for n in tally.amounts), strict=True))
 

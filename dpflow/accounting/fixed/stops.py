@@ -6,7 +6,7 @@ output's length is then a cell of an ODP partition, and each cell has an epsilon
 own. Because the parameters are fixed, every composition theorem is legal here, optimal
 ones included.
 
-`composed_epsilon` is the composition theorem (an "accountant"), `lemma_11` splits delta
+`compose_epsilon` is the composition theorem (an "accountant"), `lemma_11` splits delta
 over the stops, `theorem_15` is the exact delta of given epsilons, and `best_epsilons`
 spends exactly delta on it.
 """
@@ -33,8 +33,8 @@ from dpflow.accounting.curves.prices import approx_dp, renyi
 from dpflow.accounting.fixed.optimal import (
     FixedSequence,
     Parts,
-    fixed_epsilon,
     largest_loss,
+    optimal_epsilon,
     without_substeps,
 )
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -52,10 +52,10 @@ _ORDERS = tuple(1 + Fraction(2) ** k for k in range(-6, 12)) + tuple(
 _BISECTIONS, _FINEST = 30, Fraction(1, 10**4)
 
 
-def composed_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction:
+def compose_epsilon(parts: Parts, delta: Fraction, accountant: str) -> Fraction:
     """Return an epsilon of a fixed sequence at delta, by one composition theorem.
 
-    Source: basic: Dwork, Lei 2009. kov: `optimal.fixed_epsilon`, every step taken as
+    Source: basic: Dwork, Lei 2009. kov: `optimal.optimal_epsilon`, every step taken as
     (epsilon, delta)-DP. gdp: the same function for Gaussians, which is exact. pld:
     exact where `optimal` is, else `loss_distribution.grid_epsilon`, and no more than
     basic. rdp: the best of some orders with the conversion of Canonne, Kamath,
@@ -99,7 +99,7 @@ def _basic(parts: Parts, delta: Fraction) -> Fraction:
 def _kov(parts: Parts, delta: Fraction) -> Fraction:
     for cost, _ in parts:
         approx_dp(cost)  # refuses a Gaussian, which has no epsilon of its own
-    return fixed_epsilon(parts, delta)
+    return optimal_epsilon(parts, delta)
 
 
 def _gaussian(parts: Parts, delta: Fraction) -> Fraction:
@@ -109,7 +109,7 @@ def _gaussian(parts: Parts, delta: Fraction) -> Fraction:
             raise UnsupportedCost(
                 msg, theorem="accountant gdp", mechanism=cost.mechanism
             )
-    return fixed_epsilon(parts, delta)
+    return optimal_epsilon(parts, delta)
 
 
 def _pld(parts: Parts, delta: Fraction) -> Fraction:
@@ -129,7 +129,7 @@ def _pld(parts: Parts, delta: Fraction) -> Fraction:
             )
     plain = tuple((cost, n) for cost, n in parts if not has_curve(cost))
     if len(plain) == len(parts) and FixedSequence.of(parts).is_small:
-        return fixed_epsilon(parts, delta)
+        return optimal_epsilon(parts, delta)
     # What a grid adds must not refuse a few steps whose sum is the budget.
     largest = largest_loss(parts, delta)
     try:
@@ -148,15 +148,15 @@ def _renyi(parts: Parts, delta: Fraction) -> Fraction:
 
         def value(mp: Any) -> Any:
             alpha = to_real(mp, order)
-            rest = mp.log(to_real(mp, delta)) + mp.log(alpha)
-            return to_real(mp, loss) + mp.log1p(-1 / alpha) - rest / (alpha - 1)
+            log_product = mp.log(to_real(mp, delta)) + mp.log(alpha)
+            return to_real(mp, loss) + mp.log1p(-1 / alpha) - log_product / (alpha - 1)
 
         return bound_above(value)
 
-    return max(min(map(epsilon, _bounded_orders(parts))), Fraction(0))
+    return max(min(map(epsilon, _finite_orders(parts))), Fraction(0))
 
 
-def _bounded_orders(parts: Parts) -> list[Fraction]:
+def _finite_orders(parts: Parts) -> list[Fraction]:
     """Return the orders at which all steps have a divergence, their own included.
 
     Raises:
@@ -218,7 +218,7 @@ def lemma_11(
         InvalidCost: If a stop's delta does not cover its steps.
     """
     return tuple(
-        composed_epsilon(parts, delta, accountant)
+        compose_epsilon(parts, delta, accountant)
         for parts, delta in zip(prefixes, deltas, strict=True)
     )
 
@@ -296,11 +296,11 @@ def best_epsilons(
 
     Checked by: tests/accounting/fixed/test_stops.py.
     """
-    budget, each = sum(deltas, Fraction(0)), ApproxDP(epsilon=step[0], delta=step[1])
+    budget, cost = (sum(deltas, Fraction(0)), ApproxDP(epsilon=step[0], delta=step[1]))
 
     def at(factor: Fraction) -> tuple[Fraction, ...]:
         return tuple(
-            fixed_epsilon(((each, stop),), delta * factor)
+            optimal_epsilon(((cost, stop),), delta * factor)
             for stop, delta in zip(stops, deltas, strict=True)
         )
 
@@ -313,9 +313,9 @@ def best_epsilons(
         if high - low <= low * _FINEST:
             break
         middle = Fraction(float((low + high) / 2))
-        found = at(middle)
-        if theorem_15(step, stops, found) <= budget:
-            low, best = middle, found
+        epsilons = at(middle)
+        if theorem_15(step, stops, epsilons) <= budget:
+            low, best = middle, epsilons
         else:
             high = middle
     return best

@@ -14,8 +14,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.time_uniform import (
     readable,
     target_epsilon,
-    tuned_variance,
-    widened,
+    tune_variance,
+    widen,
 )
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import (
@@ -162,7 +162,7 @@ class RogersOdometer(Odometer):
             self._log = _log_of(2 / self.delta)
             if beta is None:
                 target = target_epsilon(self.theorem, "beta", halt_at_epsilon)
-                beta = _tuned_beta(target, self._log)
+                beta = _tune_beta(target, self._log)
             self.beta = exact_rho(beta, name="beta")
         self._beta = float(self.beta or self._grain or 0)
 
@@ -183,14 +183,14 @@ class RogersOdometer(Odometer):
         spread, grain = variance / UNITS, self._grain
         if grain is not None and grain * UNITS <= variance <= UNITS:
             factor = 1 + math.log(3) / 2
-            return widened(2 * math.sqrt(spread * factor * self._log))
+            return widen(2 * math.sqrt(spread * factor * self._log))
         return _boundary(spread, self._beta, self._log)
 
 
 def _boundary(variance: float, beta: float, log: float) -> float:
     """Return sqrt(2 (V + beta)(1 + log(V/beta + 1)/2) log), rounded up."""
     factor = 1 + math.log1p(variance / beta) / 2
-    return widened(math.sqrt(2 * (variance + beta) * factor * log))
+    return widen(math.sqrt(2 * (variance + beta) * factor * log))
 
 
 @lru_cache(maxsize=4096)
@@ -230,11 +230,11 @@ def _grain(
     beta: Number | None, people: int | None, granularity: Number | None
 ) -> Fraction | None:
     """Return the least V of the union of betas, or None without a union."""
-    given = {"beta": beta, "people": people, "granularity": granularity}
-    names = [name for name, value in given.items() if value is not None]
+    options = {"beta": beta, "people": people, "granularity": granularity}
+    names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:
         msg = f"the rogers odometer takes {'= or '.join(names)}=, not both"
-        raise InvalidCost(msg, name=names[1], value=given[names[1]])
+        raise InvalidCost(msg, name=names[1], value=options[names[1]])
     if people is not None:
         return Fraction(1, people**2)
     if granularity is None:
@@ -247,8 +247,8 @@ def _points(granularity: Fraction) -> int:
     return (math.ceil(1 / granularity) - 1).bit_length()
 
 
-def _tuned_beta(epsilon: Fraction, log: float) -> Fraction:
+def _tune_beta(epsilon: Fraction, log: float) -> Fraction:
     """Return the best beta at the V where the reading is epsilon, in small steps."""
     share = 1 / _BEST_RATIO
     factor = (1 + share) * (1 + math.log1p(_BEST_RATIO) / 2)
-    return readable(float(tuned_variance(epsilon, math.sqrt(2 * factor * log))) * share)
+    return readable(float(tune_variance(epsilon, math.sqrt(2 * factor * log))) * share)

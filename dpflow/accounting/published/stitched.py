@@ -10,8 +10,8 @@ from dpflow.accounting.rules.time_uniform import (
     TimeUniformOdometer,
     readable,
     target_epsilon,
-    tuned_variance,
-    widened,
+    tune_variance,
+    widen,
 )
 from dpflow.rounding import (
     UNITS,
@@ -69,7 +69,7 @@ class StitchedOdometer(TimeUniformOdometer):
             width = 1.7 * math.sqrt(float(tail) + math.log(math.log(2)))
             # Rounded down: a v0 just too large would read more than epsilon from the
             # start.
-            v0 = readable(float(tuned_variance(epsilon, width)) * (1 - 1e-5))
+            v0 = readable(float(tune_variance(epsilon, width)) * (1 - 1e-5))
         self.v0: Fraction = exact_rho(v0, name="v0")
         self._v0, self._log = float(self.v0), float_up(tail)
 
@@ -81,4 +81,4 @@ class StitchedOdometer(TimeUniformOdometer):
         spread = max(variance / UNITS, self._v0)
         # The sum is at least 0.8, so the logarithms' errors are comparatively small.
         log = math.log(math.log(2 * spread / self._v0)) + self._log
-        return units_up(Fraction(widened(1.7 * math.sqrt(spread * log))))
+        return units_up(Fraction(widen(1.7 * math.sqrt(spread * log))))

@@ -62,11 +62,11 @@ class WhitehouseFilter(SplitsDelta):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return (epsilon**2, delta) of the step, or (rho, delta) with `tanh`."""
-        amount, delta = _squared(cost) if self._classic else approx_zcdp(cost)
+        amount, delta = _square_epsilon(cost) if self._classic else approx_zcdp(cost)
         return self._both(cost, units_up(amount), delta)
 
 
-def _squared(cost: Cost) -> tuple[Fraction, Fraction]:
+def _square_epsilon(cost: Cost) -> tuple[Fraction, Fraction]:
     try:
         epsilon, delta = approx_dp(cost)
     except UnsupportedCost:

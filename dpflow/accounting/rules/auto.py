@@ -13,7 +13,7 @@ from typing import Any
 import dpflow.accounting as theorems
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.curves.conversions import rdp_epsilon_allowed
-from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error, priced
+from dpflow.accounting.rules.rule import Filter, ThresholdFilter, price_or_error, unwrap
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import DpflowError, InvalidCost, UnsupportedCost
@@ -93,7 +93,7 @@ class AutoFilter(Filter):
             raise InvalidCost(msg, name="members", value=None, high=self.delta)
         self.components, self._cuts = _layout_of(self.members)
         self.steady = all(member.steady for member in self.members)
-        self._steady_price = lru_cache(maxsize=1024)(self._solved_price)
+        self._steady_price = lru_cache(maxsize=1024)(self._solve_price)
         # A threshold costs least to look at.
         self._by_speed = sorted(
             range(len(self.members)),
@@ -132,37 +132,37 @@ class AutoFilter(Filter):
     def _own_price(self, index: int, cost: Cost, used: Tally) -> Tally:
         member = self.members[index]
         if member.steady:
-            return priced(self._steady_price(index, cost))
+            return unwrap(self._steady_price(index, cost))
         return _own_price(member, cost, self._part(index, used))
 
-    def _solved_price(self, index: int, cost: Cost) -> Tally | DpflowError:
+    def _solve_price(self, index: int, cost: Cost) -> Tally | DpflowError:
         before_solving(lambda: self._steady_price(index, cost))
         return price_or_error(lambda: _own_price(self.members[index], cost, None))
 
-    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+    def settle_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return each member's posted amount; parts without a price return."""
         return self._by_member(
             posted,
-            lambda i, own: self.members[i].settled_late(self._part(i, reserved), own),
+            lambda i, own: self.members[i].settle_late(self._part(i, reserved), own),
         )
 
-    def charged_late(self, used: Tally, more: Tally) -> Tally:
+    def charge_late(self, used: Tally, more: Tally) -> Tally:
         """Return each member's posted amount, by its own rule."""
         return self._by_member(
-            more, lambda i, own: self.members[i].charged_late(self._part(i, used), own)
+            more, lambda i, own: self.members[i].charge_late(self._part(i, used), own)
         )
 
     def _by_member(self, tally: Tally, posted: Callable[[int, Tally], Tally]) -> Tally:
         amounts: list[int] = []
         for i in range(len(self.members)):
             own = posted(i, self._part(i, tally))
-            amounts += (*own.amounts, self._uncovered_by(i, tally))
+            amounts += (*own.amounts, self._count_uncovered(i, tally))
         return Tally(tuple(amounts))
 
     def admits(self, tally: Tally) -> bool:
         """Return whether a member that covers all steps admits the tally."""
         return any(
-            self._uncovered_by(i, tally) == 0
+            self._count_uncovered(i, tally) == 0
             and self.members[i].admits(self._part(i, tally))
             for i in self._by_speed
         )
@@ -177,23 +177,23 @@ class AutoFilter(Filter):
         return [
             (member, self._part(i, tally))
             for i, member in enumerate(self.members)
-            if self._uncovered_by(i, tally) == 0
+            if self._count_uncovered(i, tally) == 0
         ]
 
     def _part(self, index: int, tally: Tally) -> Tally:
         start, end = self._cuts[index]
         return Tally(tally.amounts[start : end - 1])
 
-    def _uncovered_by(self, index: int, tally: Tally) -> int:
+    def _count_uncovered(self, index: int, tally: Tally) -> int:
         return tally.amounts[self._cuts[index][1] - 1]
 
-    def named(self, tally: Tally) -> dict[str, str]:
+    def label(self, tally: Tally) -> dict[str, str]:
         """Return the members' tallies as exact decimal text."""
         text: dict[str, str] = {}
         for i, member in enumerate(self.members):
             start, end = self._cuts[i]
-            own = [*member.named(self._part(i, tally)).values()]
-            own.append(str(self._uncovered_by(i, tally)))
+            own = [*member.label(self._part(i, tally)).values()]
+            own.append(str(self._count_uncovered(i, tally)))
             text.update(zip(self.components[start:end], own, strict=True))
         return text
 
@@ -263,10 +263,10 @@ def lower_order(epsilon: Fraction, delta: Fraction, order: Fraction) -> Fraction
     least = LOW_KEEPS * steps_at(order, delta)
     # Below the best order the number of steps grows with the order.
     orders = range(2, ceil(order))
-    place = bisect_left(
+    position = bisect_left(
         orders, True, key=lambda low: steps_at(low, LOW_WEIGHT * delta) >= least
     )
-    return Fraction(orders[place]) if place < len(orders) else None
+    return Fraction(orders[position]) if position < len(orders) else None
 
 
 def _own_price(member: Filter, cost: Cost, used: Tally | None) -> Tally:

@@ -123,8 +123,8 @@ class SplitsDelta(ThresholdFilter):
         """Return a step without its delta, and the delta if a part is reserved."""
         if not self.keeps_delta:
             return cost, ()  # whose price refuses a delta
-        rest, delta = apart(cost)
-        return rest, (units_up(delta),)
+        without_delta, delta = apart(cost)
+        return without_delta, (units_up(delta),)
 
     def parameters(self) -> dict[str, Any]:
         """Return the numbers that determine the filter, including any split."""

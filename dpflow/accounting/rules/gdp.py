@@ -46,5 +46,5 @@ class GdpFilter(SplitsDelta):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return mu**2 of the step, and its delta if the filter keeps one."""
-        rest, delta = self._apart(cost)
-        return Tally((units_up(gdp_mu_squared(rest)), *delta))
+        without_delta, delta = self._apart(cost)
+        return Tally((units_up(gdp_mu_squared(without_delta)), *delta))

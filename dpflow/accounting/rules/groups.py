@@ -58,19 +58,19 @@ def group_cost(cost: Cost, size: int) -> Cost:
     if size == 1:
         return cost
     try:
-        return grouped(cost, size)
+        return scale_to_group(cost, size)
     except InvalidCost as error:
         msg = f"{cost!r} for a group of {size}: {error.message}"
         raise UnsupportedCost(msg, mechanism=cost.mechanism) from error
 
 
 @singledispatch
-def grouped(cost: Cost, size: int) -> Cost:
+def scale_to_group(cost: Cost, size: int) -> Cost:
     """Return the same for two or more: the costs of groups register here."""
     try:
         epsilon, delta = approx_dp(cost)
     except UnsupportedCost:
-        delta = Fraction(1)
+        epsilon, delta = Fraction(0), Fraction(1)
     if delta:
         msg = (
             f"{cost!r} has no price for a group of {size} units. Let the step "
@@ -80,17 +80,17 @@ def grouped(cost: Cost, size: int) -> Cost:
     return PureDP(epsilon=epsilon * size)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: Gaussian | Laplace | DiscreteLaplace | DiscreteGaussian, size: int) -> Cost:
     return cost.but(sensitivity=cost.sensitivity * size)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: ExponentialMechanism, size: int) -> Cost:
     return ExponentialMechanism(epsilon=cost.epsilon * size)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: ApproxDP, size: int) -> Cost:
     epsilon = cost.epsilon * size
 
@@ -103,28 +103,28 @@ def _(cost: ApproxDP, size: int) -> Cost:
     return ApproxDP(epsilon=epsilon, delta=bound_above(delta))
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: ZCDP, size: int) -> Cost:
     return ZCDP(rho=cost.rho * size**2)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: GaussianDP, size: int) -> Cost:
     return GaussianDP(mu=cost.mu * size)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: ApproxZCDP, size: int) -> Cost:
     if cost.delta:
-        return grouped.dispatch(Cost)(cost, size)
+        return scale_to_group.dispatch(Cost)(cost, size)
     return ZCDP(rho=cost.rho * size**2)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: OfSteps, size: int) -> Cost:
     return cost.with_steps(lambda step: group_cost(step, size))
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: Refined, size: int) -> Cost:
     return cost.but(finest=group_cost(cost.finest, size))

@@ -20,7 +20,7 @@ from dpflow.accounting.curves.prices import (
     renyi,
     renyi_divergence,
 )
-from dpflow.accounting.rules.groups import grouped
+from dpflow.accounting.rules.groups import scale_to_group
 from dpflow.accounting.rules.rdp import RdpOdometer, best_order
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
@@ -144,7 +144,7 @@ def _(cost: IndividualBound) -> tuple[Fraction, Fraction]:
     return cost.bound / 2, Fraction(0)
 
 
-@grouped.register
+@scale_to_group.register
 def _(cost: IndividualBound, size: int) -> Cost:
     if cost.order is not None:
         hint = "Open it with measure: gdp."

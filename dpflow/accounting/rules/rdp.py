@@ -16,7 +16,7 @@ from dpflow.accounting.costs.notions import ORDER_HIGH, ORDER_LOW, exact_order
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.curves.cells import cell_renyi
 from dpflow.accounting.curves.conversions import (
-    _allowed,
+    _divergence,
     maximiser,
     rdp_epsilon_allowed,
 )
@@ -149,8 +149,8 @@ class RdpFilter(SettlesCells, SplitsDelta):
 
     def step_price(self, cost: Cost) -> Tally:
         """Return the step's divergence, and its delta if the filter keeps one."""
-        rest, delta = self._apart(cost)
-        return Tally((units_up(renyi(rest, self.order)), *delta))
+        without_delta, delta = self._apart(cost)
+        return Tally((units_up(renyi(without_delta, self.order)), *delta))
 
     def outcome_price(
         self, cost: Settling, outcome: Outcome, used: Tally | None
@@ -194,7 +194,7 @@ class RdpOdometer(SettlesCells, Odometer):
     ) -> None:
         self.delta: Fraction = exact_delta(delta, zero=False)
         if order is None:
-            order = tuned_order(self.delta, halt_at_epsilon)
+            order = tune_order(self.delta, halt_at_epsilon)
         self.order: Fraction = exact_order(order)
         self._idle = idle_reading(self.delta, self.order)
 
@@ -246,12 +246,12 @@ def best_order(
     def per_rho(mp: Any, log_excess: Any) -> Any:
         alpha = 1 + mp.exp(log_excess)
         tight = conversion == "tight"
-        return _allowed(mp, epsilon, delta, alpha, tight=tight) / alpha
+        return _divergence(mp, epsilon, delta, alpha, tight=tight) / alpha
 
     return readable_order(maximiser(per_rho))
 
 
-def tuned_order(delta: Fraction, epsilon: Number | None) -> Fraction:
+def tune_order(delta: Fraction, epsilon: Number | None) -> Fraction:
     """Return the order that admits most rho-zCDP below a reading of epsilon.
 
     With t = order - 1 and l = log(1/delta), rho = (epsilon - l/t) / (1 + t) is largest

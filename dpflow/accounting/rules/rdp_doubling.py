@@ -60,8 +60,8 @@ class RdpDoublingOdometer(Odometer):
     ) -> None:
         del halt_at_epsilon
         self.delta: Fraction = exact_delta(delta, zero=False)
-        given = list(PAPER_ORDERS) if orders is None else orders
-        self.orders, _ = exact_orders(given)
+        chosen = list(PAPER_ORDERS) if orders is None else orders
+        self.orders, _ = exact_orders(chosen)
         self.components = (*order_names(self.orders), "uncovered")
         share = self.delta / (2 * len(self.orders))
         # The sizes may be any numbers that are fixed: those of the paper, rounded up.

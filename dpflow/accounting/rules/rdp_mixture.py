@@ -123,7 +123,7 @@ class RdpMixtureFilter(SettlesCells, Filter):
 
     def used_fraction(self, tally: Tally) -> float:
         """Return the smallest f such that the tally divided by f is admitted."""
-        return scaled_share(self, tally)
+        return find_used_share(self, tally)
 
 
 class RdpMixtureOdometer(SettlesCells, Odometer):
@@ -194,25 +194,25 @@ def exact_orders(
     Raises:
         InvalidCost: If they are no lists of numbers, not as many, or out of range.
     """
-    each = [exact_order(order) for order in _listed("orders", orders)]
-    if len(set(each)) != len(each):
-        msg = f"orders must differ, got {order_list(tuple(each))}"
-        raise InvalidCost(msg, name="orders", value=order_list(tuple(each)))
+    exact_values = [exact_order(order) for order in _to_list("orders", orders)]
+    if len(set(exact_values)) != len(exact_values):
+        msg = f"orders must differ, got {order_list(tuple(exact_values))}"
+        raise InvalidCost(msg, name="orders", value=order_list(tuple(exact_values)))
     if weights is None:
-        shares = [Fraction(1, len(each))] * len(each)
+        shares = [Fraction(1, len(exact_values))] * len(exact_values)
     else:
-        shares = [_weight(weight) for weight in _listed("weights", weights)]
-    if len(shares) != len(each) or sum(shares) > 1:
+        shares = [_weight(weight) for weight in _to_list("weights", weights)]
+    if len(shares) != len(exact_values) or sum(shares) > 1:
         msg = (
-            f"weights must be one for each of the {len(each)} orders and sum to at "
-            f"most 1; got {len(shares)} that sum to {float(sum(shares)):g}"
+            f"weights must be one for each of the {len(exact_values)} orders and sum "
+            f"to at most 1; got {len(shares)} that sum to {float(sum(shares)):g}"
         )
         raise InvalidCost(msg, name="weights", value=None, high=1)
-    pairs = sorted(zip(each, shares, strict=True))
+    pairs = sorted(zip(exact_values, shares, strict=True))
     return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
 
 
-def _listed(name: str, values: object) -> list[object]:
+def _to_list(name: str, values: object) -> list[object]:
     if not isinstance(values, list | tuple) or not 0 < len(values) <= MOST_ORDERS:
         msg = f"{name} must be a list of 1 to {MOST_ORDERS} numbers, got {values!r}"
         raise InvalidCost(msg, name=name, value=repr(values))
@@ -240,7 +240,7 @@ def order_list(orders: tuple[Fraction, ...]) -> str:
     return ", ".join(number_text(order) for order in orders)
 
 
-def scaled_share(rule: Filter, tally: Tally) -> float:
+def find_used_share(rule: Filter, tally: Tally) -> float:
     """Return, up, the smallest f such that the rule admits the tally divided by f.
 
     For a rule with thresholds that is the largest used share of a threshold. The search
@@ -249,7 +249,7 @@ def scaled_share(rule: Filter, tally: Tally) -> float:
     if not any(tally.amounts):
         return 0.0
     share = least_noise(
-        lambda share: rule.admits(_divided(tally, share)),
+        lambda share: rule.admits(_divide(tally, share)),
         low=Fraction(1, 2**64),
         high=1,
         most=2**1000,
@@ -258,7 +258,7 @@ def scaled_share(rule: Filter, tally: Tally) -> float:
     return math.inf if share is None else float_up(share)
 
 
-def _divided(tally: Tally, share: Fraction) -> Tally:
+def _divide(tally: Tally, share: Fraction) -> Tally:
     top, bottom = share.numerator, share.denominator
     return Tally(tuple(-((-amount * bottom) // top) for amount in tally.amounts))
 

@@ -49,7 +49,7 @@ class ResidueFilter(SplitsDelta):
     (arXiv 2602.15815v2); proof and charges: docs/derivations/residue.md.
 
     Assumes: each step is as declared, given the outputs before it. No amount returns
-    after a later reservation (`settled_late`). Late charges use `charged_late`.
+    after a later reservation (`settle_late`). Late charges use `charge_late`.
 
     Rounding: the threshold and rests down, charges up.
 
@@ -89,19 +89,19 @@ class ResidueFilter(SplitsDelta):
             UnsupportedCost: If the step has no pair that a Gaussian budget covers, or a
                 delta and the filter reserves none for steps.
         """
-        rest = self.thresholds[0] - (0 if used is None else used.amounts[0])
+        remaining = self.thresholds[0] - (0 if used is None else used.amounts[0])
         total, lost = 0, Fraction(0)
         for kind, size, delta, alone, times in _parts(cost):
-            total += _charged(kind, size, alone, rest - total, times)
+            total += _charge_equal_steps(kind, size, alone, remaining - total, times)
             lost += delta * times
         return self._both(cost, total, lost)
 
-    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+    def settle_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return the whole reservation: docs/derivations/residue.md#refunds."""
         del posted
         return reserved
 
-    def charged_late(self, used: Tally, more: Tally) -> Tally:
+    def charge_late(self, used: Tally, more: Tally) -> Tally:
         """Return the amount that raises the sum to a price in every order of steps."""
         before, own = used.amounts[0], more.amounts[0]
         late = MOST_ALONE * (before + own) - before if own else 0
@@ -112,13 +112,13 @@ class ResidueFilter(SplitsDelta):
 _Part = tuple[str, Fraction, Fraction, int | None, int]
 
 
-def _charged(
-    kind: str, size: Fraction, alone: int | None, rest: int, times: int
+def _charge_equal_steps(
+    kind: str, size: Fraction, alone: int | None, remaining: int, times: int
 ) -> int:
-    """Return the charge of equal steps, one after another, at a rest of any sign."""
+    """Return the charge of equal steps, one after another, at any remaining budget."""
     total = 0
     while times:
-        current = rest - total
+        current = remaining - total
         point = breakpoint_below(max(current, 0))
         charge = residue_charge(kind, size, point)
         if alone is not None:
@@ -135,19 +135,19 @@ def _charged(
 @lru_cache(maxsize=4096)
 def _parts(cost: Cost) -> tuple[_Part, ...]:
     """Return the parts of a step, in their order."""
-    return tuple(_walked(cost, 1))
+    return tuple(_walk_parts(cost, 1))
 
 
-def _walked(cost: Cost, times: int) -> Iterator[_Part]:
+def _walk_parts(cost: Cost, times: int) -> Iterator[_Part]:
     if isinstance(cost, Composed):
         # Repeated rounds are charged part by part: which step runs when is the
         # analyst's choice, and the charges certify the product of all.
         for part in cost.costs:
-            yield from _walked(part, times)
+            yield from _walk_parts(part, times)
         return
     iterated = getattr(cost, "substeps", None)
     if iterated is not None:
-        yield from _walked(iterated[0], times * iterated[1])
+        yield from _walk_parts(iterated[0], times * iterated[1])
         return
     try:
         alone = units_up(gdp_mu_squared(cost))

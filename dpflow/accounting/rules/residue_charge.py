@@ -13,13 +13,18 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from mpmath.ctx_mp import MPContext
-
 from dpflow.accounting.curves.conversions import falling_root
 from dpflow.accounting.curves.prices import pure_mu_squared
 from dpflow.accounting.solving import before_solving
 from dpflow.interrupts import without_interrupts
-from dpflow.rounding import UNITS, bound_above, bound_below, to_fraction, to_real
+from dpflow.rounding import (
+    UNITS,
+    bound_above,
+    bound_below,
+    new_context,
+    to_fraction,
+    to_real,
+)
 from dpflow.rounding import units_up as up
 
 #: Kinds of pairs that have a charge.
@@ -39,7 +44,7 @@ _RANGE_STEPS, _RANGE_MOST, _RANGE_MORE = 100, 64, 1 + Fraction(1, 10**12)
 
 
 @lru_cache(maxsize=65536)
-def residue_charge(kind: str, size: Fraction, rest: int) -> int:
+def residue_charge(kind: str, size: Fraction, budget: int) -> int:
     """Return a charge in units for a step at a Gaussian budget.
 
     Source: docs/derivations/residue.md#one-test for randomized response and Laplace,
@@ -58,49 +63,49 @@ def residue_charge(kind: str, size: Fraction, rest: int) -> int:
         kind: GAUSSIAN (size: mu**2), RESPONSE or LAPLACE (size: epsilon), or RANGE
             (size: the range of the loss).
         size: Exact, not negative.
-        rest: The budget, in units of mu**2.
+        budget: The budget, in units of mu**2.
     """
     if kind == GAUSSIAN or size == 0:
         return up(size)
-    before_solving(lambda: _with_next(kind, size, rest))
+    before_solving(lambda: _with_next(kind, size, budget))
     alone = up(pure_mu_squared(size / 2 if kind == RANGE else size))
-    if alone >= rest:
+    if alone >= budget:
         return alone
     if kind == RANGE:
-        return _range_charge(size, rest, alone)
+        return _range_charge(size, budget, alone)
     if kind == LAPLACE:
-        charge = _least(laplace_advantage, size, rest, alone)
-        if charge < alone and _is_concave(size, rest - charge):
+        charge = _least(laplace_advantage, size, budget, alone)
+        if charge < alone and _is_concave(size, budget - charge):
             return charge
-    return _least(response_advantage, size, rest, alone)
+    return _least(response_advantage, size, budget, alone)
 
 
-def breakpoint_below(rest: int) -> int:
-    """Return the largest breakpoint that is not above a rest, in units."""
-    cut = max(rest.bit_length() - BREAKPOINT_BITS, 0)
-    return rest >> cut << cut
+def breakpoint_below(budget: int) -> int:
+    """Return the largest breakpoint that is not above a budget, in units."""
+    cut = max(budget.bit_length() - BREAKPOINT_BITS, 0)
+    return budget >> cut << cut
 
 
-def _with_next(kind: str, size: Fraction, rest: int) -> None:
+def _with_next(kind: str, size: Fraction, budget: int) -> None:
     """Solve a charge at a breakpoint and at the next lower one.
 
     Others may draw until the step asks again.
     """
-    for point in (rest, breakpoint_below(max(rest - 1, 0))):
+    for point in (budget, breakpoint_below(max(budget - 1, 0))):
         residue_charge(kind, size, point)
 
 
-def certifies(advantage: Advantage, size: Fraction, rest: int, charge: int) -> bool:
+def certifies(advantage: Advantage, size: Fraction, budget: int, charge: int) -> bool:
     """Return whether the budget's pair dominates step and remainder together.
 
     Decided outward; False where even many digits do not decide.
     """
-    if charge > rest:
+    if charge > budget:
         return False
-    whole, after = Fraction(rest, UNITS), Fraction(rest - charge, UNITS)
+    before, after = Fraction(budget, UNITS), Fraction(budget - charge, UNITS)
 
     def spare(mp: Any) -> Any:
-        return _total(mp, to_real(mp, whole)) - advantage(mp, size, to_real(mp, after))
+        return _total(mp, to_real(mp, before)) - advantage(mp, size, to_real(mp, after))
 
     try:
         return bound_below(spare) >= 0
@@ -145,18 +150,17 @@ def laplace_advantage(mp: Any, epsilon: Fraction, mu_squared: Any) -> Any:
     return ends + mp.exp(-half) / 2 * inner
 
 
-def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
+def _least(advantage: Advantage, size: Fraction, budget: int, alone: int) -> int:
     """Return about the least valid charge; the step's cost alone is a valid one.
 
     Where to look is a guess; only `certifies` decides.
     """
-    mp = MPContext()
-    mp.dps = _DIGITS
-    whole = to_real(mp, Fraction(rest, UNITS))
-    goal = _total(mp, whole)
+    mp = new_context(_DIGITS)
+    mu_squared = to_real(mp, Fraction(budget, UNITS))
+    goal = _total(mp, mu_squared)
 
     def excess(charge: Any) -> Any:
-        return advantage(mp, size, max(whole - charge, mp.mpf(0))) - goal
+        return advantage(mp, size, max(mu_squared - charge, mp.mpf(0))) - goal
 
     high = to_real(mp, Fraction(alone, UNITS))
     if excess(mp.mpf(0)) <= excess(high):
@@ -168,7 +172,7 @@ def _least(advantage: Advantage, size: Fraction, rest: int, alone: int) -> int:
         charge = up(guess * (1 + step))
         if charge >= alone:
             break
-        if certifies(advantage, size, rest, charge):
+        if certifies(advantage, size, budget, charge):
             return charge
         step = 4 * step or _FIRST_STEP
     return alone
@@ -185,33 +189,33 @@ def _is_concave(epsilon: Fraction, after: int) -> bool:
     return weight <= _MOST_UNIFORM
 
 
-def _range_charge(eta: Fraction, rest: int, alone: int) -> int:
+def _range_charge(eta: Fraction, budget: int, alone: int) -> int:
     """Return about the least charge of docs/derivations/residue.md#bounded-range.
 
     Where to look is a guess; only `range_certifies` decides.
     """
-    variance, whole = float(eta) ** 2 / 4, rest / UNITS
+    variance, mu_squared = float(eta) ** 2 / 4, budget / UNITS
     guess = variance
     for _ in range(_RANGE_STEPS):
-        if guess >= min(whole, _RANGE_MOST):
+        if guess >= min(mu_squared, _RANGE_MOST):
             return alone
-        spread = math.sqrt((whole - guess / 2) / (whole - guess))
+        spread = math.sqrt((mu_squared - guess / 2) / (mu_squared - guess))
         guess = variance * math.exp(guess / 16) * spread
     charge = up(Fraction(guess) * _RANGE_MORE)
-    return charge if charge < alone and range_certifies(eta, rest, charge) else alone
+    return charge if charge < alone and range_certifies(eta, budget, charge) else alone
 
 
-def range_certifies(eta: Fraction, rest: int, charge: int) -> bool:
+def range_certifies(eta: Fraction, budget: int, charge: int) -> bool:
     """Return whether a charge holds for every step whose loss has a range.
 
     Decided outward: docs/derivations/residue.md#bounded-range.
     """
-    if charge >= rest:
+    if charge >= budget:
         return False
-    whole, taken = Fraction(rest, UNITS), Fraction(charge, UNITS)
-    after, variance = whole - taken, eta**2 / 4
+    mu_squared, taken = Fraction(budget, UNITS), Fraction(charge, UNITS)
+    after, variance = mu_squared - taken, eta**2 / 4
     middle = taken / 2 - (4 + after) * taken**3 / (96 * after * variance)
-    if 5 * after * middle < 2 * variance * whole:
+    if 5 * after * middle < 2 * variance * mu_squared:
         return False
 
     def spare(mp: Any) -> Any:

@@ -87,13 +87,13 @@ class Rule(ABC):
         if substeps is None or not self.prices_substeps:
             return self.step_price(cost)
         step, times = substeps
-        each = self.price(step, used).times(times)
+        by_steps = self.price(step, used).times(times)
         try:
-            whole = self.step_price(Repeated(step, times))
+            rounded_once = self.step_price(Repeated(step, times))
         except UnsupportedCost:
-            return each
+            return by_steps
         # The sum, rounded once, if the theorem adds the notion's own numbers.
-        return whole if whole.fits_within(each) else each
+        return rounded_once if rounded_once.fits_within(by_steps) else by_steps
 
     def price_realised(
         self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
@@ -137,7 +137,7 @@ class Rule(ABC):
         """
         return self.price(cost.realised(outcome), used)
 
-    def settled_late(self, reserved: Tally, posted: Tally) -> Tally:
+    def settle_late(self, reserved: Tally, posted: Tally) -> Tally:
         """Return the amount to post for a step that settles after later reservations.
 
         The draws of later steps may decide its refund. Rules whose price belongs to the
@@ -151,7 +151,7 @@ class Rule(ABC):
         del reserved
         return posted
 
-    def charged_late(self, used: Tally, more: Tally) -> Tally:
+    def charge_late(self, used: Tally, more: Tally) -> Tally:
         """Return the amount to post for an unrecorded cost of an earlier step.
 
         Later steps were priced without it. Rules whose price belongs to the step alone
@@ -183,7 +183,7 @@ class Rule(ABC):
         constants = {name: data[name] for name in data.keys() - {*left_out}}
         return {**constants, "components": [*self.components]}
 
-    def named(self, tally: Tally) -> dict[str, str]:
+    def label(self, tally: Tally) -> dict[str, str]:
         """Return the tally in the theorem's own currency, as exact decimal text."""
         return {
             name: str(amount) if name in COUNTS else number_text(from_units(amount))
@@ -294,11 +294,11 @@ class ThresholdFilter(Filter):
         )
 
 
-def solved_thresholds(rule: Filter) -> list[Any] | None:
+def list_thresholds(rule: Filter) -> list[Any] | None:
     """Return the thresholds that were solved for a rule, or for its members."""
     if isinstance(rule, ThresholdFilter):
         return list(rule.thresholds)
-    return [solved_thresholds(member) for member in rule.members] or None
+    return [list_thresholds(member) for member in rule.members] or None
 
 
 def lower_thresholds(rule: Filter, pinned: list[Any]) -> None:
@@ -306,7 +306,7 @@ def lower_thresholds(rule: Filter, pinned: list[Any]) -> None:
 
     Args:
         rule: Rule with pinned parameters, perhaps of another solver.
-        pinned: Result of `solved_thresholds` at pinning.
+        pinned: Result of `list_thresholds` at pinning.
 
     Raises:
         ValueError: If they are thresholds of another rule.
@@ -328,7 +328,7 @@ def price_or_error(price: Callable[[], Tally]) -> Tally | DpflowError:
         return error.with_traceback(None)
 
 
-def priced(price: Tally | DpflowError) -> Tally:
+def unwrap(price: Tally | DpflowError) -> Tally:
     """Return a price, or raise a new copy of the stored error."""
     if isinstance(price, DpflowError):
         raise type(price)(price.message, **price.details)
@@ -369,7 +369,7 @@ class Odometer(Rule):
         try:
             return self.price(cost, used)
         except UnsupportedCost:
-            return self._uncovered()
+            return self._tally_of_uncovered()
 
     def charge_realised(
         self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
@@ -382,7 +382,7 @@ class Odometer(Rule):
         try:
             return self.price_realised(cost, outcome, used)
         except UnsupportedCost:
-            return self._uncovered()
+            return self._tally_of_uncovered()
 
-    def _uncovered(self) -> Tally:
+    def _tally_of_uncovered(self) -> Tally:
         return Tally((*self.zero().amounts[:-1], 1))

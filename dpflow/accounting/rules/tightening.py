@@ -23,7 +23,7 @@ from dpflow.rounding import Number, number_from_text, number_text
 _BUDGET = ("epsilon", "delta", "delta_loss", "deltas")
 
 
-def tightened_filter(
+def tighten_filter(
     fixed: Mapping[str, Any], *, epsilon: Number, delta: Number, is_share: bool = False
 ) -> Filter:
     """Return a filter with another budget that continues another filter's tally.
@@ -81,10 +81,10 @@ def continues(after: Filter, before: Filter) -> bool:
     return same_prices(after, before) or admits_less(before, after)
 
 
-def same_prices(one: Filter, other: Filter) -> bool:
+def same_prices(first: Filter, other: Filter) -> bool:
     """Return whether two filters of one kind give each step equal prices."""
-    alike = one.components == other.components
-    return type(one) is type(other) and alike and _pricing(one) == _pricing(other)
+    alike = first.components == other.components
+    return type(first) is type(other) and alike and _pricing(first) == _pricing(other)
 
 
 def _pricing(rule: Filter) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def _candidates(
     yield {**fixed, **budget}
     if before.delta:
         factor = number_from_text(str(delta)) / before.delta
-        yield {**_scaled(fixed, factor), **budget}
+        yield {**_scale_options(fixed, factor), **budget}
 
 
-def _scaled(options: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
+def _scale_options(options: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
     scaled = dict(options)
     for name, value in options.items():
         if name in ("delta", "delta_loss"):
@@ -110,7 +110,7 @@ def _scaled(options: Mapping[str, Any], factor: Fraction) -> dict[str, Any]:
         elif name == "deltas":
             scaled[name] = [_product(part, factor) for part in value]
         elif name == "members":
-            scaled[name] = [_scaled(member, factor) for member in value]
+            scaled[name] = [_scale_options(member, factor) for member in value]
     return scaled
 
 

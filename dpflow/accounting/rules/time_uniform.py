@@ -54,7 +54,7 @@ SIDES = ("one", "two")
 _GUARD = 1e-12
 
 
-def widened(value: float) -> float:
+def widen(value: float) -> float:
     """Move a float evaluation up by more than its error, a relative 1e-12."""
     return value * (1 + _GUARD)
 
@@ -161,7 +161,7 @@ class MixtureOdometer(TimeUniformOdometer):
         tail = self.delta_loss if sides == "two" else 2 * self.delta_loss
         if rho is None:
             epsilon = target_epsilon(self.theorem, "rho", halt_at_epsilon)
-            rho = _tuned_rho(epsilon, float(tail))
+            rho = _tune_rho(epsilon, float(tail))
         self.rho: Fraction = exact_rho(rho)
         self._rho = float(self.rho)
         self._centred = sides == "two" and not self._zcdp
@@ -184,7 +184,7 @@ class MixtureOdometer(TimeUniformOdometer):
             log = math.log1p(ratio) / 2 + self._log
         else:
             log = math.log1p(self._scale * math.sqrt(1 + ratio))
-        width = widened(math.sqrt(2 * (spread + self._rho) * log))
+        width = widen(math.sqrt(2 * (spread + self._rho) * log))
         return units_up(Fraction(width))
 
 
@@ -207,13 +207,13 @@ def readable(value: Fraction | float) -> Fraction:
     return min(max(Fraction(f"{float(value):.6g}"), RHO_LOW), RHO_HIGH)
 
 
-def tuned_variance(epsilon: Fraction, width: float) -> Fraction:
+def tune_variance(epsilon: Fraction, width: float) -> Fraction:
     """Return V such that V/2 + width * sqrt(V) is about epsilon."""
     target = float(epsilon)
     return readable((2 * target / (width + math.sqrt(width**2 + 2 * target))) ** 2)
 
 
-def _tuned_rho(epsilon: Fraction, tail: float) -> Fraction:
+def _tune_rho(epsilon: Fraction, tail: float) -> Fraction:
     """Return a rho near the best at the V where the reading is epsilon.
 
     Source: docs/derivations/time-uniform.md#mixture-odometer: rho = V / (2 l +
@@ -223,5 +223,5 @@ def _tuned_rho(epsilon: Fraction, tail: float) -> Fraction:
     log = max(-math.log(tail), 0.5)
     share = 1 / (2 * log + math.log1p(2 * log))
     inner = math.log1p(math.sqrt((1 + share) / share) / tail)
-    variance = tuned_variance(epsilon, math.sqrt(2 * (1 + share) * inner))
+    variance = tune_variance(epsilon, math.sqrt(2 * (1 + share) * inner))
     return readable(variance * share)

@@ -76,7 +76,7 @@ def part_price(
     return reduce(Tally.highest, shares)
 
 
-def fullest_window(amounts: Mapping[int, Tally], place: int, length: int) -> Tally:
+def fullest_window(amounts: Mapping[int, Tally], position: int, length: int) -> Tally:
     """Return the largest sum over consecutive parts that include a given part.
 
     Of several components each has its own largest sum, which is at least as safe.
@@ -90,14 +90,14 @@ def fullest_window(amounts: Mapping[int, Tally], place: int, length: int) -> Tal
     Checked by: tests/accounting/rules/test_windows.py.
 
     Args:
-        amounts: Amount of each charged part, by its place in the calendar; that of the
-            given part is among them.
-        place: Of the given part.
+        amounts: Amount of each charged part, by its position in the calendar; that of
+            the given part is among them.
+        position: Position of the given part.
         length: Number of consecutive parts.
     """
-    zero = amounts[place].times(0)
-    places = range(place - length + 1, place + length)
-    near = [amounts.get(each, zero) for each in places]
+    zero = amounts[position].times(0)
+    reach = range(position - length + 1, position + length)
+    near = [amounts.get(neighbour, zero) for neighbour in reach]
     total = reduce(Tally.__add__, near[:length])
     largest = total
     for first, last in zip(near, near[length:], strict=False):
@@ -106,13 +106,13 @@ def fullest_window(amounts: Mapping[int, Tally], place: int, length: int) -> Tal
     return largest
 
 
-def most_in_window(places: Sequence[int], place: int, length: int) -> int:
-    """Return how many places one window that contains a given place contains.
+def most_in_window(positions: Sequence[int], position: int, length: int) -> int:
+    """Return how many positions one window that contains a given position contains.
 
     Args:
-        places: Of a step's parts, each once.
-        place: One of them.
+        positions: Positions of a step's parts, each once.
+        position: One of the positions.
         length: Number of consecutive parts of a window.
     """
-    starts = (each for each in places if place - length < each <= place)
-    return max(sum(s <= each < s + length for each in places) for s in starts)
+    starts = (start for start in positions if position - length < start <= position)
+    return max(sum(s <= other < s + length for other in positions) for s in starts)

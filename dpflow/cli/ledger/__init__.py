@@ -47,10 +47,10 @@ def init() -> Answer:
     if setup.witness_warning:
         warn(setup.witness_warning)
     data = {**ledger_facts(ledger), "witness": _witness_place(ledger), "pin": str(lock)}
-    return data, _made_parts(ledger, setup, lock)
+    return data, _say_created(ledger, setup, lock)
 
 
-def _made_parts(ledger: Ledger, setup: Settings, lock: Path) -> list[str]:
+def _say_created(ledger: Ledger, setup: Settings, lock: Path) -> list[str]:
     """Say where a new ledger is, and what to do next."""
     from dpflow.ledger import is_postgres
 
@@ -85,14 +85,14 @@ def _refuse_existing(setup: Settings, lock: Path) -> None:
     from dpflow.ledger.opening import open_ledger, place_of
 
     url, runs, witness = setup.ledger_url, setup.environment, setup.witness
-    place = place_of(url)
+    location = place_of(url)
     try:
         there = open_ledger(url, environment=runs, witness=witness)
     except LedgerMissing:
         if not lock.exists():
             return
         msg = (
-            f"{lock} pins a ledger that is not at {place}. Restore that one, or set "
+            f"{lock} pins a ledger that is not at {location}. Restore that one, or set "
             "DPFLOW_LEDGER_URL to where it is. A new one would forget what has been "
             f"spent; only if that is intended, remove {short_path(lock)} first."
         )
@@ -104,7 +104,7 @@ def _refuse_existing(setup: Settings, lock: Path) -> None:
         else f"But {lock} is missing. Restore it from version control; if this is "
         f"certainly the project's ledger, write its id {there.id} there."
     )
-    msg = f"there is a ledger at {place} already, and none is ever replaced. {then}"
+    msg = f"there is a ledger at {location} already, and none is ever replaced. {then}"
     raise ConfigurationError(msg)
 
 
@@ -117,7 +117,7 @@ def info() -> Answer:
     from dpflow.ledger import LOCK_NAME, VERSION, views
 
     with project_ledger() as (result, ledger), views.open_reading(ledger) as reading:
-        alive = [each.alive for each in reading.open_charges]
+        alive = [charge.alive for charge in reading.open_charges]
         rows = [reading.rows.book(name) for name in reading.datasets]
     counts = {"count": len(alive), "running": sum(alive)}
     data = {

@@ -46,9 +46,9 @@ def verify(export: Path | None = None, *, entry: Path | None = None) -> Answer:
         lines += head_lines(report.heads)
         return _answer({"ledger": ledger_id}, report, lines)
     with project_ledger(quiet=True) as (_, ledger):
-        report = _verified(ledger)
+        report = _verify(ledger)
         if entry is not None and report.fine:
-            return _compared(ledger, report, entry)
+            return _compare(ledger, report, entry)
     return _answer(ledger_facts(ledger), report, _report_parts(report))
 
 
@@ -58,7 +58,7 @@ def head_lines(heads: Mapping[str, tuple[int, str]]) -> Iterator[str]:
         yield f"newest entry       {name}: {number}, hash {digest}"
 
 
-def _compared(ledger: Ledger, report: Verification, entry: Path) -> Answer:
+def _compare(ledger: Ledger, report: Verification, entry: Path) -> Answer:
     """Compare a registry entry with a journal that was verified."""
     from dpflow.policy.strict_yaml import read_document
     from dpflow.show.registry import entry_differences
@@ -85,17 +85,17 @@ def trust(*, yes: bool = False, reason: str = "a witness was begun") -> Answer:
     from dpflow.ledger.audit.reconcile import trust as begin
 
     with project_ledger(quiet=True, writes=yes) as (_, ledger):
-        place = _free_place(ledger)
-        report = _verified(ledger)
+        witness = _free_place(ledger)
+        report = _verify(ledger)
         if not report.fine:
             return _answer(ledger_facts(ledger), report, _report_parts(report))
         if yes:
             begin(ledger, reason=reason)
-        used = _used(ledger)
-    data = {**ledger_facts(ledger), "witness": place, "begun": yes, "used": used}
-    end = f"Began the witness {place}." if yes else "Nothing was written; add --yes."
+        used = _sum_used(ledger)
+    data = {**ledger_facts(ledger), "witness": witness, "begun": yes, "used": used}
+    end = f"Began the witness {witness}." if yes else "Nothing was written; add --yes."
     holds = f"Ledger {ledger.id} holds {report.entries:,} entries:"
-    lines = [holds, *_used_lines(used), "", end]
+    lines = [holds, *_list_used(used), "", end]
     return data, lines, yes
 
 
@@ -134,7 +134,7 @@ def reconcile(*, reason: str | None = None) -> Answer:
     return ledger_facts(ledger) | data, repair_parts(repaired, None)
 
 
-def _verified(ledger: Ledger) -> Verification:
+def _verify(ledger: Ledger) -> Verification:
     """Verify, and show how far it is, where a person looks at it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -156,10 +156,10 @@ def _verified(ledger: Ledger) -> Verification:
 
 
 def _answer(
-    facts: dict[str, str], report: Verification, lines: Iterable[str]
+    fields: dict[str, str], report: Verification, lines: Iterable[str]
 ) -> Answer:
     """Return the result; the command ends with 1 if the ledger is bad."""
-    data = facts | data_of(report) | {"fine": report.fine}
+    data = fields | data_of(report) | {"fine": report.fine}
     return data, _with_findings(report, lines), report.fine
 
 
@@ -188,17 +188,17 @@ def _report_parts(report: Verification) -> Iterator[str]:
         )
 
 
-def _used(ledger: Ledger) -> dict[str, dict[str, str]]:
+def _sum_used(ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return what each account has used, in its theorem's currency."""
     from dpflow.ledger.views import open_reading
 
     with open_reading(ledger) as reading:
         gates = reading.gates(reading.account_ids)
-    return {name: dict(gate.rule.named(gate.used)) for name, gate in gates.items()}
+    return {name: dict(gate.rule.label(gate.used)) for name, gate in gates.items()}
 
 
-def _used_lines(used: dict[str, dict[str, str]]) -> list[str]:
+def _list_used(used: dict[str, dict[str, str]]) -> list[str]:
     from dpflow.ledger.decisions.refusals import amounts_text
 
-    lines = [f"  {name}: used {amounts_text(each)}" for name, each in used.items()]
+    lines = [f"  {name}: used {amounts_text(sums)}" for name, sums in used.items()]
     return lines or ["  nothing: no step was ever charged"]

@@ -69,18 +69,18 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
 
     setup = settings()
     url = setup.ledger_url
-    place = place_of(url)
+    position = place_of(url)
     restored = put_back(
         path,
         url,
         reason=reason,
         witness=setup.witness,
-        ledger_id=pinned_id(setup.policies, place),
+        ledger_id=pinned_id(setup.policies, position),
         accept_loss=accept_loss,
     )
     aside = restored.aside
-    data = {"restored": place, "aside": aside, "losses": restored.repaired}
-    first = f"Put the backup {path} at {short_path(place)}."
+    data = {"restored": position, "aside": aside, "losses": restored.repaired}
+    first = f"Put the backup {path} at {short_path(position)}."
     return data, [first, *repair_parts(restored.repaired, aside)]
 
 
@@ -100,11 +100,11 @@ def upgrade(*, backup: Path | None = None) -> Answer:
     setup = settings()
     url = setup.ledger_url
     before = migrate(url, saved=backup, witness=setup.witness)
-    place = short_path(place_of(url))
-    data = {"place": place, "from": before, "to": VERSION}
+    position = short_path(place_of(url))
+    data = {"place": position, "from": before, "to": VERSION}
     if before == VERSION:
-        return data, [f"The ledger {place} has version {VERSION} already."]
-    return data, [f"Upgraded the ledger {place} from version {before} to {VERSION}."]
+        return data, [f"The ledger {position} has version {VERSION} already."]
+    return data, [f"Upgraded the ledger {position} from version {before} to {VERSION}."]
 
 
 def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
@@ -133,10 +133,10 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
         move_back(ledger, url)
         data = {**ledger_facts(ledger), "moved_to": None}
         return data, [f"Steps use {short_path(ledger.place)} again."]
-    place = move_to(ledger, url, anyway=anyway)
+    position = move_to(ledger, url, anyway=anyway)
     done = f"Moved the ledger {ledger.id} to {place_of(url)}, verified."
     lines = [done, "Set DPFLOW_LEDGER_URL, or `ledger` in [tool.dpflow], to it."]
-    return {**ledger_facts(ledger), "moved_to": place}, lines
+    return {**ledger_facts(ledger), "moved_to": position}, lines
 
 
 def export(

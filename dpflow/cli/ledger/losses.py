@@ -42,17 +42,17 @@ def repair_parts(repaired: Sequence[Repaired], aside: Path | None) -> Iterator[s
 
     if not repaired:
         yield "The ledger holds all charges that were witnessed."
-    for each in repaired:
-        yield from _lack(each.loss)
+    for repair in repaired:
+        yield from _lack(repair.loss)
         yield from _first(
-            [f"charged {p.account}: {amounts_text(p.amount)}" for p in each.posted]
+            [f"charged {p.account}: {amounts_text(p.amount)}" for p in repair.posted]
         )
-        if each.frozen:
-            yield from _frozen_parts(each.loss)
-        if each.keys:
+        if repair.frozen:
+            yield from _frozen_parts(repair.loss)
+        if repair.keys:
             yield "  These releases are lost; a run under such a key draws again, at a"
             yield "  new charge:"
-            yield from _first([key or f"charge {name}" for name, key in each.keys])
+            yield from _first([key or f"charge {name}" for name, key in repair.keys])
     if repaired:
         yield ""
         yield "Charged again in full. Charges of before the repair end in full, too."

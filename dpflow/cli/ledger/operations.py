@@ -38,9 +38,9 @@ def reservations(*, close: str | None = None, reason: str | None = None) -> Answ
         if close is not None and reason is not None:
             for alert in ledger.forfeit(close, reason=reason).alerts:
                 warn(alert_text(alert.account, alert.threshold))
-            facts = {"reservation": close, "state": "forfeited"}
+            outcome = {"reservation": close, "state": "forfeited"}
             done = f"Closed reservation {close}; it is charged in full."
-            return ledger_facts(ledger) | facts, [done]
+            return ledger_facts(ledger) | outcome, [done]
         result = views.open_reservations(ledger)
     data = {**ledger_facts(ledger), "reservations": result}
     return data, _reservation_parts(result)
@@ -79,17 +79,17 @@ def charge(
         else:
             places = _places(result, dataset, flow, tuple(partition or ()))
             charges = ledger.charge_prior(**places, **words)
-    facts = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
-    return {**facts, "cost": read, "charges": charges}, _charged_parts(charges)
+    data = {"dataset": dataset, "reservation": charge, "evidence_sha256": proof}
+    return {**data, "cost": read, "charges": charges}, _list_charged(charges)
 
 
-def _charged_parts(charges: Sequence[Posted]) -> Iterator[str]:
+def _list_charged(charges: Sequence[Posted]) -> Iterator[str]:
     from dpflow.ledger.decisions.refusals import amounts_text
 
-    for each in charges:
-        yield f"Charged {each.account}: {amounts_text(each.amount)}."
-        if each.overdrawn:
-            warn(f"account {each.account} is overdrawn and admits nothing more")
+    for posted in charges:
+        yield f"Charged {posted.account}: {amounts_text(posted.amount)}."
+        if posted.overdrawn:
+            warn(f"account {posted.account} is overdrawn and admits nothing more")
 
 
 def _places(
@@ -128,7 +128,7 @@ def _reservation_parts(items: list[OpenReservation]) -> Iterator[Part]:
         yield "No reservation is open: every charge was settled, voided or closed."
         return
     yield reservations_sheet(items)
-    if not all(each.alive for each in items):
+    if not all(item.alive for item in items):
         yield from ("", FORFEITED)
         yield (
             "Find out what the step did. If it released nothing more than it reserved, "

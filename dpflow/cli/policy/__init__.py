@@ -67,13 +67,13 @@ def schema(*, as_json: bool = True) -> None:
 
 
 def _parts(record: Check) -> Iterator[Part]:
-    for each in record.files:
-        if each.policy is None:
-            name = (short_path(each.path), "bold")
+    for check in record.files:
+        if check.policy is None:
+            name = (short_path(check.path), "bold")
             yield [name, "  ", ("refused", "bold red")]
             yield ""
         else:
-            yield from _policy_parts(each, each.policy)
+            yield from _policy_parts(check, check.policy)
     if record.valid:
         yield (
             "The last columns say how many steps fit each gate alone: Gaussian steps "
@@ -86,32 +86,32 @@ def _parts(record: Check) -> Iterator[Part]:
         fail(error.message)
 
 
-def _policy_parts(each: PolicyCheck, policy: Policy) -> Iterator[Part]:
+def _policy_parts(check: PolicyCheck, policy: Policy) -> Iterator[Part]:
     from dpflow.forecast.advice import steps_text
     from dpflow.policy.reserved import run_lines
     from dpflow.show.guarantees import shares_in_words, terms_in_words
 
-    name = (short_path(each.path), "bold")
+    name = (short_path(check.path), "bold")
     yield [name, f"  dataset {policy.dataset}  ", ("valid", "green")]
-    yield from filter(None, _guarantee(policy, each).values())
-    if shares := shares_in_words(each.pinned):
+    yield from filter(None, _guarantee(policy, check).values())
+    if shares := shares_in_words(check.pinned):
         yield shares
     yield ""
-    yield _gates_sheet(each.gates, policy)
+    yield _gates_sheet(check.gates, policy)
     yield ""
-    yield from run_lines(each.pinned)
-    if each.standing is not None:
-        style = "yellow" if each.differences else ""
-        yield each.standing_text, "bold red" if each.refused else style
-        if each.terms:
-            yield terms_in_words(each.terms)
+    yield from run_lines(check.pinned)
+    if check.standing is not None:
+        style = "yellow" if check.differences else ""
+        yield check.standing_text, "bold red" if check.refused else style
+        if check.terms:
+            yield terms_in_words(check.terms)
         yield ""
-    for weak in each.warnings:
+    for weak in check.warnings:
         yield [("weak: " if weak.is_weak else "note: ", "bold yellow"), weak.line]
-    if each.suggestion is not None:
-        steps = steps_text(each.workload)
-        yield f"Workload ({each.origin}): {steps}. {each.suggestion.text}"
-    if each.warnings or each.suggestion is not None:
+    if check.suggestion is not None:
+        steps = steps_text(check.workload)
+        yield f"Workload ({check.origin}): {steps}. {check.suggestion.text}"
+    if check.warnings or check.suggestion is not None:
         yield ""
 
 
@@ -184,26 +184,26 @@ def _threshold(view: AccountView) -> str:
     return ", ".join(parts) or "no box"
 
 
-def _guarantee(policy: Policy, each: PolicyCheck) -> dict[str, str]:
+def _guarantee(policy: Policy, check: PolicyCheck) -> dict[str, str]:
     """Say what a policy guarantees, with the term's budget where it governs."""
     from dpflow.ledger import opened_as
     from dpflow.show.guarantees import odds_in_words, term_guarantee
 
-    terms = each.terms if each.same else ()
+    terms = check.terms if check.same else ()
     return {
-        "guarantee": term_guarantee(policy.declared(), terms),
-        "odds": odds_in_words(each.pinned, terms or [opened_as(policy)]),
+        "guarantee": term_guarantee(policy.to_declared(), terms),
+        "odds": odds_in_words(check.pinned, terms or [opened_as(policy)]),
     }
 
 
 def _data(record: Check) -> dict[str, object]:
     policies = [
         {
-            **data_of(each),
-            **_guarantee(each.policy, each),
-            "gates": each.gates,
+            **data_of(check),
+            **_guarantee(check.policy, check),
+            "gates": check.gates,
         }
-        for each in record.files
-        if each.policy
+        for check in record.files
+        if check.policy
     ]
     return {"fine": record.fine, "policies": policies, "errors": record.errors}

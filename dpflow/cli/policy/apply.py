@@ -85,18 +85,19 @@ def diff(
 
 
 def _diff_with_ledger(dataset: str | None) -> Answer:
-    from dpflow.forecast.check import changed_costs
+    from dpflow.forecast.check import find_changed_costs
     from dpflow.policy import load_policies
 
     with project_ledger() as (result, ledger):
         policies = load_policies(result.policies)
-        proposals = [ledger.propose(p) for p in _wanted(policies, dataset)]
+        proposals = [ledger.propose(p) for p in _choose_policies(policies, dataset)]
         costs = {
-            each.dataset: changed_costs(ledger, each.dataset) for each in proposals
+            name: find_changed_costs(ledger, name)
+            for name in (proposal.dataset for proposal in proposals)
         }
     pairs = zip(proposals, costs.values(), strict=True)
     lines = (line for pair in pairs for line in _proposal_parts(*pair))
-    same = all(each.action == "nothing" for each in proposals)
+    same = all(proposal.action == "nothing" for proposal in proposals)
     return {"datasets": proposals, "changed_costs": costs}, lines, same
 
 
@@ -126,13 +127,13 @@ def apply(
     errors: list[DpflowError] = []
     with project_ledger(writes=True) as (result, ledger):
         policies = load_policies(result.policies)
-        for policy in _wanted(policies, dataset):
+        for policy in _choose_policies(policies, dataset):
             try:
                 done = ledger.apply(policy, reason=reason or "", **wish)
                 applied.append((policy, done))
             except DpflowError as error:
                 errors.append(error)
-    data = {"applied": [each for _, each in applied], "errors": errors}
+    data = {"applied": [record for _, record in applied], "errors": errors}
     return data, _all_parts(applied, errors), not errors
 
 
@@ -140,12 +141,12 @@ def _all_parts(
     applied: Sequence[tuple[Policy, Proposal]], errors: Sequence[DpflowError]
 ) -> Iterator[Part]:
     for number, (policy, result) in enumerate(applied):
-        yield from _applied_parts(policy, result, shortly=number > 0)
-    for each in errors:
-        fail(each.message)
+        yield from _say_applied(policy, result, shortly=number > 0)
+    for error in errors:
+        fail(error.message)
 
 
-def _wanted(policies: PolicySet, dataset: str | None) -> list[Policy]:
+def _choose_policies(policies: PolicySet, dataset: str | None) -> list[Policy]:
     names = sorted(policies) if dataset is None else [dataset]
     return [policies.policy_for(name) for name in names]
 
@@ -182,15 +183,15 @@ def _kind_of(proposal: Proposal) -> str:
 
 
 def _changes_sheet(changes: Sequence[Change]) -> Sheet:
-    rows = [(each.field, each.ledger, each.file, _said(each)) for each in changes]
+    rows = [(c.field, c.ledger, c.file, _verdict_text(c)) for c in changes]
     return Sheet(("field", "ledger", "file", "which is"), rows)
 
 
-def _said(change: Change) -> str:
+def _verdict_text(change: Change) -> str:
     return f"{change.verdict}: {change.why}" if change.why else change.verdict
 
 
-def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator[Part]:
+def _say_applied(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator[Part]:
     from dpflow.forecast.advice import advice
     from dpflow.show import guarantees as words
 
@@ -200,7 +201,7 @@ def _applied_parts(policy: Policy, done: Proposal, *, shortly: bool) -> Iterator
         yield _changes_sheet(done.changes)
     if done.closed:
         yield f"{', '.join(done.closed)}: {_CLOSED}", "yellow"
-    yield words.term_guarantee(policy.declared(), done.terms, shortly=shortly)
+    yield words.term_guarantee(policy.to_declared(), done.terms, shortly=shortly)
     yield words.terms_in_words(done.terms)
     for weak in advice(policy, terms=done.terms, strict=True):
         yield [("weak: " if weak.is_weak else "note: ", "bold yellow"), weak.line]

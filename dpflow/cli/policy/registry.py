@@ -44,9 +44,9 @@ def _check(entry: dict[str, Any], path: Path) -> None:
         schema = yaml.safe_load(path.read_text("utf-8"))
         validate(entry, schema, registry=Registry())
     except Exception as error:
-        place, text = getattr(error, "json_path", "$"), getattr(error, "message", error)
+        field, text = getattr(error, "json_path", "$"), getattr(error, "message", error)
         msg = (
-            f"the entry does not fit {path} at {place}: {text!s:.300}. Correct "
+            f"the entry does not fit {path} at {field}: {text!s:.300}. Correct "
             "`about:` and run `dpflow policy apply`, or give another schema."
         )
         raise ConfigurationError(msg) from error

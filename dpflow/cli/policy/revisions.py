@@ -9,9 +9,9 @@ from dpflow.policy.revisions import PolicyEdit, RevisionDiff
 
 def markdown_parts(diff: RevisionDiff) -> Iterator[str]:
     """Return a comparison with a commit as a comment for a pull request."""
-    yield f"## dpflow: {_escaped(diff.base)} \N{RIGHTWARDS ARROW} working tree"
-    yield from ("", f"**{_escaped(_headline(diff))}**", "")
-    yield from (f"- {_escaped(line)}" for line in _parts(diff))
+    yield f"## dpflow: {_escape(diff.base)} \N{RIGHTWARDS ARROW} working tree"
+    yield from ("", f"**{_escape(_headline(diff))}**", "")
+    yield from (f"- {_escape(line)}" for line in _parts(diff))
 
 
 def diff_parts(diff: RevisionDiff) -> Iterator[str]:
@@ -45,7 +45,7 @@ def _edit_parts(edit: PolicyEdit) -> Iterator[str]:
             yield f"{edit.dataset} {when}: {sentence}"
 
 
-def _escaped(words: str) -> str:
+def _escape(words: str) -> str:
     """Return text that is neither markup nor a mention in a pull request."""
     flat = " ".join(words.split())
     for letter in "\\`*_[]|":

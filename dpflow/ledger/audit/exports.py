@@ -64,8 +64,8 @@ def read_identity(line: str, path: Path) -> Identity:
         identity = Identity(*(fields[name] for name in Identity._fields))
         is_export, version = fields["table"] == "ledger", fields["version"]
     except without_interrupts(ValueError, TypeError, LookupError):
-        is_export, version = False, None
-    if not is_export or version != VERSION:
+        identity, is_export, version = None, False, None
+    if identity is None or not is_export or version != VERSION:
         what = f"of version {version}" if is_export else "no export of a ledger"
         msg = (
             f"{path} is {what}; `dpflow ledger export` of the dpflow that reads it "

@@ -187,8 +187,11 @@ class _Packer:
             return value
         if type(value) is list:
             return [self.pack(item, depth + 1) for item in value]
-        in_json = type(value) is dict and all(map(_is_member, value))
-        if in_json and (not self._ordered or list(value) == sorted(value)):
+        if (
+            type(value) is dict
+            and all(map(_is_member, value))
+            and (not self._ordered or list(value) == sorted(value))
+        ):
             self._characters += sum(map(len, value))
             return {key: self.pack(item, depth + 1) for key, item in value.items()}
         kind = kinds.kind_of(value)

@@ -88,7 +88,7 @@ class Raise(NamedTuple):
         """The amount to post, by the account's rule."""
         gate, more = self.gate, self.more
         if gate and self.late and any(more.amounts) and any(gate.used.amounts):
-            return gate.rule.charged_late(gate.used, more)
+            return gate.rule.charge_late(gate.used, more)
         return more
 
 
@@ -263,7 +263,7 @@ def post_raises(
         named: Mapping[str, str] = {"amount": str(amount.amounts)}
         overdrawn = False
         if gate is not None:
-            named, overdrawn = gate.rule.named(amount), gate.overdrawn_by(amount)
+            named, overdrawn = (gate.rule.label(amount), gate.overdrawn_by(amount))
         if overdrawn:
             before = before._replace(overdrawn=1)
         decision.accounts[name] = before.posted(amount.amounts, zero)
@@ -305,7 +305,7 @@ def answer_sent_charge(rows: Rows) -> Decision:
         overdrawn = json.loads(entry.body).get("overdrawn", ())
         for name, (settled, _) in json.loads(entry.postings).items():
             gate = find_gate(rows, name)
-            named = {} if gate is None else gate.rule.named(Tally(tuple(settled)))
+            named = {} if gate is None else gate.rule.label(Tally(tuple(settled)))
             is_over = name in overdrawn
             answers.append(Posted(account=name, amount=named, overdrawn=is_over))
     return Decision(answer=tuple(answers), earlier=name_entries(rows))

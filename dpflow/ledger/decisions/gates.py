@@ -22,9 +22,9 @@ from dpflow.accounting.rules.rule import (
     Odometer,
     Rule,
     ThresholdFilter,
+    list_thresholds,
     price_or_error,
-    priced,
-    solved_thresholds,
+    unwrap,
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.rules.tightening import admits_less
@@ -184,8 +184,9 @@ def is_admitted(term: Term | None, account: str, total: Amounts) -> bool:
     if gate is None or asked is None or rule_admits(*asked, Tally(total)):
         return asked is not None
     limits = json.loads(gate["rule"]).get("thresholds")
-    pinned = limits is not None and isinstance(asked[0], ThresholdFilter)
-    return pinned and all(map(le, total, limits))
+    if limits is None or not isinstance(asked[0], ThresholdFilter):
+        return False
+    return all(map(le, total, limits))
 
 
 def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:
@@ -230,7 +231,7 @@ def _steady_price(
     price: Price, rule: Rule, cost: Cost, size: int, outcome: Outcome | None
 ) -> Tally:
     """Return the price of a rule that does not ask what is used."""
-    return priced(_solved_price(price, rule, cost, size, outcome))
+    return unwrap(_solved_price(price, rule, cost, size, outcome))
 
 
 @lru_cache(maxsize=1024)
@@ -264,7 +265,7 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
             numbers, halt = asked
             rule = rule_of(canonical(numbers))
             numbers = {"role": numbers["role"], **rule.parameters()}
-            thresholds = solved_thresholds(rule) if isinstance(rule, Filter) else None
+            thresholds = list_thresholds(rule) if isinstance(rule, Filter) else None
             if thresholds is not None:
                 numbers["thresholds"] = thresholds
             gates[place] = {"rule": canonical(numbers), "halt": halt}
@@ -275,7 +276,7 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
     """Return the gate that a first charge would meet, of no ledger yet.
 
     Args:
-        pinned: What `Policy.pinned` returned, from the file or from the ledger.
+        pinned: What `Policy.to_pinned` returned, from the file or from the ledger.
         kind: As of a gate.
         name: Of the flow or partition.
 

@@ -47,8 +47,8 @@ from dpflow.ledger.decisions.windows import continuation_problem, used_of, windo
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Term
 from dpflow.policy import Policy
-from dpflow.policy.changes import Change, Verdict, judge, overall, tightened_pins
-from dpflow.policy.reserved import reserved_flows
+from dpflow.policy.changes import Change, Verdict, judge, overall, tighten_pins
+from dpflow.policy.reserved import list_reserved
 
 #: Actions that keep the term, by what all changes together do.
 _IN_PLACE = {"tighter": "tighten", "neutral": "tighten", "access": "access"}
@@ -113,9 +113,9 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
     if term is not None:
         same = agrees(term, policy)
         action = "new term" if terms[-1].charged else "replace"
-        copy = policy.declared() if same else term.facts["declared"]
+        copy = policy.to_declared() if same else term.facts["declared"]
         copy = {**copy, "about": term.facts["about"]}
-        changes = judge(copy, policy.described(), charged_flows={*book.flows})
+        changes = judge(copy, policy.to_described(), charged_flows={*book.flows})
         verdicts = {change.verdict for change in changes} - {"neutral"}
         if same:
             action = "tighten" if changes else "nothing"
@@ -123,7 +123,7 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
             why = "Apply what is tighter and what is access one after the other."
         elif action == "new term" and overall(changes) in _IN_PLACE:
             try:
-                pins = tightened_pins(term.facts["pinned"], policy)
+                pins = tighten_pins(term.facts["pinned"], policy)
                 _check_reserved(rows, term, pins)
                 action = _IN_PLACE[overall(changes)]
             except InvalidCost as error:
@@ -172,7 +172,7 @@ def _check_reserved(rows: Rows, term: Term, pins: Mapping[str, Any]) -> None:
         InvalidCost: If an account is above its new threshold: a share that stays
             reserved would not be free any more.
     """
-    shares = [("flow", flow) for flow in reserved_flows(pins)]
+    shares = [("flow", flow) for flow in list_reserved(pins)]
     for kind, name in [("others", ""), *shares]:
         gate = announced_gate(pins, kind, name)
         row = rows.account("/".join(filter(None, (term.whole, kind, name))))
@@ -299,7 +299,7 @@ def change_term(rows: Rows, application: Application, action: str) -> TermChange
     assert before is not None
     pins, reason = before.facts["pinned"], "free texts were changed"
     if not agrees(before, policy):
-        pins, reason = tightened_pins(pins, policy), "a tighter policy was applied"
+        pins, reason = tighten_pins(pins, policy), "a tighter policy was applied"
     facts = {**before.facts, "pinned": pins}
     term = pin_term(rows, policy, facts, revision=before.entry + 1)
     check_tighter(before, term, action)

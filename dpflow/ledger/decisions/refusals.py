@@ -168,7 +168,7 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
     Of a halt: the rise of the reading, and its distance from the halt, rounded down.
     """
     rule, rest = gate.rule, gate.left()
-    asked = rule.named(amount)
+    asked = rule.label(amount)
     if isinstance(rule, Odometer) and gate.halt is not None:
         reading, reached = rule.read(gate.used), rule.read(gate.used + amount)
         distance = Fraction(0)
@@ -192,7 +192,7 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
     sentence = f"it needs {shortage.text(_budget(gate))}."
     if rest is None:
         return asked, None, sentence
-    left, budget = rule.named(rest), "the budget outside reserved shares"
+    left, budget = rule.label(rest), "the budget outside reserved shares"
     if gate.kind == "flow":
         budget = "the flow's share"
     elif gate.kind != "others" and isinstance(rule, Filter):
@@ -212,7 +212,7 @@ def _fitting(request: Request, refusal: Refusal, factor: Fraction | None) -> str
     if factor is not None and factor <= _MOST_NOISE:
         return (
             f"With {short_up(factor)} times its noise it would still fit: "
-            f"{request.cost.noisier(factor).rounded()!r}. This would use all that "
+            f"{request.cost.noisier(factor).round_noise()!r}. This would use all that "
             "remains."
         )
     none = "No amount of noise makes it fit." if factor is None else ""

@@ -228,7 +228,7 @@ def decide_refusal_of_run(
     """
     error = refusal_error(request, Refusal(gate, amount, "run"), BudgetExhausted)
     decision = Decision(author, request.reservation, answer=error)
-    whole = dict(gate.rule.named(amount))
+    whole = dict(gate.rule.label(amount))
     facts = {**describe_request(request), "whole_run": whole}
     write_refusal(decision, rows, request, gate.id, facts)
     return decision

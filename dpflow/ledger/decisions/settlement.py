@@ -290,7 +290,7 @@ def price_end(
         if reported is not None:
             price = price_outcome(gate, charge, held, reported)
         if not is_newest(rows, name, held):
-            price = gate.rule.settled_late(Tally(held.amount), Tally(price)).amounts
+            price = gate.rule.settle_late(Tally(held.amount), Tally(price)).amounts
         is_within = all(map(le, price, held.amount))
         posted[name] = price if is_within else held.amount
     return posted

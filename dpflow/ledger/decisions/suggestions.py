@@ -120,7 +120,7 @@ def fitting_factor(gates: tuple[Gate, ...], cost: Cost) -> Fraction | None:
 
     def fits(factor: Fraction) -> bool:
         try:
-            smaller = cost.noisier(factor).rounded()
+            smaller = cost.noisier(factor).round_noise()
             pairs = in_windows([(gate, gate.price(smaller)) for gate in gates])
             return all(gate.admits(amount) for gate, amount in pairs)
         except without_interrupts(ValueError, UnsupportedCost):

@@ -42,13 +42,13 @@ def agrees(term: Term, policy: Policy) -> bool:
 def pinned(policy: Policy) -> dict[str, Any]:
     """Return what a term pins of a file, with solved numbers."""
     before_solving(lambda: pinned(policy))
-    return policy.pinned()
+    return policy.to_pinned()
 
 
 @by_identity
 def declared(policy: Policy) -> dict[str, Any]:
     """Return what a file declares."""
-    return policy.declared()
+    return policy.to_declared()
 
 
 def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
@@ -274,7 +274,7 @@ def check_source(rows: Rows, policy: Policy) -> None:
 
 
 def _refuse_changed_policy(term: Term, policy: Policy) -> PolicyChanged:
-    differences = difference_lines(term.facts["declared"], policy.declared())
+    differences = difference_lines(term.facts["declared"], policy.to_declared())
     msg = (
         f"the policy of dataset {policy.dataset!r} is not the one that the ledger has "
         f"applied (term {term.number}): {'; '.join(differences)}. The ledger's copy "

@@ -21,9 +21,8 @@ _TYPES = (
 
 def read_statements(name: str) -> dict[str, str]:
     """Return the statements of a file by their names."""
-    return split_statements(
-        files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
-    )
+    file = files("dpflow.ledger.tables").joinpath(f"{name}.sql")
+    return split_statements(file.read_text("utf-8"))
 
 
 def split_statements(text: str) -> dict[str, str]:

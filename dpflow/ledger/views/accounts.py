@@ -120,11 +120,11 @@ def account_view(
         parameters=rule.parameters(),
         epsilon=number_text(rule.epsilon) if isinstance(rule, Filter) else None,
         delta=number_text(rule.delta) if isinstance(rule, Filter | Odometer) else "0",
-        budget=None if budget is None else rule.named(budget),
-        spent=rule.named(settled - closed),
-        reserved=rule.named(gate.used - settled - dead),
-        forfeited=rule.named(dead + closed),
-        left=None if left is None else rule.named(left),
+        budget=None if budget is None else rule.label(budget),
+        spent=rule.label(settled - closed),
+        reserved=rule.label(gate.used - settled - dead),
+        forfeited=rule.label(dead + closed),
+        left=None if left is None else rule.label(left),
         used_fraction=gate.used_share(gate.total),
         reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
@@ -341,7 +341,7 @@ def read_standing(
     differences = list[str]()
     if term is None:
         assert policy is not None
-        pinned = policy.pinned()
+        pinned = policy.to_pinned()
     else:
         pinned = term.facts["pinned"]
         opened = term_accounts(reading, term, part)
@@ -350,7 +350,7 @@ def read_standing(
             parts = {gate.partition for gate in gates} - {""}
         if policy is not None and not agrees(term, policy):
             copy = term.facts["declared"]
-            differences = difference_lines(copy, policy.declared())
+            differences = difference_lines(copy, policy.to_declared())
     known = {(view.kind, view.name) for view in opened}
     views = [
         account_view(gate._replace(state=NOT_OPENED))

@@ -339,7 +339,7 @@ def describe_line(
         body: Facts of the entry and of the request of its charge.
         fate: Fate of an open charge.
     """
-    named, left, share, used_share = gate.rule.named, None, None, None
+    named, left, share, used_share = gate.rule.label, None, None, None
     amount = body.get("asked", {}) if gate.id == body.get("account") else {}
     settled: Mapping[str, str] = {}
     if after is not None:

@@ -167,7 +167,7 @@ def spending(
             account=account,
             group=group,
             charges=charges,
-            amount=rules[account].named(total),
+            amount=rules[account].label(total),
             used_fraction=rules[account].used_fraction(total),
             last=last,
         )

@@ -105,4 +105,4 @@ def find_governing(source: Source, policy: Policy) -> Mapping[str, Any]:
     if term is not None and agrees(term, policy):
         pinned: Mapping[str, Any] = term.facts["pinned"]
         return pinned
-    return policy.pinned()
+    return policy.to_pinned()

@@ -13,7 +13,7 @@ from functools import partial
 from operator import add
 from pathlib import Path
 
-from dpflow.config import NO_WITNESS, WITNESS_VARIABLE, expanded
+from dpflow.config import NO_WITNESS, WITNESS_VARIABLE, expand
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerError,
@@ -83,7 +83,7 @@ def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
         )
         raise ConfigurationError(msg)
     if setting is not None and not setting.startswith("/"):
-        setting = expanded(setting, "the witness")
+        setting = expand(setting, "the witness")
     folder = _state_folder() if setting is None else Path(setting).absolute()
     return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
 
@@ -327,10 +327,11 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
         }
         for columns in transaction.ask("read_every_dataset"):
             row = read_row(Dataset, columns)
-            place = row.epoch, row.number, row.hash, False, row.term
-            trusted = (row.number, row.hash) if is_trusted else ()
-            decision = decided.get(row.name, (0, ""))
-            state.heads[row.name] = Head(*place, *decision, *trusted)
+            current = row.epoch, row.number, row.hash, False, row.term
+            head = Head(*current, *decided.get(row.name, (0, "")))
+            if is_trusted:
+                head = head._replace(trusted_number=row.number, trusted_hash=row.hash)
+            state.heads[row.name] = head
         for columns in transaction.ask("read_accounts_between", first="", last="~~"):
             account = read_row(Account, columns)
             used = (*map(add, account.settled, account.held),)

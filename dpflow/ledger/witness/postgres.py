@@ -168,5 +168,5 @@ def _state_of(rows: Sequence[Row]) -> Witnessed:
 
 @cache
 def _statements() -> Mapping[str, bytes]:
-    text = files(__package__).joinpath("postgres.sql").read_text("utf-8")
+    text = files("dpflow.ledger.witness").joinpath("postgres.sql").read_text("utf-8")
     return {name: sql.encode() for name, sql in split_statements(text).items()}

@@ -71,10 +71,10 @@ class BurnDown:
         views.sort(key=lambda view: _ORDER.index(view.kind))
         names = [view.id for view in views[:_MOST_LINES]]
         points = usage(ledger, dataset, names, most=_MOST_POINTS)
-        shown = [(v, tuple(own)) for v in views if (own := points.get(v.id))]
+        shown = [(v, tuple(points[v.id])) for v in views if points.get(v.id)]
         if not shown:
             return None
-        shown.sort(key=lambda each: (_ORDER.index(each[0].kind), each[0].name))
+        shown.sort(key=lambda group: (_ORDER.index(group[0].kind), group[0].name))
         first = shown[0][0]
         same = len({v.epsilon for v, _ in shown if v.epsilon is not None}) == 1
         limits = f"epsilon {_number(first.epsilon)} at delta {_number(first.delta)}"
@@ -215,14 +215,14 @@ def _ahead(line: BudgetLine | None, start: Any, end: Any) -> list[tuple[Any, flo
     return [(at, max(0.0, _WHOLE * (1 - used))) for at, used in cut]
 
 
-def _charge_ticks(axes: Any, data: BurnDown, place: Any, end: Any) -> None:
+def _charge_ticks(axes: Any, data: BurnDown, position: Any, end: Any) -> None:
     """Name some charges by their release keys, or number them."""
     names: dict[str, int] = {}
-    for point in sorted(data.points, key=place):
+    for point in sorted(data.points, key=position):
         if point.release_key and point.kind != "refuse":
             # The reserve and the settle of a charge have one name.
             key = style.label(point.release_key.rsplit("/", 1)[-1], 18)
-            names.setdefault(key, place(point))
+            names.setdefault(key, position(point))
     if names:
         every = -(-len(names) // _MOST_LABELS)
         look = {"rotation": 40, "ha": "right", "rotation_mode": "anchor", "fontsize": 9}

@@ -68,9 +68,9 @@ def compare_odometers(
     right = readings(
         epsilon=epsilon, delta=delta, halt_at_epsilon=halt_at_epsilon, steps=steps
     )
-    each = style.number(exact(epsilon, name="epsilon"))
+    size = style.number(exact(epsilon, name="epsilon"))
     small = style.number(exact(delta, name="delta"))
-    what = f"{steps} steps of ({each}, 0)-DP"
+    what = f"{steps} steps of ({size}, 0)-DP"
     title = f"Odometers over {what}, at delta {small}"
     figure, axes = style.new_figure(title, "epsilon lost at most (log scale)", _SIZE)
     axes.set_xlabel("steps", color=style.TEXT)

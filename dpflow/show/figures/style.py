@@ -57,11 +57,11 @@ def new_figure(
     return figure, axes
 
 
-def look(place: int) -> dict[str, Any]:
+def look(position: int) -> dict[str, Any]:
     """Return the colour and the dashes of the line at this place."""
     # The eighth line has the first one's colour, and other dashes.
-    dashes = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dashes}
+    dashes = DASHES[(position + position // len(COLOURS)) % len(DASHES)]
+    return {"color": COLOURS[position % len(COLOURS)], "linestyle": dashes}
 
 
 def label(name: str, longest: int = _LONGEST) -> str:
@@ -85,8 +85,8 @@ def number(value: Fraction) -> str:
 
 def legend(axes: Any, **options: Any) -> None:
     """Put a legend of the lines to the right of the axes, where it covers none."""
-    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
-    axes.legend(**place, frameon=False, fontsize=9, **options)
+    anchor = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+    axes.legend(**anchor, frameon=False, fontsize=9, **options)
 
 
 def alt_text(figure: Figure) -> str:

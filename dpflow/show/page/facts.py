@@ -24,7 +24,7 @@ from dpflow.show.history import decisions_sheet
 from dpflow.show.page.stamp import Stamp
 from dpflow.show.sheets import steps_sheet
 from dpflow.show.status import DatasetStatus, status_of
-from dpflow.show.why import Refused, refused
+from dpflow.show.why import Refused, list_refused
 
 _MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 200, 100
 _MOST_DECISIONS = 1000
@@ -98,14 +98,14 @@ def read_report(
     # A verification compares the witness, too.
     tell = problems.append if stamp is None else None
     with inspected(setup, tell=tell) as ledger:
-        made = None if stamp is None else stamp(ledger)
+        stamped = None if stamp is None else stamp(ledger)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        place, said = ledger.place, tuple(problems)
-        empty = Report(ledger.id, place, at=at, warnings=said, stamp=made)
+        url, warnings = ledger.place, tuple(problems)
+        empty = Report(ledger.id, url, at=at, warnings=warnings, stamp=stamped)
         try:
             return _collect(setup, ledger, dataset, empty)
         except LedgerCorrupt as error:
-            if made is None or made.found.fine:
+            if stamped is None or stamped.found.fine:
                 raise
             return replace(empty, warnings=(*empty.warnings, error.message))
 
@@ -115,16 +115,15 @@ def _collect(
 ) -> Report:
     status = status_of(setup, ledger, dataset)
     policies, _ = policies_and_problem(setup.policies)
-    held = [
-        each
-        for each in views.open_reservations(ledger)
-        if dataset
-        in (None, *(split_account(name)[0] for name in each.body["accounts"]))
-    ]
+    held = []
+    for charge in views.open_reservations(ledger):
+        datasets = {split_account(name)[0] for name in charge.body["accounts"]}
+        if dataset is None or dataset in datasets:
+            held.append(charge)
     return replace(
         empty,
         warnings=(*empty.warnings, *status.warnings),
-        sections=tuple(_section(ledger, each, policies) for each in status.datasets),
+        sections=tuple(_section(ledger, part, policies) for part in status.datasets),
         flows=status.flows,
         reservations=tuple(held[:_MOST_RESERVATIONS]),
         held=len(held),
@@ -136,7 +135,7 @@ def _collect(
 def _section(ledger: Ledger, status: DatasetStatus, policies: PolicySet) -> Section:
     name, line = status.standing.dataset, budget_line(status.outlooks)
     shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
-    result = refused(ledger, name, None)
+    result = list_refused(ledger, name, None)
     groups = [
         (view.number, group)
         for view in status.terms

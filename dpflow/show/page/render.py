@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpflow.exceptions import how_to_install
 from dpflow.ledger.views.entries import alert_text, percent_text
-from dpflow.notebook import Sheet, plain, shown_key
+from dpflow.notebook import Sheet, escape_key, plain
 from dpflow.show.figures import BurnDown, alt_text, data_uri, draw_burn_down
 from dpflow.show.page.facts import Report, Section
 from dpflow.show.sheets import details, reservations_sheet
@@ -51,11 +51,12 @@ def render(report: Report, *, live: Live | None = None) -> str:
     """
     releases = [
         (
-            shown_key(each.key) or each.id,
-            *(each.dataset, each.step, each.error, each.state, _moment(each.at)),
-            str(each.facts["who"] or "-"),
+            escape_key(release.key) or release.id,
+            *(release.dataset, release.step, release.error, release.state),
+            _moment(release.at),
+            str(release.facts["who"] or "-"),
         )
-        for each in report.releases
+        for release in report.releases
     ]
     heads = ("release key", "dataset", "step", "+-", "state", "at", "who")
     page = _environment().get_template("report.html")
@@ -114,11 +115,11 @@ def _picture(data: BurnDown) -> tuple[str, str] | None:
         return None
     # Matplotlib does not support drawing in several threads.
     with _drawing:
-        return _drawn(data)
+        return _draw(data)
 
 
 @lru_cache(maxsize=64)
-def _drawn(data: BurnDown) -> tuple[str, str]:
+def _draw(data: BurnDown) -> tuple[str, str]:
     figure = draw_burn_down(data)
     return data_uri(figure, "svg"), alt_text(figure)
 
@@ -131,7 +132,7 @@ def _environment() -> Environment:
         loader=PackageLoader("dpflow.show.page"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_finalized,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -139,13 +140,13 @@ def _environment() -> Environment:
     environment.filters.update(
         moment=_moment,
         percent=percent_text,
-        shown_key=shown_key,
+        escape_key=escape_key,
         sentence=lambda text: f"{text[:1].upper()}{text[1:]}",
     )
     return environment
 
 
-def _finalized(value: Any) -> Any:
+def _finalize(value: Any) -> Any:
     """Replace control characters in what is filled in; it is escaped after that."""
     return plain(value) if type(value) is str else value
 

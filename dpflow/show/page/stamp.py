@@ -23,7 +23,7 @@ class Stamp:
     at: str
 
 
-def verified(ledger: Ledger) -> Stamp:
+def make_stamp(ledger: Ledger) -> Stamp:
     """Recompute the whole ledger; nothing is written."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:

@@ -221,7 +221,9 @@ def test_a_query_holds_for_the_relation_of_its_context(unit, steps, relation, lo
     query = query.gaussian() if "rho" in loss else query.laplace()
     cost = from_opendp(query)
     assert relations_of(cost) == relations_of(Repeated(cost, 2)) == (relation,)
-    assert relations_of(cost.noisier(2)) == relations_of(cost.rounded()) == (relation,)
+    assert (
+        relations_of(cost.noisier(2)) == relations_of(cost.round_noise()) == (relation,)
+    )
     assert cost_from_description(cost.describe()) == cost_from_text(repr(cost)) == cost
     assert relations_of(from_opendp(query, query._d_in)) == RELATIONS
     (other,) = {*RELATIONS} - {relation}

@@ -20,7 +20,7 @@ from dpflow.accounting.costs import adapters, library_curves
 from dpflow.accounting.costs.adapters import from_dp_event
 from dpflow.accounting.costs.base import cost_from_description, relations_of
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.fixed.stops import composed_epsilon
+from dpflow.accounting.fixed.stops import compose_epsilon
 from dpflow.costs import RenyiCurve
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.ledger.decisions.gates import check_holds
@@ -255,7 +255,7 @@ def test_a_curve_has_prices_at_its_orders_only():
         with pytest.raises(UnsupportedCost, match=rf"order {order}\..*Add this"):
             auto.price(RenyiCurve({other: 0.1}))
     # A sequence takes the best of the orders: 0.375 + log(1 - 1/10) + ... / 9.
-    epsilon = composed_epsilon(((curve, 3),), Fraction("1e-6"), "rdp")
+    epsilon = compose_epsilon(((curve, 3),), Fraction("1e-6"), "rdp")
     best = 0.375 + math.log(0.9) - (math.log(1e-6) + math.log(10)) / 9
     assert float(epsilon) == pytest.approx(best, rel=1e-9)
     assert curve.noisier(2).curve[1] == (8, Fraction(1, 40))

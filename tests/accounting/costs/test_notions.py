@@ -129,9 +129,9 @@ def test_rounded_noise_can_be_typed():
         (OutputDP({"a": 1, "b": 0}), "OutputDP({'a': 0.1428, 'b': 0}, delta=0)"),
         (both, "Composed(Repeated(Gaussian(sensitivity=3, sigma=4.987), 2))"),
     ):
-        rounded = cost.noisier(Fraction(7)).rounded()
+        rounded = cost.noisier(Fraction(7)).round_noise()
         assert repr(rounded) == text
-        assert rounded.rounded() == rounded
+        assert rounded.round_noise() == rounded
 
 
 RESPONSE = RandomizedResponse(epsilon="0.1", categories=5)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpflow import OutputDP, PureDP, SparseVector
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.curves.cells import cell_renyi
-from dpflow.accounting.fixed.stops import composed_epsilon
+from dpflow.accounting.fixed.stops import compose_epsilon
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import MP, real
@@ -62,9 +62,7 @@ def test_the_toy_of_hartmann_et_al_runs_twice_as_often() -> None:
     assert used.amounts[0] // worst.amounts[0] == 9263
     assert count > 18_000
     # Composed as if fixed in advance, these answers are within the budget.
-    most = composed_epsilon(
-        ((PureDP(epsilon="0.01"), 9263),), Fraction(1, 10**6), "kov"
-    )
+    most = compose_epsilon(((PureDP(epsilon="0.01"), 9263),), Fraction(1, 10**6), "kov")
     assert most < 5
 
 

@@ -130,7 +130,7 @@ def corner_truth(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
     below = Fraction(0)
     if whole > 1:
         # Divergences grow with the order; the 1e-30 is what the sum rounds up.
-        below = sampled_gaussian._sampled_log_moment(whole, rate, noise) / (whole - 1)
+        below = sampled_gaussian._bound_log_moment(whole, rate, noise) / (whole - 1)
         below *= 1 - Fraction(2, 10**30)
     return max(peak, below)
 
@@ -153,7 +153,7 @@ def test_no_price_is_below_the_truth(rate, noise, order):
 
 def _coarse(monkeypatch, factor: int, *, honest: bool) -> None:
     """Make the rule coarser by a factor, with or without its error bound."""
-    real_plan, real_missed = sampled_gaussian.planned, sampled_gaussian._missed
+    real_plan, real_missed = (sampled_gaussian.choose_rule, sampled_gaussian._error)
 
     def coarse(order, rate, noise):
         rule = real_plan(order, rate, noise)
@@ -167,8 +167,8 @@ def _coarse(monkeypatch, factor: int, *, honest: bool) -> None:
     def nothing(mp, rule, noise):
         return mp.mpf(0)
 
-    monkeypatch.setattr(sampled_gaussian, "planned", coarse)
-    monkeypatch.setattr(sampled_gaussian, "_missed", real_missed if honest else nothing)
+    monkeypatch.setattr(sampled_gaussian, "choose_rule", coarse)
+    monkeypatch.setattr(sampled_gaussian, "_error", real_missed if honest else nothing)
 
 
 #: Where a rule of twice the step happens to fall below the truth, and of thrice.

@@ -21,16 +21,16 @@ from dpflow import (
     PoissonSampledGaussian,
     PureDP,
 )
-from dpflow.accounting.fixed.loss_distribution import _prepared, curves, grid_epsilon
+from dpflow.accounting.fixed.loss_distribution import _compose, curves, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import ComposedMasses, Masses, response_masses
 from dpflow.accounting.fixed.optimal import (
     MOST_LOSSES,
     Parts,
-    fixed_delta,
-    fixed_epsilon,
+    optimal_delta,
+    optimal_epsilon,
     shortest_improvable,
 )
-from dpflow.accounting.fixed.stops import composed_epsilon
+from dpflow.accounting.fixed.stops import compose_epsilon
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import (
     MP,
@@ -68,7 +68,7 @@ def test_kov_theorem(epsilon, count, data, own):
         lattice = MP.fsum(terms) / (1 + MP.exp(eps)) ** count
         true = 1 - (1 - real(own)) ** count * (1 - lattice)
     parts = ((ApproxDP(epsilon=epsilon, delta=own), count),)
-    computed = fixed_delta(parts, (count - 2 * i) * epsilon)
+    computed = optimal_delta(parts, (count - 2 * i) * epsilon)
     if true > MP.mpf(10) ** -300:
         assert_just_above(computed, true)
 
@@ -101,7 +101,7 @@ def test_unequal_steps_by_enumeration(steps, epsilon, sigma):
     parts = [(ApproxDP(epsilon=e, delta=d), 1) for e, d in steps]
     if sigma is not None:
         parts.append((Gaussian(sensitivity=1, sigma=sigma), 1))
-    computed = fixed_delta(tuple(parts), epsilon)
+    computed = optimal_delta(tuple(parts), epsilon)
     if true > MP.mpf(10) ** -40:
         assert_just_above(computed, true)
 
@@ -118,11 +118,11 @@ def test_epsilon_inverts_delta(epsilon, count, sigma, delta):
     parts: tuple[tuple[Cost, int], ...] = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:
         parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 1))
-    computed = fixed_epsilon(parts, delta)
-    assert fixed_delta(parts, computed) <= delta * (1 + Fraction(1, 10**25))
+    computed = optimal_epsilon(parts, delta)
+    assert optimal_delta(parts, computed) <= delta * (1 + Fraction(1, 10**25))
     if computed:
         smaller = computed * (1 - Fraction(1, 10**9))
-        assert fixed_delta(parts, smaller) > delta
+        assert optimal_delta(parts, smaller) > delta
 
 
 def test_minimal_lengths_of_hartmann_table_1() -> None:
@@ -141,13 +141,13 @@ def test_minimal_lengths_of_hartmann_table_1() -> None:
 def test_what_cannot_be_composed_is_refused() -> None:
     """Too small a delta, too many epsilons and unknown notions raise."""
     with pytest.raises(InvalidCost, match="deltas come to"):
-        fixed_epsilon(((ApproxDP(epsilon=1, delta="0.01"), 2),), Fraction(1, 100))
+        optimal_epsilon(((ApproxDP(epsilon=1, delta="0.01"), 2),), Fraction(1, 100))
     many = tuple((PureDP(epsilon=i + 1), 1) for i in range(15))
     assert MOST_LOSSES < 2**15
     with pytest.raises(InvalidCost, match="combinations"):
-        fixed_delta(many, Fraction(1))
+        optimal_delta(many, Fraction(1))
     with pytest.raises(UnsupportedCost):
-        fixed_delta(((ZCDP(rho=1), 1),), Fraction(1))
+        optimal_delta(((ZCDP(rho=1), 1),), Fraction(1))
 
 
 #: How far above the optimum an epsilon may be, relatively.
@@ -166,7 +166,7 @@ def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     parts: Parts = ((PureDP(epsilon=epsilon), count),)
     if sigma is not None:
         parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 3))
-    true = fixed_epsilon(parts, Fraction(delta))
+    true = optimal_epsilon(parts, Fraction(delta))
     computed = grid_epsilon(parts, Fraction(delta))
     assert true <= computed
     assert computed <= true * (1 + GAP) + Fraction(1, 10**6)
@@ -182,7 +182,7 @@ def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
     """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
     true = real(size) + 2 * MP.log1p(-real(delta))
     parts: Parts = ((Laplace(sensitivity=1, epsilon=size), 1),)
-    computed = composed_epsilon(parts, Fraction(delta), "pld")
+    computed = compose_epsilon(parts, Fraction(delta), "pld")
     assert_just_above(computed, true, "3e-5")
 
 
@@ -202,7 +202,7 @@ def test_response_masses_dominate() -> None:
                 loss = MP.mpf((masses.first + index) * step)
                 if loss > epsilon:
                     total += MP.mpf(float(mass)) * -MP.expm1(MP.mpf(epsilon) - loss)
-            true = fixed_delta(((PureDP(epsilon=size), count),), Fraction(epsilon))
+            true = optimal_delta(((PureDP(epsilon=size), count),), Fraction(epsilon))
             above.append(total >= real(true))
             assert ComposedMasses([masses], step).delta(epsilon) >= float(total) * 0.999
         assert all(above) == holds
@@ -253,13 +253,15 @@ def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
 def test_one_sampled_step_needs_few_points() -> None:
     """Both reaches of its losses limit the grid, in both directions."""
     step = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier="0.7")
-    both = [_prepared(((step, 1),), 1e-5, direction)[0] for direction in (0, 1)]
+    both = [_compose(((step, 1),), 1e-5, direction)[0] for direction in (0, 1)]
     assert all(len(masses.groups[0].masses) < 2**21 for masses in both)
 
 
 def test_what_delta_cannot_cover() -> None:
     """A delta below that of the steps is refused, an equal one is not."""
-    assert fixed_epsilon(((ApproxDP(epsilon=1, delta="0.1"), 1),), Fraction("0.1")) == 1
+    assert (
+        optimal_epsilon(((ApproxDP(epsilon=1, delta="0.1"), 1),), Fraction("0.1")) == 1
+    )
     laplace = (Laplace(sensitivity=1, scale=1), 1)
     with pytest.raises(InvalidCost, match="does not cover"):
         grid_epsilon((laplace, (ApproxDP(epsilon=1, delta="0.1"), 1)), Fraction(1, 20))

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from dpflow import ApproxDP, Cost, EarlyStopping, Gaussian, PureDP
 from dpflow.accounting import make_filter
 from dpflow.accounting.curves.prices import renyi
-from dpflow.accounting.fixed.optimal import fixed_epsilon
+from dpflow.accounting.fixed.optimal import optimal_epsilon
 from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import (
     best_epsilons,
-    composed_epsilon,
+    compose_epsilon,
     lemma_11,
     theorem_15,
 )
@@ -101,12 +101,12 @@ def test_theorem_15_in_60_digits(data: st.DataObject) -> None:
 def test_accountants_by_hand() -> None:
     """Each accountant gives the number of its own formula."""
     parts, shifted = ((TWENTY, 50),), ((TENTH, 40),)
-    assert composed_epsilon(shifted, MILLIONTH, "basic") == 4
-    assert composed_epsilon(shifted, MILLIONTH, "kov") == fixed_epsilon(
+    assert compose_epsilon(shifted, MILLIONTH, "basic") == 4
+    assert compose_epsilon(shifted, MILLIONTH, "kov") == optimal_epsilon(
         shifted, MILLIONTH
     )
-    exact = composed_epsilon(parts, MILLIONTH, "gdp")
-    assert exact == composed_epsilon(parts, MILLIONTH, "pld")
+    exact = compose_epsilon(parts, MILLIONTH, "gdp")
+    assert exact == compose_epsilon(parts, MILLIONTH, "pld")
     mu_squared = MP.mpf(50) / 400
     assert gaussian_delta(real(exact), mu_squared) <= MP.mpf("1e-6")
     assert gaussian_delta(real(exact) * (1 - MP.mpf("1e-9")), mu_squared) > 1e-6
@@ -116,7 +116,7 @@ def test_accountants_by_hand() -> None:
         - float(MP.log(order / MP.mpf(10) ** 6)) / (order - 1)
         for order in (9, 13, 17)
     ]
-    found_renyi = composed_epsilon(parts, MILLIONTH, "rdp")
+    found_renyi = compose_epsilon(parts, MILLIONTH, "rdp")
     assert float(exact) < float(found_renyi) <= min(by_orders)
 
 
@@ -168,7 +168,7 @@ def test_steps_are_counted_by_kind() -> None:
     assert rule.price(TENTH) == Tally((1, 0))
     assert rule.price(TWENTY) == Tally((0, 1))
     assert rule.limit == Tally((2, 1))
-    assert rule.named(Tally((2, 1))) == {
+    assert rule.label(Tally((2, 1))) == {
         "PureDP(epsilon=0.1)": "2",
         "Gaussian(sensitivity=1, sigma=20)": "1",
     }
@@ -186,7 +186,7 @@ def test_a_crash_needs_a_spare() -> None:
     assert not without.admits(crashed + Tally((2,)))
     assert with_spare.admits(crashed + Tally((2,)))
     assert not with_spare.admits(crashed + Tally((3,)))
-    assert with_spare.epsilons[0] == composed_epsilon(((TENTH, 3),), MILLIONTH, "pld")
+    assert with_spare.epsilons[0] == compose_epsilon(((TENTH, 3),), MILLIONTH, "pld")
 
 
 def test_stops_say_what_was_spent() -> None:
@@ -195,9 +195,9 @@ def test_stops_say_what_was_spent() -> None:
     assert rule.stops == (4, 10, 15)
     assert rule.deltas == (MILLIONTH / 3,) * 3
     first, second, whole = rule.epsilons
-    assert first == fixed_epsilon(((TWENTY, 4),), MILLIONTH / 3)
-    assert second == fixed_epsilon(((TWENTY, 10),), MILLIONTH / 3)
-    assert whole == fixed_epsilon(((TWENTY, 10), (TENTH, 5)), MILLIONTH / 3)
+    assert first == optimal_epsilon(((TWENTY, 4),), MILLIONTH / 3)
+    assert second == optimal_epsilon(((TWENTY, 10),), MILLIONTH / 3)
+    assert whole == optimal_epsilon(((TWENTY, 10), (TENTH, 5)), MILLIONTH / 3)
     assert rule.spent(rule.zero()) == 0
     assert rule.spent(Tally((4, 0))) == first
     assert rule.spent(Tally((5, 0))) == second

@@ -19,7 +19,7 @@ from dpflow import (
 from dpflow import PoissonSampledGaussian as Sampled
 from dpflow.accounting import make_filter
 from dpflow.accounting.rules.auto import default_members
-from dpflow.accounting.rules.tightening import admits_less, tightened_filter
+from dpflow.accounting.rules.tightening import admits_less, tighten_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
 
@@ -50,7 +50,7 @@ def test_steps_that_no_member_covers_together():
     assert not rule.admits(sampled + own)
     assert rule.used_fraction(sampled + own) == math.inf
     # One uncovered step switches a member off: the other is alone in charge.
-    assert rule.named(own)["rdp/uncovered"] == "1"
+    assert rule.label(own)["rdp/uncovered"] == "1"
     alone = make_filter("basic", epsilon=5, delta="5e-7")
     for count in (1, 49, 50):
         used = own.times(count)
@@ -74,7 +74,7 @@ def test_the_default_members_split_delta_and_cover_every_kind_of_step():
         SAMPLED: {"rdp"},
         ZCDP(rho="0.01"): {"rdp", "zcdp"},
     }.items():
-        text = rule.named(rule.price(cost))
+        text = rule.label(rule.price(cost))
         counts = {n: v for n, v in text.items() if n.endswith("/uncovered")}
         assert names == {n.split("/")[0] for n, v in counts.items() if v == "0"}
 
@@ -151,7 +151,7 @@ def test_a_lower_budget_keeps_the_price_of_a_step(theorem, options):
     """Tallies go on; the derived order is not tuned again."""
     before = made(theorem, options)
     for epsilon, delta in (("2.5", "0.000001"), ("3", "9e-7"), ("2", "8e-7")):
-        after = tightened_filter(before.parameters(), epsilon=epsilon, delta=delta)
+        after = tighten_filter(before.parameters(), epsilon=epsilon, delta=delta)
         assert admits_less(after, before)
         assert not admits_less(before, after)
         assert after.parameters()["epsilon"] == epsilon
@@ -171,7 +171,7 @@ def test_an_impossible_budget_is_refused() -> None:
         ("auto", "orders 7, 10 allow nothing"),
     ):
         with pytest.raises(InvalidCost, match=words) as caught:
-            tightened_filter(
+            tighten_filter(
                 made(theorem, {}).parameters(), epsilon="0.1", delta="0.000001"
             )
         text = "cannot be lowered to (epsilon 0.1, delta 0.000001)"

@@ -153,7 +153,7 @@ def test_early_stops_cost_what_ran_unless_something_came_after():
     full, ran = rule.price(cost, used), rule.price_realised(cost, 2, used)
     assert full == rule.price(Repeated(TENTH, 5), used)
     assert ran == rule.price(Repeated(TENTH, 2), used)
-    assert rule.settled_late(full, ran) == rule.settled_late(full, rule.zero()) == full
+    assert rule.settle_late(full, ran) == rule.settle_late(full, rule.zero()) == full
 
 
 def test_deltas_are_counted_apart():

@@ -66,7 +66,7 @@ def test_each_part_of_a_step_is_charged_its_share() -> None:
         ("basic", PureDP(epsilon="0.1"), {"epsilon": "0.1", "delta": "0"}),
     ):
         rule = make_filter(name, epsilon=1, delta="1e-6")
-        assert rule.named(part_price(rule, cost, 4)) == four
+        assert rule.label(part_price(rule, cost, 4)) == four
         assert part_price(rule, cost, 1) == rule.price(cost)
 
 

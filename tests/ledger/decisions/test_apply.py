@@ -194,8 +194,8 @@ def test_derived_numbers_stay_fixed_under_a_tally(ledger):
         make_policy(budget=f"{{epsilon: {epsilon}, delta: 1e-6}}", filter="rdp")
         for epsilon in ("3", "2", "0.1")
     )
-    order = wide.pinned()["filter"]["order"]
-    assert lower.pinned()["filter"]["order"] != order
+    order = wide.to_pinned()["filter"]["order"]
+    assert lower.to_pinned()["filter"]["order"] != order
     granted(ledger, step, policies=[wide])
     assert ledger.propose(tiny).verdict == "tighter"
     with pytest.raises(PolicyChanged, match="order 9 allows nothing"):
@@ -212,7 +212,7 @@ def test_a_loosening_that_was_misjudged_is_stopped(ledger, monkeypatch):
     granted(ledger)
     module = "dpflow.ledger.decisions.policy_changes"
     monkeypatch.setattr(f"{module}.overall", lambda _: "tighter")
-    monkeypatch.setattr(f"{module}.tightened_pins", lambda _, policy: policy.pinned())
+    monkeypatch.setattr(f"{module}.tighten_pins", lambda _, policy: policy.to_pinned())
     before = everything(ledger)
     other = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="gdp")
     for file in (other, budget("2")):

@@ -79,7 +79,7 @@ def test_each_part_of_a_window_is_charged_its_share_of_what_ran(tmp_path, cost):
     settled(ledger, cost, 1, **step)
     gates = standing_gates(ledger, "a")
     for gate in (gates[f"a#/partition/{part}"] for part in PARTS):
-        assert gate.rule.named(gate.used) == {"mu_squared": "0.0003125"}
+        assert gate.rule.label(gate.used) == {"mu_squared": "0.0003125"}
     # Another process follows the settlement.
     settled(open_ledger(url(file), witness="none"), cost, 1, **step)
 

@@ -76,7 +76,7 @@ def refuse_renewal(
 def words(ledger: Ledger, file: Policy) -> str:
     """Return the guarantee and what the terms add up to."""
     terms = views.terms(ledger, file.dataset)
-    return f"{term_guarantee(file.declared(), terms)} {terms_in_words(terms)}"
+    return f"{term_guarantee(file.to_declared(), terms)} {terms_in_words(terms)}"
 
 
 def test_five_terms_lose_6_991_and_not_15(ledger):

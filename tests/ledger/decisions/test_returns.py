@@ -213,7 +213,7 @@ def test_the_check_sees_a_late_return(ledger, path, monkeypatch):
     play(ledger, LATE, RESIDUE)
     assert (late_returns(path), verify(ledger).bad) == ([], [])
     with monkeypatch.context() as patch:
-        patch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
+        patch.setattr(ResidueFilter, "settle_late", Rule.settle_late)
         play(ledger, LATE, RESIDUE)
     assert len(late_returns(path)) == 1
 
@@ -245,7 +245,7 @@ def strategy(ledger: Ledger, policy: Any) -> tuple[bool, Fraction]:
         Whether what the response held is to be had a second time, and how much.
     """
     here, first = {"policies": (policy,)}, PureDP(epsilon="0.3")
-    charge = make_filter(**policy.pinned()["filter"]).price(first).amounts[0]
+    charge = make_filter(**policy.to_pinned()["filter"]).price(first).amounts[0]
     rest, spare = (mu_of(n) for n in (WHOLE * UNITS - charge, charge))
     kept = granted(ledger, first, **here)
     ledger.settle(granted(ledger, GaussianDP(mu=rest), **here))
@@ -270,7 +270,7 @@ def test_a_choice_after_a_draw_would_pass_the_budget(ledger, monkeypatch):
 
     assert mean_after_gaussian(fixed, float(WHOLE - charge), 1e-3) < DELTA + 1e-4
     assert by_choice(charge) > DELTA + 1e-3
-    monkeypatch.setattr(ResidueFilter, "settled_late", Rule.settled_late)
+    monkeypatch.setattr(ResidueFilter, "settle_late", Rule.settle_late)
     again = create_ledger(f"memory://{uuid.uuid4().hex}")
     assert strategy(again, SOLD_OUT)[0]
 

@@ -45,15 +45,15 @@ def test_rules_come_from_the_ledger_not_from_the_file(ledger, monkeypatch):
     policy = make_policy(budget=WIDE, filter="rdp")
     other = make_policy(budget=WIDE, filter="{theorem: rdp, order: 30}")
     cost = Gaussian(sensitivity=1, sigma=50)
-    assert policy.pinned()["filter"]["order"] != "30"
+    assert policy.to_pinned()["filter"]["order"] != "30"
     # As if an earlier version had derived 30 where this one derives another order.
-    derived = other.pinned()
+    derived = other.to_pinned()
     with monkeypatch.context() as patch:
-        patch.setattr(Policy, "pinned", lambda _: derived)
+        patch.setattr(Policy, "to_pinned", lambda _: derived)
         granted(ledger, cost, policies=[policy])
     granted(ledger, cost, policies=[policy])
     (term,) = terms_of(ledger)
-    assert (term["declared"], term["pinned"]) == (policy.declared(), derived)
+    assert (term["declared"], term["pinned"]) == (policy.to_declared(), derived)
     assert "order" not in term["declared"]["filter"]
     _, held = sums(ledger)
     assert held == 2 * Fraction(30, 2 * 50**2)

@@ -15,7 +15,7 @@ from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.curves import conversions
 from dpflow.accounting.rules import gdp, residue, residue_charge
 from dpflow.accounting.rules.basic import BasicFilter
-from dpflow.accounting.rules.rule import ThresholdFilter, solved_thresholds
+from dpflow.accounting.rules.rule import ThresholdFilter, list_thresholds
 from dpflow.accounting.rules.zcdp import ZcdpFilter
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.audit.verify import verify
@@ -78,10 +78,10 @@ def test_the_lower_of_two_solutions_counts(monkeypatch, factor, kept):
 def test_members_keep_their_thresholds_too(monkeypatch):
     """The union of several filters is pinned filter by filter."""
     rule = make_filter("auto", epsilon=5, delta="1e-6")
-    pinned, text = solved_thresholds(rule), rule_to_text(rule)
+    pinned, text = list_thresholds(rule), rule_to_text(rule)
     solve_times(monkeypatch, Fraction(9))
     larger = make_filter("auto", epsilon=5, delta="1e-6")
-    assert solved_thresholds(larger) != pinned == solved_thresholds(rule_of(text))
+    assert list_thresholds(larger) != pinned == list_thresholds(rule_of(text))
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -95,7 +95,7 @@ def test_the_text_of_every_filter_is_stable(theorem):
     rule = make_filter(theorem, epsilon=5, delta="1e-6", **OPTIONS.get(theorem, {}))
     made = rule_of(rule_to_text(rule))
     assert made == rule
-    assert solved_thresholds(made) == solved_thresholds(rule)
+    assert list_thresholds(made) == list_thresholds(rule)
     assert rule_to_text(made) == rule_to_text(rule)
 
 

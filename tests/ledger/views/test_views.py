@@ -396,7 +396,7 @@ def test_a_run_that_met_a_refusal_is_not_complete(ledger):
     found = [(run.run, run.complete, run.keys) for run in runs.of_flow("f")]
     assert found == [("r1", True, ["2026-W01"]), ("r2", False, [])]
     charge = run_charges(ledger, "a", runs.runs[0])["a#1"]
-    named = charge.gate.rule.named
+    named = charge.gate.rule.label
     assert named(charge.spent)["epsilon"] == "0.2"
     assert [named(peak)["epsilon"] for peak in charge.peaks] == ["0.2"]
     assert dataset_runs(ledger, "a", most=2).older
@@ -412,7 +412,7 @@ def test_an_answer_is_of_one_moment(ledger, path):
         assert len(views.history(reading)) == 3
         assert views.accounts(reading) == before
         gates = standing_gates(reading, "a")
-        assert gates["a#1"].rule.named(gates["a#1"].used)["epsilon"] == "0.1"
+        assert gates["a#1"].rule.label(gates["a#1"].used)["epsilon"] == "0.1"
         # The secret is read in the same snapshot.
         assert release_values(reading, releases(reading)) == {}
     assert views.accounts(ledger) != before

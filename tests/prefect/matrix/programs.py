@@ -66,7 +66,7 @@ def deserted() -> list[str]:
 
 
 @contextmanager
-def _flushed(inside: Any = ends.flushed) -> Iterator[None]:
+def _flushed(inside: Any = ends.flush_behind) -> Iterator[None]:
     """Tell when dpflow is done at the end of a flow, the last flush included."""
     with inside():
         yield
@@ -75,7 +75,7 @@ def _flushed(inside: Any = ends.flushed) -> Iterator[None]:
 
 def lost_server() -> list[str]:
     """Run a flow that loses its server, and tell of its end."""
-    ends.flushed = _flushed  # type: ignore[assignment]
+    ends.flush_behind = _flushed  # type: ignore[assignment]
     return deserted()
 
 
