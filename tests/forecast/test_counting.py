@@ -28,7 +28,7 @@ from dpflow.exceptions import InvalidCost
 from dpflow.forecast import Every, Outlook, budget_line
 from dpflow.forecast.cadence import Schedule
 from dpflow.forecast.counting import reach_of_shares, steps_that_fit
-from dpflow.forecast.noise import scaled
+from dpflow.forecast.noise import scale_noise
 from dpflow.ledger.decisions.gates import announced_gates
 from dpflow.noise.accuracy import half_width
 from dpflow.policy import Policy, parse_policy
@@ -184,9 +184,9 @@ def test_less_noise_is_more_noise_backwards():
     for cost, factor in product(EXAMPLES, (Fraction(1, 2), Fraction(1, 4))):
         if isinstance(cost, OutputDP | PersonBudgets | RenyiCurve):
             with pytest.raises(InvalidCost, match="cannot be scaled"):
-                scaled(cost, factor)
+                scale_noise(cost, factor)
             continue
-        quieter = scaled(cost, factor)
+        quieter = scale_noise(cost, factor)
         assert quieter != cost
         assert quieter.noisier(1 / factor) == cost
-        assert scaled(cost, Fraction(3)) == cost.noisier(3)
+        assert scale_noise(cost, Fraction(3)) == cost.noisier(3)

@@ -162,7 +162,7 @@ def test_flow_names_are_those_of_prefect():
     """Any printable name that Prefect takes can stand in a policy, and a / too."""
     for name in ("weekly report @ 1/2", "日報", "ETL (a), v2 #1 😀"):
         policy = parse_policy(edited("weekly-report:", f'"{name}":'))
-        assert covers_flow(policy.pinned(), name)
+        assert covers_flow(policy.to_pinned(), name)
 
 
 def test_options_that_yaml_cannot_hold_are_refused_from_python():

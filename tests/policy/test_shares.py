@@ -108,6 +108,6 @@ def test_thresholds_of_share_and_others_add_up_exactly(
     assert own is not None
     assert whole.limit is not None
     assert own.limit is not None
-    rest = policy.pinned()["others"]["thresholds"]
+    rest = policy.to_pinned()["others"]["thresholds"]
     both = [a + b for a, b in zip(rest, own.limit.amounts, strict=True)]
     assert both == list(whole.limit.amounts)

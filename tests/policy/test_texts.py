@@ -69,7 +69,7 @@ def promise(case: str) -> str:
     policy = parse_policy(text_of(name, *edits))
     views = [opened_as(policy, number) for number in range(1, terms + 1)]
     lines = [f"filter {policy.filter.theorem}", policy.guarantee_sentence()]
-    lines += [odds_in_words(policy.pinned(), views), *run_lines(policy.pinned())]
+    lines += [odds_in_words(policy.to_pinned(), views), *run_lines(policy.to_pinned())]
     return "\n".join([*lines, *(f"{w.code}: {w.line}" for w in advice(policy))])
 
 
@@ -87,7 +87,7 @@ CHOSEN = "if no term was opened because of a release"
 def odds(text: str, **fields) -> str:
     """Return the sentence of a policy after a charged term like its file."""
     policy = parse_policy(text)
-    return odds_in_words(policy.pinned(), [replace(opened_as(policy, 1), **fields)])
+    return odds_in_words(policy.to_pinned(), [replace(opened_as(policy, 1), **fields)])
 
 
 def test_a_late_lifetime_is_a_reading():

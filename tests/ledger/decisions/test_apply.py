@@ -467,7 +467,7 @@ def test_access_never_changes_the_guarantee_of_the_dataset(acts):
 
 def promised(made: Ledger, file: Policy) -> tuple[list[str], dict[str, Any]]:
     """Return what is promised of the dataset, in words and as gates."""
-    pinned = {**file.pinned(), "flows": {}, "other_flows": "allow"}
+    pinned = {**file.to_pinned(), "flows": {}, "other_flows": "allow"}
     terms = views.terms(made, "a")
     words = [term_guarantee(pinned, terms), odds_in_words(pinned, terms)]
     with views.open_reading(made) as reading:

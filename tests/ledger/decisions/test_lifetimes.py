@@ -320,14 +320,14 @@ def test_a_term_that_was_overdrawn_does_not_count_as_its_budget(ledger, while_fr
     """No sum bounds what it lost; who opens a further term has to say so."""
     before = basic("1", "2")
     name = granted(ledger, policies=[before])
-    words = term_guarantee(before.declared(), views.terms(ledger, "a"))
+    words = term_guarantee(before.to_declared(), views.terms(ledger, "a"))
     assert "All terms together stay within (epsilon = 2, delta = 0)" in words
     if while_frozen:
         ledger.freeze("a", reason="looked odd")
     ledger.amend(name, PureDP(epsilon=5), reason="it was a sum")
     if while_frozen:
         ledger.freeze("a", reason="it was odd", unfreeze=True)
-    words = term_guarantee(before.declared(), views.terms(ledger, "a"))
+    words = term_guarantee(before.to_declared(), views.terms(ledger, "a"))
     assert "together may exceed the lifetime (epsilon = 2, delta" in words
     for file in (before, basic("1", "7")):
         with pytest.raises(PolicyNotApplied, match="in term 1 than its budget"):
