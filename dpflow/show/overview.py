@@ -130,7 +130,7 @@ class Spent:
         """What was used and of how much, rounded up."""
         of, delta = (short_up(number_from_text(n)) for n in (self.epsilon, self.delta))
         used = "more than any budget" if self.used is None else short_up(self.used, 3)
-        return f"epsilon {used} of {of} at delta {delta}{self.where}"
+        return f"epsilon {used} of {of} at delta {delta}{self.scope}"
 
     @property
     def scope(self) -> str:
