@@ -132,14 +132,15 @@ def _end(
     Raises:
         RuntimeError: If it yields once more.
     """
-    if (running := generator()) is None:
+    if generator() is None:
         # The generator around the block was given up, and the block with it.
         return False
     try:
+        # No local keeps the generator: a traceback would keep it, too.
         if error is None:
-            next(running)
+            next(generator())
         else:
-            running.throw(error)
+            generator().throw(error)
     except StopIteration as stop:
         return stop is not error
     except BaseException as raised:

@@ -245,7 +245,7 @@ def charge_weeks(ledger: Ledger, *weeks: int, policy=PAIRS, cost="0.5", **more) 
 
 def test_a_weekly_report_of_three_years_is_never_refused(ledger):
     """For a user in all weeks of any window, the exact delta is below the promise."""
-    noise = Fraction(YEAR.pinned()["flows"]["report"]["noise"]["buyers"])
+    noise = Fraction(YEAR.to_pinned()["flows"]["report"]["noise"]["buyers"])
     cost = Gaussian(sensitivity=1, noise_multiplier=noise)
     for week in range(len(CALENDAR)):
         charge_weeks(ledger, week, policy=YEAR, cost=cost, flow="report")
@@ -408,7 +408,7 @@ def test_parts_are_consecutive_in_the_calendar():
 
 def test_runs_of_a_window_are_counted_until_the_first_refusal(ledger):
     """A steady report fits permanently; a dearer one until its window is full."""
-    pinned = YEAR.pinned()
+    pinned = YEAR.to_pinned()
     noise = pinned["flows"]["report"]["noise"]["buyers"]
     fits, less = (
         Gaussian(sensitivity=1, noise_multiplier=each) for each in (noise, "11")
