@@ -482,6 +482,7 @@ def plain_handlers(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.promise("interrupt")
 def test_interrupts_pass_every_except_of_a_step():
     """What handles built-in errors leaves out those of a signal's handler."""
     assert plain_handlers("try: pass\nexcept (X, OSError): pass") == ["(X, OSError)"]

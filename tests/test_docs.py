@@ -56,23 +56,28 @@ def test_the_check_of_blocks_can_fail():
         test_a_block_can_be_read("yaml", "dataset: a\nbudget: {epsilon: -1}\n")
 
 
-_DEFINED = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
+PROMISES = SimpleNamespace(**run_path(str(ROOT / "docs" / "_site" / "promises.py")))
 
 
-def test_every_test_that_a_document_names_exists():
-    """The table of failures is not a wish list; and one that is missing is found."""
-    defined = {
-        name
-        for file in (ROOT / "tests").rglob("*.py")
-        for name in _DEFINED.findall(file.read_text("utf-8"))
-    }
+def test_each_promise_has_tests_and_each_marker_a_promise():
+    """The table of failures is not a wish list; the site names the tests."""
     text = (ROOT / "docs" / "failures.md").read_text("utf-8")
-    named = re.findall(r"`(test_\w+)`", text)
-    assert len(named) > 50
-    assert [name for name in named if name not in defined] == []
-    assert "test_that_nobody_wrote" not in defined
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    assert all("`test_" in row for row in rows)
+    promised = [PROMISES.PLACEHOLDER.findall(row) for row in rows]
+    assert len(rows) > 50
+    assert all(promised)
+    marked = PROMISES.promises()
+    assert {name for names in promised for name in names} == marked.keys()
+    page = PROMISES.with_tests("a fork: {fork}", marked)
+    assert page.startswith("a fork: `test_a_childs_")
+    assert page.count("`test_") > 4
+
+
+def test_a_marker_is_read_where_it_stands(tmp_path):
+    """A test may show several promises; others show none."""
+    source = "@pytest.mark.promise('a', 'b')\ndef test_x(): ...\ndef test_y(): ...\n"
+    (tmp_path / "test_a.py").write_text(source, "utf-8")
+    assert PROMISES.promises(tmp_path) == {"a": ["test_x"], "b": ["test_x"]}
 
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"

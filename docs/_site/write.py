@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import promises
 import seeds
 import typer.main
 from names import section
@@ -102,6 +103,9 @@ def write(target: Path) -> None:
         (target / f"{name}.md").write_text(text, "utf-8")
     shutil.copy(DOCS.parent / "LICENSE", target)
     _change(target / "architecture.md", "<!-- packages -->", f"```text\n{figure()}```")
+    failures = target / "failures.md"
+    text = promises.with_tests(failures.read_text("utf-8"), promises.promises())
+    failures.write_text(text, "utf-8")
     for page in target.rglob("*.md"):
         page.write_text(_ALERT.sub(_box, page.read_text("utf-8")), "utf-8")
     for pattern, search in _SEARCH.items():

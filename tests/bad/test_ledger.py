@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt, LedgerMissing
 from tests.bad.refusals import refusal, step_at
 from tests.projects import TENTH, caught, ledger_away, ledger_file, make_project, rows
@@ -31,6 +33,7 @@ def test_a_ledger_without_its_pin_or_with_another_one_is_refused(tmp_path, monke
     assert "ledger.lock" in error.message
 
 
+@pytest.mark.promise("missing-file")
 def test_a_file_that_is_no_ledger_is_refused(tmp_path, monkeypatch):
     """Garbage and a cut-off file stay as they are; the error says what to do."""
     make_project(tmp_path, monkeypatch)

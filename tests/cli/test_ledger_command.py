@@ -45,6 +45,7 @@ def kept(number: int) -> list[str]:
     return [each["digest"] for each in sorted(releases, key=lambda each: each["key"])]
 
 
+@pytest.mark.promise("lost-releases")
 def test_a_restore_names_the_lost_releases(shop, monkeypatch):
     """Their keys; the replaced file still shows them as before."""
     kept(2)

@@ -199,6 +199,7 @@ def shown(place: Path, command: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.promise("read-only")
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_looking_needs_no_right_to_write(place, name):
     """Every overview shows all charges, the newest included, and writes nothing."""
@@ -220,6 +221,7 @@ def test_looking_needs_no_right_to_write(place, name):
     assert backup["entries"] == 2 * charges + 1
 
 
+@pytest.mark.promise("read-only")
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_what_is_kept_is_replayed_and_nothing_else_runs(place, name):
     """A replay charges nothing; a step that would draw is refused with what to do."""
@@ -234,6 +236,7 @@ def test_what_is_kept_is_replayed_and_nothing_else_runs(place, name):
     assert "the step did not run" in message
 
 
+@pytest.mark.promise("read-only")
 def test_a_log_without_its_index_is_no_ledger_to_read(place):
     """Its newest charges would be missing; the error says where a copy is read."""
     code, _, stderr = seen_by("a copy of all", place, lambda: shown(place, "status"))
@@ -242,6 +245,7 @@ def test_a_log_without_its_index_is_no_ledger_to_read(place):
     assert "Copy ledger.db* to a folder that can be written" in stderr
 
 
+@pytest.mark.promise("read-only")
 @pytest.mark.parametrize("end", ["ledger.db", "ledger.db-wal", ""])
 def test_a_file_without_the_right_to_read_is_an_error(place, end):
     """No part of a ledger is missing in silence, least of all the log."""

@@ -122,6 +122,7 @@ def test_a_true_entry_agrees_also_later(sold: Shop) -> None:
         assert run_json(*VERIFY, name)["fine"] is True
 
 
+@pytest.mark.promise("edited-registry")
 def test_each_edited_field_is_named(sold: Shop) -> None:
     """One other value, one field less and one more; none is missed."""
     entry = written(sold)
@@ -140,6 +141,7 @@ def test_each_edited_field_is_named(sold: Shop) -> None:
     assert problem in failure(*VERIFY, "other.yaml")
 
 
+@pytest.mark.promise("edited-registry")
 def test_an_entry_of_another_place_is_refused(sold: Shop) -> None:
     """Another ledger, a number that is later or too late, another hash or dataset."""
     entry = written(sold)

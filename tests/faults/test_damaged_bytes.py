@@ -254,6 +254,7 @@ def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
     return counts
 
 
+@pytest.mark.promise("damaged-bytes")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_never_lowers_usage_in_silence(sample, tmp_path, damage, monkeypatch):
     """Refused or exact; the seed of a failing trial is in the report."""

@@ -124,6 +124,7 @@ def try_one(
     counts["acknowledged" if ending is None else "refused"] += 1
 
 
+@pytest.mark.promise("lost-answer", "failed-call")
 @pytest.mark.parametrize("code", FAILURES if SCALE > 1 else ("IOERR", "CORRUPT"))
 def test_every_call_fails_once_and_always(tmp_path, code):
     """Of every operation, before the statement ran and after it."""
@@ -203,6 +204,7 @@ def use_failing_disk(folder: Path, fail: Hook, database: type[ApswDatabase]) -> 
     check(trial, audited(path, CAP), aims)
 
 
+@pytest.mark.promise("failed-call")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("once", [True, False])
 def test_every_write_and_sync_fails(tmp_path, kind, once):
@@ -262,6 +264,7 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
     return broken_promise(folder, disk.safe, acknowledged)
 
 
+@pytest.mark.promise("failed-call")
 @pytest.mark.parametrize("failures", [1, 2, 3, 100])
 def test_a_charge_whose_sync_failed_counts_once_it_was_synced_anew(tmp_path, failures):
     """What is read from a log after a failed sync may not be on the disk."""

@@ -53,6 +53,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
     monkeypatch.setattr(sqlite_files, "_MOUNTINFO", text)
 
 
+@pytest.mark.promise("network-file")
 @pytest.mark.parametrize(
     "kind", ["nfs4", "cifs", "smb3", "9p", "lustre", "virtiofs", "fuse", "fuse.sshfs"]
 )
@@ -86,6 +87,7 @@ def test_a_link_does_not_hide_a_network(path, tmp_path, monkeypatch):
     shutil.rmtree(link.parent)
 
 
+@pytest.mark.promise("network-file")
 @pytest.mark.parametrize("kind", ["ext4", "btrfs", "fuseblk", "overlay", "tmpfs"])
 def test_a_passing_file_system_is_reported_once(
     path, tmp_path, monkeypatch, caplog, kind
@@ -155,6 +157,7 @@ def locks_on(path: Path) -> list[str]:
     return [" ".join(p) for p in parts if "POSIX" in p and p[4].endswith(inode)]
 
 
+@pytest.mark.promise("second-name")
 def test_a_second_name_of_the_file_is_refused(path):
     """Each name would have a log of its own: at opening and in each transaction."""
     second = path.with_name("second.db")

@@ -82,6 +82,7 @@ def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
     return [*zip([*spread(ends, 16), *spread(last.values(), 16)], cycle(KINDS))]
 
 
+@pytest.mark.promise("interrupt")
 @pytest.mark.parametrize("keyed", [True, False])
 def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop, keyed):
     """It passes on as it is, and keeps no lock even while the exception is kept.
@@ -119,6 +120,7 @@ def careless(method: Callable[..., None]) -> Callable[..., None]:
     return only_before
 
 
+@pytest.mark.promise("interrupt")
 @pytest.mark.parametrize(
     ("place", "name", "who"),
     [

@@ -130,6 +130,7 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
     return sum(sums(path), Fraction(0))
 
 
+@pytest.mark.promise("dead-restore")
 @pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_restore_that_dies_never_forgets(before, step):
     """Without a witness: what stands there knows every charge, or no step runs.
@@ -148,6 +149,7 @@ def test_a_restore_that_dies_never_forgets(before, step):
     assert granted_at > 0
 
 
+@pytest.mark.promise("dead-restore")
 @pytest.mark.parametrize("act", ["restore", "reconcile"])
 def test_with_a_witness_it_fails_closed(before, act):
     """A restore or a repair that died is refused until it is made good, or is whole."""
@@ -169,6 +171,7 @@ def test_with_a_witness_it_fails_closed(before, act):
         assert used is None or used == (RAN + 1) * TENTH, folder
 
 
+@pytest.mark.promise("dead-restore")
 @pytest.mark.parametrize("act", ["restore", "reconcile"])
 def test_a_restore_that_died_before_its_last_rename_is_made_good(
     before, monkeypatch, act

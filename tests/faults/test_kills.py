@@ -90,6 +90,7 @@ def die_at_every_point(
     raise AssertionError("more points than expected")
 
 
+@pytest.mark.promise("killed-process")
 def test_death_at_every_point(tmp_path):
     """Of a reservation, a settlement, a void, a forfeit and an opening."""
     counts: Counter[str] = Counter()
@@ -111,6 +112,7 @@ def test_points_find_a_lazy_commit(tmp_path):
 # Storms
 
 
+@pytest.mark.promise("killed-process")
 def test_a_storm_of_kills_loses_nothing(place):
     """Workers are killed at any moment while the budget runs out, and replaced.
 

@@ -110,6 +110,7 @@ def search(folder: Path, count: int, **settings: Any) -> Counter[str]:
     return counts
 
 
+@pytest.mark.promise("power-failure")
 @pytest.mark.parametrize(
     ("settings", "count"),
     [({}, scaled(400, 200)), ({"journal": "TRUNCATE"}, scaled(100))],
@@ -122,6 +123,7 @@ def test_what_was_acknowledged_survives(tmp_path, settings, count):
     assert counts["images"] >= count
 
 
+@pytest.mark.promise("power-failure")
 @pytest.mark.parametrize(
     "settings",
     [{"synchronous": "NORMAL"}, {"synchronous": "OFF"}, {"journal": "DELETE"}],

@@ -118,6 +118,7 @@ def test_one_process_makes_the_release_and_the_others_replay_it(place):
     audit(place)
 
 
+@pytest.mark.promise("busy-ledger", "stopped-holder")
 def test_a_held_ledger_is_waited_for_and_no_longer(place):
     """By another process or thread: nothing was sent, so nothing is sent again."""
     granted(make_ledger(place))
@@ -147,6 +148,7 @@ def test_a_check_outside_the_transaction_is_found(path, monkeypatch):
     assert sum(sums(path)) == PROCESSES
 
 
+@pytest.mark.promise("reserved-share")
 def test_processes_under_another_name_take_nothing_of_a_reserved_share(path):
     """Two processes use the rest to the last hundredth; 52 of 52 runs fit, no 53rd."""
     with closing(open_ledger(url(path))) as ledger:
@@ -173,6 +175,7 @@ TENTH = Fraction(1, 10)
 # Forks
 
 
+@pytest.mark.promise("fork")
 def test_a_forked_child_opens_a_connection_of_its_own(place):
     """Both go on; the child's end closes nothing of its parent's."""
     ledger = make_ledger(place)
@@ -198,6 +201,7 @@ def test_a_forked_child_opens_a_connection_of_its_own(place):
     ledger.close()
 
 
+@pytest.mark.promise("fork")
 def test_a_childs_commits_survive_its_parents_close(ledger, path):
     """SQLite's memory of locks is inherited, the locks are not.
 

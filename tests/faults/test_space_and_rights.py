@@ -32,6 +32,7 @@ def limit(folder: Path, more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
+@pytest.mark.promise("full-disk")
 def test_a_full_disk_refuses_and_keeps_everything(tmp_path):
     """What was acknowledged stays, and with new space it goes on."""
     path = tmp_path / "ledger.db"
@@ -67,6 +68,7 @@ def test_a_full_disk_refuses_and_keeps_everything(tmp_path):
         assert word == "settled" or len(held - names) <= 1
 
 
+@pytest.mark.promise("full-disk")
 def test_a_new_ledger_without_space_leaves_nothing(tmp_path, monkeypatch):
     """Half a ledger would be in the way of a whole one; an old one grants nothing."""
     space = SimpleNamespace(free=16 * 2**20 - 1)
@@ -105,6 +107,7 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.promise("read-only")
 def test_a_read_only_folder_grants_nothing(public):
     """An error, nothing written, and the ledger works where it can be written."""
     ledger, path = new_ledger(public), public / "ledger.db"
@@ -128,6 +131,7 @@ def test_a_read_only_folder_grants_nothing(public):
     ledger.close()
 
 
+@pytest.mark.promise("read-only")
 def test_another_users_ledger_is_out_of_reach_and_not_missing(public):
     """The error differs from that of a missing ledger, which advises to make one."""
     new_ledger(public).close()

@@ -82,6 +82,7 @@ def files_in(folder: Path) -> list[str]:
 DURABLE = {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1}
 
 
+@pytest.mark.promise("power-failure")
 def test_the_live_connection_is_durable(ledger):
     """WAL and synchronous=FULL hold on the connection that writes, and on the next."""
     granted(ledger)
@@ -100,6 +101,7 @@ class Forgetful(sqlite3.Connection):
         return super().execute(sql.replace("synchronous = FULL", "synchronous = 1"))
 
 
+@pytest.mark.promise("power-failure")
 def test_a_connection_that_is_not_durable_is_refused(path, monkeypatch):
     """The settings are read back: what cannot be made durable is not used."""
     connect = sqlite3.connect
@@ -110,6 +112,7 @@ def test_a_connection_that_is_not_durable_is_refused(path, monkeypatch):
         open_ledger(url(path))
 
 
+@pytest.mark.promise("failed-call")
 @pytest.mark.parametrize(
     ("error", "seen"),
     [
@@ -139,6 +142,7 @@ def test_an_error_in_a_block_leaves_nothing(ledger, path, error, seen):
 # Never made, never replaced
 
 
+@pytest.mark.promise("missing-file")
 @pytest.mark.parametrize("folder", ["", "missing/"])
 def test_a_missing_ledger_is_an_error(tmp_path, folder):
     """Opening makes no file, not even a lock: a new ledger forgets what was spent."""
@@ -147,6 +151,7 @@ def test_a_missing_ledger_is_an_error(tmp_path, folder):
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.promise("missing-file")
 @pytest.mark.parametrize(
     "content", [b"", b"no database at all" * 300, b"SQLite format 3\0" + b"\xff" * 8000]
 )
@@ -169,6 +174,7 @@ def read_tables(path: Path) -> list[tuple[Any, ...]]:
         return []
 
 
+@pytest.mark.promise("missing-file")
 def test_another_database_is_no_ledger(tmp_path):
     """Nothing is added to a database that belongs to someone else."""
     place = tmp_path / "ledger.db"
@@ -178,6 +184,7 @@ def test_another_database_is_no_ledger(tmp_path):
     assert read_tables(place) == [("theirs",)]
 
 
+@pytest.mark.promise("other-version")
 def test_a_ledger_of_another_version_is_refused_and_kept(path):
     """Its tables may be others; it stays as it is."""
     edit(path, "UPDATE ledger SET version = 6", "DROP TABLE run", locked=True)
@@ -187,6 +194,7 @@ def test_a_ledger_of_another_version_is_refused_and_kept(path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.promise("removed-file")
 def test_a_removed_ledger_is_noticed(ledger, path):
     """A grant in a removed file would be lost, so the ledger refuses."""
     granted(ledger)
@@ -198,6 +206,7 @@ def test_a_removed_ledger_is_noticed(ledger, path):
             ledger.reserve(request(ledger))
 
 
+@pytest.mark.promise("removed-file")
 @pytest.mark.parametrize(
     ("same_id", "is_open", "words"),
     [(True, True, "replaced"), (False, True, "replaced"), (False, False, "another")],
@@ -257,6 +266,7 @@ def test_a_wal_that_is_removed_during_a_transaction_is_noticed(ledger, path):
 # Moved
 
 
+@pytest.mark.promise("removed-file")
 def test_a_renamed_ledger_is_noticed_until_it_is_back(ledger, path):
     """Also between BEGIN and COMMIT: what is not at its place is not acknowledged."""
     granted(ledger)
@@ -290,6 +300,7 @@ def crashed(path: Path) -> str:
     return lines[0]
 
 
+@pytest.mark.promise("deleted-log")
 def test_a_log_deleted_after_a_crash_is_noticed(path):
     """SQLite would open the ledger without its newest charges, and find it sound."""
     reservation = crashed(path)
@@ -422,6 +433,7 @@ def number_in(transaction: Transaction) -> int:
     return transaction.datasets["a"].number
 
 
+@pytest.mark.promise("long-read")
 def test_a_reader_holds_up_no_writer(path):
     """It sees the state that it began with; another writer is waited for (control)."""
     ledger, reader = impatient(path), SqliteDatabase(path)
@@ -467,6 +479,7 @@ def test_a_long_log_is_begun_anew(path, monkeypatch):
 # Versions
 
 
+@pytest.mark.promise("other-version")
 def test_another_version_is_refused_inside_each_write(ledger, path):
     """A ledger may be migrated while this process has it open."""
     reservation, step = granted(ledger), request(ledger)
@@ -489,6 +502,7 @@ def test_another_version_is_refused_inside_each_write(ledger, path):
     audit(path)
 
 
+@pytest.mark.promise("failed-call")
 def test_a_charge_that_is_found_counts_once_its_log_was_synced(path, monkeypatch):
     """The log is written once more; while it cannot be, the step does not run."""
     database = FaultySqlite(path)
@@ -569,6 +583,7 @@ def ledger_errors(call: Callable[[], object]) -> list[LedgerUnavailable]:
     return []
 
 
+@pytest.mark.promise("no-locks")
 def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
     """What comes out is an error of dpflow, or the step with its charge."""
     make_project(tmp_path, monkeypatch, POLICY)
@@ -592,6 +607,7 @@ def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
     assert verify(current_project().ledger).bad == []
 
 
+@pytest.mark.promise("no-locks")
 def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(path, monkeypatch):
     """To send it again would wait as long again, and others wait behind it.
 
@@ -631,6 +647,7 @@ def without_record_locks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fcntl, "lockf", refuse)
 
 
+@pytest.mark.promise("no-locks")
 def test_an_owner_that_the_system_does_not_show_is_not_waited_for(path, monkeypatch):
     """A dead owner that was taken for a living one would keep its key for an hour."""
 

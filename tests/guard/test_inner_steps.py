@@ -58,6 +58,7 @@ def in_to_thread():
 INNER = [inner, inner_task, inner_task.submit, block, in_a_thread, in_to_thread]
 
 
+@pytest.mark.promise("inner-step")
 @pytest.mark.parametrize("call", INNER)
 def test_an_inner_step_is_refused_and_not_charged(shop, call):
     """The error names the outer step; a body that catches it goes on."""
@@ -75,6 +76,7 @@ def test_an_inner_step_is_refused_and_not_charged(shop, call):
     assert kinds().count("reserve") == 1
 
 
+@pytest.mark.promise("inner-step")
 def test_a_body_that_lets_the_error_escape_fails_and_stays_charged(shop):
     """The reason is shown, for it holds the name of the outer step only."""
 

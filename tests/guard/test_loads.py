@@ -61,6 +61,7 @@ def counting(source: Source, **declared: Any) -> Any:
     return count
 
 
+@pytest.mark.promise("failed-loads")
 def test_a_failed_load_is_free_and_a_replay_reads_nothing(shop):
     """Three failures and three calls of one key: one charge, one number, one read."""
     source = Source(*(ConnectionRefusedError() for _ in range(3)))
@@ -119,6 +120,7 @@ def test_a_step_waits_for_the_release_of_another_run_and_reads_nothing(shop):
     assert (len(values), source.reads) == (2, 1)
 
 
+@pytest.mark.promise("failed-loads")
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_budget_that_comes_free_meanwhile_is_not_lost(
@@ -239,6 +241,7 @@ ONCE = {
 }
 
 
+@pytest.mark.promise("iterators")
 @pytest.mark.parametrize("name", ONCE)
 def test_private_data_is_no_iterator(shop, name):
     """Neither what a load returns nor a private argument."""
@@ -344,6 +347,7 @@ def test_a_policy_for_synthetic_data_shows_the_error(shop):
     assert error.value.error_type == "Quoted"
 
 
+@pytest.mark.promise("failed-loads")
 @pytest.mark.parametrize(
     "kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 )

@@ -80,6 +80,7 @@ print(json.dumps([text for text in found if text]))
 """
 
 
+@pytest.mark.promise("first-threads")
 @pytest.mark.parametrize("value", spread(["4000.5", "4000"], 1))
 def test_the_first_threads_of_a_process_can_draw(shop: Path, value: str) -> None:
     """No thread uses a library that another thread has loaded by half."""
@@ -117,6 +118,7 @@ print(json.dumps([ask(1), ask(2), ran, own(), guarantee()]))
 """
 
 
+@pytest.mark.promise("no-opendp")
 def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> None:
     """What was released before is still replayed, and other bodies run."""
 
@@ -137,6 +139,7 @@ def test_a_draw_without_opendp_is_refused_before_it_is_charged(shop: Path) -> No
     assert kinds().count("reserve") == 3
 
 
+@pytest.mark.promise("no-opendp")
 async def test_an_async_step_without_opendp_is_refused_before_it_is_charged(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +180,7 @@ DRAWN = [
 ]
 
 
+@pytest.mark.promise("forgotten-release")
 def test_a_body_that_forgets_to_release_fails(tmp_path, monkeypatch):
     """It is charged in full, and its exact value goes nowhere."""
     make_project(tmp_path, monkeypatch, CURVES)
@@ -194,6 +198,7 @@ def test_a_body_that_forgets_to_release_fails(tmp_path, monkeypatch):
     assert str(EXACT) not in repr(rows(tmp_path))
 
 
+@pytest.mark.promise("forgotten-release")
 def test_a_block_that_forgets_to_release_fails(shop: Path) -> None:
     """What it computed is the block's own; the error says what to write."""
     with (
@@ -291,6 +296,7 @@ def block(sensitivity: int, step: str) -> Iterator[object]:
         yield release(value)
 
 
+@pytest.mark.promise("other-thread")
 def test_a_block_in_a_generator_draws_its_own_noise(shop: Path) -> None:
     """Whichever block was entered last."""
     wide, narrow = block(10**6, "wide"), block(1, "narrow")
@@ -353,6 +359,7 @@ def in_a_thread(work: Callable[[], None]) -> None:
     thread.join()
 
 
+@pytest.mark.promise("other-thread")
 def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
     """It may go on while the body enters another block; the block's own handle may."""
     with spend(dataset="shop", cost=NOISY, step="count") as charge:
@@ -363,6 +370,7 @@ def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
     assert outcome()["noise"] == "opendp"
 
 
+@pytest.mark.promise("other-thread")
 async def test_another_task_has_no_charge(shop: Path) -> None:
     """An awaited coroutine has; a task or a thread that the body starts has not."""
 
@@ -389,6 +397,7 @@ async def test_another_task_has_no_charge(shop: Path) -> None:
     assert [type(each) for each in results] == [Estimate] * 3
 
 
+@pytest.mark.promise("other-thread")
 def test_a_block_that_others_entered_is_drawn_by_its_handle(shop: Path) -> None:
     """A stack of the caller's own is the caller's; a generator's is not."""
 

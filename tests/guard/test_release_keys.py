@@ -127,6 +127,7 @@ def counting(**declared):
     return count, ran
 
 
+@pytest.mark.promise("ambiguous-key")
 def test_another_argument_is_never_answered_with_this_ones_release(
     tmp_path, monkeypatch
 ):
@@ -154,6 +155,7 @@ NO_TEXT = [
 ]
 
 
+@pytest.mark.promise("ambiguous-key")
 def test_what_no_text_identifies_is_refused_before_anything_is_charged(
     tmp_path, monkeypatch
 ):
@@ -359,6 +361,7 @@ def by_name(value):
     return fill("{v}", {"v": value})
 
 
+@pytest.mark.promise("ambiguous-key")
 @settings(max_examples=scaled(30), suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES, VALUES, st.integers(0, 1499))
 def test_two_arguments_never_share_a_key(one, other, place):

@@ -100,6 +100,7 @@ def replace_ledger(folder):
     create_ledger(f"sqlite:///{ledger_file(folder)}").close()
 
 
+@pytest.mark.promise("removed-file")
 def test_a_replaced_ledger_is_refused_for_good(shop):
     """The second and third step must not settle for the file that was put there."""
     ran = []
@@ -181,6 +182,7 @@ print(count())
 """
 
 
+@pytest.mark.promise("failing-disk")
 @pytest.mark.parametrize("fails", [False, True])
 def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
     """Its key is free, or replayed, once the ledger is back; the charge stays."""
@@ -227,6 +229,7 @@ print("null")
 """
 
 
+@pytest.mark.promise("failing-disk")
 def test_a_process_tries_once_more_when_it_ends(shop: Path) -> None:
     """What the ledger can take then is not left for an operator to close."""
     run_python(LAST, folder=shop)

@@ -44,6 +44,7 @@ EDITS = {
 }
 
 
+@pytest.mark.promise("damaged-bytes")
 @pytest.mark.storages("sqlite")
 @pytest.mark.parametrize("statement", EDITS)
 def test_an_edit_by_hand_is_noticed_at_the_next_decision(ledger, path, statement):
@@ -64,6 +65,7 @@ def test_an_edit_by_hand_is_noticed_at_the_next_decision(ledger, path, statement
     assert before == everything(path)
 
 
+@pytest.mark.promise("damaged-bytes")
 @pytest.mark.storages("sqlite")
 def test_an_older_row_of_an_account_is_noticed_by_its_charge(ledger, path):
     """A page of a disk may be of an older time, whole and with its mark."""

@@ -79,6 +79,7 @@ def foretold(seed: int, database: Callable[[], Any] = in_memory) -> Play:
     return history
 
 
+@pytest.mark.promise("lost-answer", "retries", "clock")
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_every_history_keeps_the_promises(seed):
     """Lost answers, two processes, deaths and clocks that jump change nothing."""

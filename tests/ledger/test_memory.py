@@ -39,6 +39,7 @@ def test_it_is_never_made_by_opening(place):
         create_ledger("memory://")
 
 
+@pytest.mark.promise("fork")
 def test_a_forked_child_is_refused(place):
     """Its copy would spend the same budget again."""
     ledger = create_ledger(place)

@@ -234,6 +234,7 @@ ENTRY = (
 OPERATORS = ("forfeit", "open", "tighten", "access", "unfreeze", "adjust", "repair")
 
 
+@pytest.mark.promise("forged-entry")
 @pytest.mark.parametrize(
     ("more", "writer", "kind"),
     [
@@ -305,6 +306,7 @@ def key_of(name: str) -> int:
     return int.from_bytes(bytes.fromhex(name)[:8], signed=True)
 
 
+@pytest.mark.promise("reader-locks", "long-read")
 def test_a_reader_stops_no_step(urls):
     """Whatever it locks; a worker that has the dataset's row is the control."""
     with closing(ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))) as worker:
@@ -333,6 +335,7 @@ def test_a_reader_stops_no_step(urls):
             session.rollback()
 
 
+@pytest.mark.promise("reader-locks")
 def test_a_reader_holds_no_dead_workers_name(urls):
     """Any session may take such a lock; only a login that may charge keeps a key."""
     dead, owners = uuid.uuid4().hex, SessionOwners(Server(urls["worker"]))
@@ -344,6 +347,7 @@ def test_a_reader_holds_no_dead_workers_name(urls):
     owners.close()
 
 
+@pytest.mark.promise("reader-locks")
 def test_a_reader_that_takes_a_workers_name_is_reported(urls):
     """The message speaks of the name, and of no dataset."""
     reached = waiting(PostgresDatabase(urls["worker"]), 0.2).server

@@ -120,6 +120,7 @@ def test_the_noise_is_the_declared_one(folder):
 # What goes wrong
 
 
+@pytest.mark.promise("lost-store")
 def test_a_missing_store_grants_nothing(folder):
     """The budget was taken to make it; a new one would forget what people paid."""
     customers(0, ["a"])
@@ -132,6 +133,7 @@ def test_a_missing_store_grants_nothing(folder):
     customers(2, ["a"])
 
 
+@pytest.mark.promise("lost-store")
 def test_a_store_from_a_backup_is_refused(folder):
     """It would forget what was paid since."""
     customers(0, ["a"])
@@ -144,6 +146,7 @@ def test_a_store_from_a_backup_is_refused(folder):
         customers(3, ["a"])
 
 
+@pytest.mark.promise("lost-store")
 def test_a_kill_behind_the_charge_keeps_it(folder):
     """What was paid stays paid, and the run goes on under the same key."""
     with no_noise():

@@ -64,6 +64,7 @@ def test_a_store_is_made_once_and_by_the_charge_that_paid(place):
     assert not any(place.folder.glob("*.people"))
 
 
+@pytest.mark.promise("lost-store")
 @pytest.mark.parametrize("witness", [None, "none"])
 def test_a_restored_ledger_is_refused(tmp_path, witness):
     """By its witness; without one, for its history does not lead to the file."""
@@ -100,6 +101,7 @@ def test_a_copy_in_use_is_refused(place):
     assert place.step(0.2, 0.0, 0.0) == [False, True, True]
 
 
+@pytest.mark.promise("lost-store")
 def test_a_commit_that_comes_after_the_next_step_began_is_no_other_copy(place):
     """A database may commit for a process that died; the file has both charges."""
     place.step(0.0, 0.0, 0.0)
@@ -139,6 +141,7 @@ def test_a_charge_pays_for_one_step(place):
         place.step(0.0, 0.0, 0.0)
 
 
+@pytest.mark.promise("lost-store")
 def test_a_ledger_that_forgot_a_row_alone_is_repaired(place, tmp_path):
     """A backup from between a charge and its row stops no other step for good."""
     place.step(0.0, 0.0, 0.0)
@@ -155,6 +158,7 @@ def test_a_ledger_that_forgot_a_row_alone_is_repaired(place, tmp_path):
     assert place.step(0.7, 0.8, 0.0) == [True, False, True]
 
 
+@pytest.mark.promise("lost-store")
 def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
     """The file of another ledger, and a charge that took nothing, are no beginning."""
     other = Place(tmp_path / "other")
@@ -265,6 +269,7 @@ def test_an_account_without_budgets_of_people_has_no_store(tmp_path):
         PersonStore(ledger, charge, tmp_path).reserve(THREE, lambda _: np.zeros(3))
 
 
+@pytest.mark.promise("lost-store")
 def test_a_store_that_was_restored_with_its_ledger_is_refused(place, tmp_path):
     """Charges of people that both forgot stay charged: only the newest file goes on."""
     place.step(0.1, 0.1, 0.1)
@@ -282,6 +287,7 @@ def test_a_store_that_was_restored_with_its_ledger_is_refused(place, tmp_path):
     assert place.step(0.5, 0.2, 0.2) == [False, True, True]
 
 
+@pytest.mark.promise("lost-store")
 def test_a_store_from_before_a_repair_is_refused(place, tmp_path):
     """It stands for steps that people paid, of which no other line says anything."""
     place.step(0.1, 0.1, 0.1)

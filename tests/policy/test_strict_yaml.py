@@ -71,6 +71,7 @@ def test_a_hidden_field_would_have_been_read():
         assert "errors" not in [line.partition(":")[0] for line in text.split("\n")]
 
 
+@pytest.mark.promise("hidden-field")
 def test_a_hidden_field_is_refused_wherever_policies_are_read(tmp_path):
     """A file, a folder of them, and a text that git or a form handed over."""
     text = edited("customer", "customer  # each\rerrors: keep  # \r", SHORT)

@@ -58,6 +58,7 @@ def refusal(case: str) -> str:
     return str(refused(text_of(*json.loads(case))))
 
 
+@pytest.mark.promise("hidden-field")
 def test_a_refusal_names_its_line_the_reason_and_what_to_write() -> None:
     """Wrong fields, numbers, names, YAML, hidden characters, shares and windows."""
     assert differences({"refusals": answers("refusals", refusal)}) == []

@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 from prefect.client.orchestration import get_client
 
 import dpflow.prefect.events
@@ -56,6 +57,7 @@ def test_notices_are_delivered_in_their_order():
     assert prefect.got == list(range(500))
 
 
+@pytest.mark.promise("unreachable-prefect")
 def test_a_queue_that_stays_full_drops_and_says_so(caplog, monkeypatch):
     """One step waits, the next do not; what was taken is delivered after all."""
     prefect = Prefect()
@@ -148,6 +150,7 @@ def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch):
         opened.clear()
 
 
+@pytest.mark.promise("unreachable-prefect")
 def test_a_step_is_settled_while_prefect_hangs(project, monkeypatch):
     """The charge is posted, and the next step runs."""
     opened = threading.Event()

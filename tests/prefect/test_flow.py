@@ -191,6 +191,7 @@ def test_a_flow_that_returns_what_is_yet_to_run_fails(project):
     assert kinds() == []
 
 
+@pytest.mark.promise("inner-step")
 def test_the_flow_fails_and_the_inner_task_never_runs(project):
     """The outer task is charged once; the state names it and says what to do."""
     inner = dp_task(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
@@ -250,6 +251,7 @@ def in_subflow(part: int) -> int:
 WAYS = [(dp_flow, way) for way in (block, plain, mapped, in_subflow)] + [(flow, count)]
 
 
+@pytest.mark.promise("flow-around")
 @pytest.mark.parametrize(("decorator", "how"), WAYS)
 def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
     make_project, decorator, how
@@ -270,6 +272,7 @@ def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
         state.result()
 
 
+@pytest.mark.promise("flow-around")
 def test_the_halt_of_the_flow_around_a_step_holds(make_project):
     """The odometer of the flow refuses the step, and the rest of its run."""
     make_project("""
@@ -293,6 +296,7 @@ other_flows: allow
     assert 0 < kinds().count("reserve") < 100
 
 
+@pytest.mark.promise("flow-around")
 def test_a_flow_that_is_named_has_to_be_the_one_around_the_step(make_project):
     """Another one's share would be charged in place of this one's."""
     folder = make_project(SHARED)

@@ -49,6 +49,7 @@ def counting(source: Source, **options: Any) -> Any:
     return count
 
 
+@pytest.mark.promise("failed-loads")
 def test_prefect_retries_a_failed_load(project, caplog):
     """Two failures, two calls: one charge, three reads and one number."""
     source = Source(failures=2)
@@ -81,6 +82,7 @@ def test_a_load_that_fails_to_the_end_fails_its_task(project, caplog):
     assert SECRET not in caplog.text + repr(state)
 
 
+@pytest.mark.promise("failed-loads")
 def test_retries_are_for_loads_alone(project):
     """A failed body is charged, and not retried; the user's condition holds, too."""
     asked = []

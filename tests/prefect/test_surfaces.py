@@ -158,6 +158,7 @@ def test_no_name_in_a_refusal_is_markup(project, monkeypatch):
     assert re.sub(r"\\.", "", row).count("|") == 2
 
 
+@pytest.mark.promise("unreachable-prefect")
 def test_events_that_cannot_be_sent_block_nothing(project, monkeypatch, caplog) -> None:
     """Nor does an artifact: the step is settled, and the failures are logged."""
 

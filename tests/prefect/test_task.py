@@ -164,6 +164,7 @@ print(json.dumps([str(each) for each in report() if not isinstance(each, float)]
 """
 
 
+@pytest.mark.promise("first-threads")
 def test_the_first_tasks_of_a_process_can_draw(project, tmp_path, forked):
     """Mapped and submitted ones, in a program that has loaded no library of numbers."""
     done = run_forked(forked, tmp_path, "-c", COLD)
@@ -172,6 +173,7 @@ def test_the_first_tasks_of_a_process_can_draw(project, tmp_path, forked):
     assert kinds().count("reserve") == kinds().count("settle") == 24
 
 
+@pytest.mark.promise("forgotten-release")
 def test_a_task_that_forgets_to_release_publishes_nothing(project):
     """Its run is Failed, nothing downstream runs, and it is charged in full."""
     ran = []
@@ -214,6 +216,7 @@ def test_an_artifact_says_how_far_a_loop_came(project):
     assert spent() == "0.3"
 
 
+@pytest.mark.promise("fork")
 def test_a_forked_child_of_a_body_draws_nothing(project):
     """The charge pays for one draw, and each child would have a copy of it."""
 
@@ -234,6 +237,7 @@ def test_a_forked_child_of_a_body_draws_nothing(project):
     assert books() == settled(1, "0.1")
 
 
+@pytest.mark.promise("fork")
 def test_a_forked_child_does_not_settle_for_its_parent(make_project):
     """It would post what it has seen itself, and the parent draws on."""
     make_project(POLICY.replace("{epsilon: 1}", "{epsilon: 9}"))

@@ -77,6 +77,7 @@ def reserved(ledger: Ledger) -> str:
 # Lost answers
 
 
+@pytest.mark.promise("lost-answer")
 def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url):
     """Cut before and after the commit: exactly the requested charges."""
     create_ledger(postgres_url).close()
@@ -98,6 +99,7 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url):
     audit(postgres_url)
 
 
+@pytest.mark.promise("ended-sessions")
 def test_a_storm_of_ended_sessions_loses_nothing(postgres_url):
     """Four threads work while their sessions are ended again and again."""
     create_ledger(postgres_url).close()
@@ -131,6 +133,7 @@ def test_a_storm_of_ended_sessions_loses_nothing(postgres_url):
     audit(postgres_url)
 
 
+@pytest.mark.promise("killed-server")
 def test_a_killed_server_keeps_what_it_acknowledged(own_server):
     """Again and again kill -9 to all of it, while four processes reserve."""
     url = own_server.new_database()
@@ -162,6 +165,7 @@ def test_a_killed_server_keeps_what_it_acknowledged(own_server):
 # A server that may lose what it acknowledges
 
 
+@pytest.mark.promise("killed-server")
 def test_a_server_that_does_not_sync_is_refused(own_server):
     """At the opening, and at the next decision if it changes meanwhile."""
     url = own_server.new_database()
@@ -189,6 +193,7 @@ def test_a_server_that_does_not_sync_is_refused(own_server):
             granted(ledger, "0.1")
 
 
+@pytest.mark.promise("killed-server")
 @pytest.mark.parametrize("value", ["off", "local", "remote_write"])
 def test_commits_that_do_not_wait_are_refused(ledger, postgres_url, value):
     """Whether the URL or the database says so; a session asks once more at a write."""
@@ -203,6 +208,7 @@ def test_commits_that_do_not_wait_are_refused(ledger, postgres_url, value):
         granted(again, "0.1")
 
 
+@pytest.mark.promise("killed-server")
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
@@ -228,6 +234,7 @@ def test_tables_that_check_or_keep_nothing_are_refused(
     assert sums(postgres_url) == (0, Fraction(1, 10))
 
 
+@pytest.mark.promise("failover")
 def test_a_standby_is_refused_and_the_witness_detects_a_failover(own_server, tmp_path):
     """A standby shows old data; a promoted one lacks charges that the witness saw."""
     url, witness = own_server.new_database(), str(tmp_path / "witness")
@@ -258,6 +265,7 @@ def test_a_standby_is_refused_and_the_witness_detects_a_failover(own_server, tmp
         standby.destroy()
 
 
+@pytest.mark.promise("failover")
 def test_a_dump_restored_on_another_server_is_refused(
     postgres_url, own_server, tmp_path
 ):

@@ -93,6 +93,7 @@ def test_a_database_that_cannot_keep_every_name_is_refused():
 # Locks and deadlines
 
 
+@pytest.mark.promise("stopped-holder")
 def test_a_holder_that_stopped_is_ended_by_the_server(
     ledger, postgres_url, monkeypatch
 ):
@@ -112,6 +113,7 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
         granted(slow, "0.1")
 
 
+@pytest.mark.promise("stopped-holder")
 def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monkeypatch):
     """No step waits without end; another session decides the request."""
     granted(ledger, "0.1")
@@ -138,6 +140,7 @@ def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monke
 END = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
 
 
+@pytest.mark.promise("ended-sessions")
 def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     """Also the owner's, whose name stays the same."""
     name, owner = granted(ledger, "0.1"), ledger.owners.mine()
@@ -151,6 +154,7 @@ def test_an_idle_session_that_ended_is_replaced_unnoticed(ledger, postgres_url):
     assert sums(postgres_url) == (Fraction(1, 10), Fraction(1, 10))
 
 
+@pytest.mark.promise("dead-owner")
 def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(postgres_url):
     """Its session ended, not its body: two charges, one release, nothing given back."""
     first, second = create_ledger(postgres_url), open_ledger(postgres_url)

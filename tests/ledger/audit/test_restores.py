@@ -169,6 +169,7 @@ def test_a_dataset_that_nothing_witnessed_is_named(tmp_path):
         restore(saved, url(path), reason="x", witness="none")
 
 
+@pytest.mark.promise("lost-decision")
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
 def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, witness, target):
     """Also into a database whose functions come last."""
@@ -183,6 +184,7 @@ def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, witness, target):
     assert verify(restored).bad == []
 
 
+@pytest.mark.promise("removed-file")
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_ledger_in_use_is_not_replaced(tmp_path, monkeypatch, busy):
     """A charge that comes while its backup is restored is not lost."""

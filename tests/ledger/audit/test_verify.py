@@ -63,6 +63,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.promise("forged-entry", "edited-row")
 @pytest.mark.parametrize(("edit", "finding"), EDITS)
 def test_an_edit_is_found(ledger, edit, finding):
     """Also where the editor computes the marks anew."""
@@ -93,6 +94,7 @@ def mark_anew(ledger: Ledger) -> None:
             connection.execute(sql, (mark, columns[0]))
 
 
+@pytest.mark.promise("forged-entry", "edited-row")
 @pytest.mark.parametrize("finding", ["is above its gate", "was edited"])
 def test_a_forger_who_fits_all_hashes_is_found(ledger, finding):
     """A gate that was passed, and a pinned copy that was edited, in all rows."""
@@ -180,6 +182,7 @@ LABELS = {
 COMPARED = [name for name in TABLES if name not in ("run", "people_store")]
 
 
+@pytest.mark.promise("damaged-bytes")
 @pytest.mark.parametrize("table", COMPARED)
 def test_an_edit_of_any_column_is_found(tmp_path, rows, table):
     """Also with the marks and the hash of the row computed anew."""
@@ -219,6 +222,7 @@ def mark_line_anew(row: dict[str, Any]) -> None:
         )
 
 
+@pytest.mark.promise("edited-row")
 @pytest.mark.parametrize("table", COMPARED)
 def test_a_removed_row_is_found(tmp_path, rows, table):
     """The first, and the last, of each table."""

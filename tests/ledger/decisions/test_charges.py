@@ -50,6 +50,7 @@ pytestmark = pytest.mark.quick
 WHY = "sigma was 10, not 20"
 
 
+@pytest.mark.promise("dead-owner")
 @pytest.mark.storages("sqlite", "postgres")
 def test_a_dead_charge_stays_until_it_is_forfeited_in_full(ledger, path):
     """Only an operator ends the charge of a dead process, and nobody returns it."""

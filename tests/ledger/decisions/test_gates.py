@@ -346,6 +346,7 @@ def apply(ledger: Ledger, policy: Policy) -> Proposal:
     return ledger.apply(policy, reason="a test")
 
 
+@pytest.mark.promise("reserved-share")
 def test_without_reserved_the_others_take_the_share(ledger):
     """The negative control: a share alone is a limit."""
     plain = reserving(f"{{{REPORT}: {{epsilon: 52}}}}")
@@ -353,6 +354,7 @@ def test_without_reserved_the_others_take_the_share(ledger):
     assert not fits(ledger, plain, "1", REPORT)
 
 
+@pytest.mark.promise("reserved-share")
 def test_a_charge_posts_to_the_share_or_to_others(ledger, path):
     """What returns comes back to its own account."""
     name = granted(ledger, "10", policies=[TWO], flow="a")

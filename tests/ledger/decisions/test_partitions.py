@@ -264,6 +264,7 @@ def test_a_weekly_report_of_three_years_is_never_refused(ledger):
     assert gaussian_delta(MP.mpf(3), real(53 / noise**2)) > promised
 
 
+@pytest.mark.promise("window-above")
 def test_the_gate_is_that_of_every_window_that_shares_a_part(ledger):
     """Compared with all windows in turn, for steps with parts at random."""
     policy = by_week(3, budget="{epsilon: 12}")
@@ -381,6 +382,7 @@ def test_a_refusal_names_no_part_that_is_overdrawn(ledger):
         charge_weeks(ledger, 1, cost="0.9")
 
 
+@pytest.mark.promise("window-above")
 def test_a_grant_above_a_window_is_detected(ledger, monkeypatch):
     """A process that compares only the part's own account is found by `verify`."""
     charge_weeks(ledger, 0)

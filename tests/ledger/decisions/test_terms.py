@@ -184,6 +184,7 @@ def apply(ledger: Ledger, policy: Policy) -> None:
     ledger.apply(policy, reason="test", new_term=True)
 
 
+@pytest.mark.promise("renamed-dataset")
 def test_another_name_for_a_charged_source_has_no_budget_of_its_own(ledger):
     """A renamed dataset would start anew; a step, `apply` and a first source say no."""
     granted(ledger, policies=[POLICY])
@@ -213,6 +214,7 @@ def test_a_source_stays_with_the_dataset_that_named_it_first(ledger):
         apply(ledger, renamed)
 
 
+@pytest.mark.promise("renamed-dataset")
 def test_datasets_of_one_population_may_share_a_source(ledger):
     """The population caps what they lose together."""
     for name in ("a", "b"):

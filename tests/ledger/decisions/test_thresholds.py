@@ -180,6 +180,7 @@ def use(ledger: Ledger, theorem: str) -> None:
         granted(ledger, PureDP(epsilon="1.5"), **given)
 
 
+@pytest.mark.promise("slow-price")
 @pytest.mark.parametrize("theorem", SOLVERS)
 def test_nothing_is_solved_inside_a_transaction(ledger, monkeypatch, theorem):
     """Thresholds, prices of steady and unsteady rules, outcomes and suggestions."""
@@ -189,6 +190,7 @@ def test_nothing_is_solved_inside_a_transaction(ledger, monkeypatch, theorem):
     assert not any(flags)
 
 
+@pytest.mark.promise("slow-price")
 def test_what_changes_all_the_time_is_solved_inside_at_last(ledger, monkeypatch):
     """Three transactions end for a number; the fourth solves it (negative control)."""
     policy = make_policy(budget="{epsilon: 1, delta: 1e-6}", filter="residue")

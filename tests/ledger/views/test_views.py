@@ -324,6 +324,7 @@ def test_a_refusal_is_found_by_every_run_around_it(ledger):
     assert views.halts(ledger, "a") == {}
 
 
+@pytest.mark.promise("clock")
 def test_a_clock_that_jumps_hides_no_entry(ledger, monkeypatch):
     """The newest of a dataset come first, whatever their labels say."""
     author, made = ledger.author(), []

@@ -51,6 +51,7 @@ def kept(request: pytest.FixtureRequest) -> str | None:
     return str(request.getfixturevalue("database"))
 
 
+@pytest.mark.promise("deleted-log", "older-copy")
 @pytest.mark.parametrize("accident", ACCIDENTS)
 def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
     """The step is refused, nothing is charged, and the way out is named."""
@@ -63,6 +64,7 @@ def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
         assert before == read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
 
 
+@pytest.mark.promise("older-copy")
 @pytest.mark.parametrize("accident", ACCIDENTS)
 def test_every_accident_is_silent_without_one(tmp_path, accident):
     """The control: the ledger agrees with itself and grants the step."""
@@ -72,6 +74,7 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
         audit(host.path)
 
 
+@pytest.mark.promise("older-copy")
 @pytest.mark.parametrize("more", [0, 1, 3])
 def test_an_open_process_notices_without_a_witness(tmp_path, more):
     """Before any step, also if others went on with the older copy, however far."""
@@ -129,6 +132,7 @@ def witness_file(host: Host) -> Path:
     return file
 
 
+@pytest.mark.promise("older-copy")
 def test_a_missing_witness_fails_closed(host):
     """In a new process and in an open one, with how a new machine is enrolled."""
     ledger = host.open()
@@ -140,6 +144,7 @@ def test_a_missing_witness_fails_closed(host):
         assert caught.value.witness == ledger.watch.witness.place
 
 
+@pytest.mark.promise("older-copy")
 @pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])
 def test_a_damaged_witness_fails_closed(host, damage):
     """Whole lines that do not fit their checksums are not skipped."""

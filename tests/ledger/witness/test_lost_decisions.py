@@ -88,6 +88,7 @@ def forget(
     return reopen(path, witness)
 
 
+@pytest.mark.promise("lost-decision", "lost-term")
 @pytest.mark.parametrize("policy", [BASIC, LOWER, OTHER_UNIT])
 @pytest.mark.parametrize("decide", DECISIONS)
 def test_a_forgotten_decision_is_noticed(tmp_path, decide, policy):
@@ -100,6 +101,7 @@ def test_a_forgotten_decision_is_noticed(tmp_path, decide, policy):
         granted(reopen(tmp_path / "ledger.db", "none"))
 
 
+@pytest.mark.promise("lost-releases", "lost-decision", "lost-term")
 @pytest.mark.parametrize("decide", [*DECISIONS, charges])
 def test_a_lost_gate_is_frozen_again(tmp_path, decide):
     """No line says what was decided, so the repair guesses nothing; usage stays."""
@@ -121,6 +123,7 @@ def test_a_lost_gate_is_frozen_again(tmp_path, decide):
     assert verify(ledger).bad == []
 
 
+@pytest.mark.promise("lost-term")
 @pytest.mark.parametrize("decide", [freezes, opens])
 def test_a_decision_that_is_back_is_not_repeated(tmp_path, decide):
     """Who decided again before the repair stays the one who did."""
@@ -137,6 +140,7 @@ def test_a_decision_that_is_back_is_not_repeated(tmp_path, decide):
         granted(ledger, policies=[OTHER_UNIT])
 
 
+@pytest.mark.promise("lost-decision")
 def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path):
     """The policy's file opens the term, and a step would find it open."""
 
@@ -151,6 +155,7 @@ def test_a_lost_freeze_of_a_term_that_is_lost_is_frozen_again(tmp_path):
     assert compare(ledger) == []
 
 
+@pytest.mark.promise("lost-first-charge")
 def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path):
     """The witness knows that a step ran under it, so that the lifetime decides."""
     ledger = forget(
@@ -167,6 +172,7 @@ def test_a_term_whose_charges_were_forgotten_is_not_replaced(tmp_path):
     assert sums(ledger) == (1, 0)
 
 
+@pytest.mark.promise("lost-first-charge")
 def test_a_lost_share_and_its_flow_are_charged_again(tmp_path):
     """A later policy finds that they were charged."""
 
@@ -186,6 +192,7 @@ def test_a_lost_share_and_its_flow_are_charged_again(tmp_path):
     assert verify(ledger).bad == []
 
 
+@pytest.mark.promise("lost-term")
 def test_a_lost_term_is_kept_frozen(tmp_path):
     """Its accounts have no gate until a person opens a term behind it."""
     wider = make_policy("a", budget="{epsilon: 2}", lifetime="{epsilon: 5}")

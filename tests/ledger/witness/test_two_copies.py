@@ -97,6 +97,7 @@ def path_of_ledger(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
 
 
+@pytest.mark.promise("older-copy")
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_no_body_runs_on_two_copies(path, place, seed):
     """One copy at most runs bodies; after a fork both are refused until a repair."""

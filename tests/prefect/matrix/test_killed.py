@@ -161,6 +161,7 @@ def _forward(one: socket.socket, other: socket.socket) -> None:
         other.shutdown(socket.SHUT_WR)
 
 
+@pytest.mark.promise("killed-prefect")
 def test_a_killed_server_delays_no_settlement_and_no_end(laboratory):
     """Three charges are settled, and dpflow's own part of the end is short."""
     folder = laboratory.project("lost-server")
@@ -180,6 +181,7 @@ def test_a_killed_server_delays_no_settlement_and_no_end(laboratory):
     assert "the budget artifact could not be published" in log
 
 
+@pytest.mark.promise("killed-prefect")
 def test_a_server_that_does_not_answer_is_given_up(project, monkeypatch, caplog):
     """After the patience that there is, with a line in the log."""
     guarded(dataset="shop", cost=TENTH, flow="report", name="count")(lambda: 1)()

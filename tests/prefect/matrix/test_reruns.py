@@ -51,6 +51,7 @@ def endless() -> None:
     mark("body ended")
 
 
+@pytest.mark.promise("retries")
 def test_each_retry_of_a_task_is_a_charge(project):
     """Prefect repeats the task run's id and counts up; every attempt may release."""
 
