@@ -15,6 +15,7 @@ Examples:
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from dpflow.accounting.rules.individual import IndividualBound
@@ -131,6 +132,10 @@ def _make(
     except DpflowError:
         raise
     except without_interrupts(TypeError) as error:
-        msg = f"the {kind} {theorem!r} does not take these options: {error}"
+        # Python's own text differs from version to version.
+        takes = signature(theorem_class).parameters
+        wrong = ", ".join(sorted(options.keys() - takes.keys()))
+        reason = f"{wrong} is not one of {', '.join(takes)}" if wrong else str(error)
+        msg = f"the {kind} {theorem!r} does not take these options: {reason}"
         raise InvalidCost(msg, name=kind, value=theorem) from error
     return rule

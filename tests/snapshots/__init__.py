@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from difflib import unified_diff
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
@@ -51,7 +52,7 @@ def answers(name: str, ask: Callable[[str], str]) -> str:
 
 
 def differences(outputs: dict[str, str]) -> list[str]:
-    """Return the names of texts that differ from their files, or write the files.
+    """Return the lines of texts that differ from their files, or write the files.
 
     Where the library of tables is older than that of the files, none is compared.
     """
@@ -59,8 +60,17 @@ def differences(outputs: dict[str, str]) -> list[str]:
         for name, text in outputs.items():
             (FOLDER / f"{name}.txt").write_text(text, "utf-8")
     is_older = Version(version("rich")) < _RICH
-    differ = [name for name, text in outputs.items() if text != _on_file(name)]
-    return [] if is_older else differ
+    lines = [
+        line
+        for name, text in outputs.items()
+        for line in unified_diff(
+            _on_file(name).splitlines(keepends=True),
+            text.splitlines(keepends=True),
+            name,
+            n=0,
+        )
+    ]
+    return [] if is_older else lines
 
 
 def _on_file(name: str) -> str:
