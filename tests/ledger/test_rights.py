@@ -298,6 +298,15 @@ def test_a_reader_reads_every_view(urls):
         assert spending(reader, "a", ("step", "cost", "release", "who"), term=1)[0]
 
 
+@pytest.mark.storages("sqlite", "postgres")
+def test_declared_texts_of_any_characters_are_no_obstacle_to_views(ledger):
+    """PostgreSQL reads no document with a NUL or half of a surrogate pair as JSON."""
+    for text in ("a\x00", "\ud800", "\\\ud83d", "\U0001f600", "\\u0000"):
+        charged(ledger, "0.001", body={"versions": [text]})
+    (group,) = spending(ledger, "a", ("step", "cost", "who"), term=1)[0]
+    assert (group.charges, group.group[1]) == (5, "PureDP(epsilon=0.001)")
+
+
 LOCK_OF_A_NAME = "SELECT pg_advisory_lock{shared}(%s)"
 
 

@@ -104,6 +104,13 @@ BEGIN
     WHERE name = which AND frozen IS NULL AND why IS NOT NULL;
 END
 $$;
+-- A field of a document. PostgreSQL reads no document with a NUL or half of a pair.
+CREATE FUNCTION dpflow.json_text(document text, field text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN document ~ '\\u(0000|d[89a-f])'
+        THEN regexp_replace(document, '\\u(0000|d[89a-f]..)', '\\ufffd', 'g')
+        ELSE document END::json ->> field
+$$;
 -- How long a released value is; a reader may know no more of it.
 CREATE FUNCTION dpflow.value_length(which text) RETURNS integer
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -163,25 +170,3 @@ WHERE table_schema = 'dpflow';
 -- name: read_size
 SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
 WHERE relnamespace = 'dpflow'::regnamespace AND relkind = 'r';
-
--- Ended charges of a dataset that posted the same, with their number and newest time.
--- name: read_ends
-SELECT part.step, part.flow, ended.kind, ended.postings, substr(ended.at, 1, 10),
-    ended.body::json ->> 'outcome',
-    coalesce(ended.body::json ->> 'error', ended.body::json ->> 'error_type'),
-    ended.body::json ->> 'noise',
-    CASE WHEN :release = 1 THEN charge.request::json ->> 'key_text' END,
-    CASE WHEN :who = 1 THEN coalesce(
-        ended.body::json ->> 'who', charge.request::json ->> 'who', made.writer
-    ) END,
-    CASE WHEN :cost = 1 THEN charge.request::json ->> 'cost' END,
-    count(*), max(ended.at)
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
-JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
-WHERE part.dataset = :dataset AND part.reserve_number > :after
-    AND part.reserve_number < :before
-GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11;

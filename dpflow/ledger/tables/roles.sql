@@ -41,7 +41,7 @@ GRANT SELECT (one, id, version, environment, created_at, complete, moving_to, mo
     ON ledger TO dpflow_reader;
 GRANT SELECT (key, key_text, dataset, step, charge, state, digest, shape)
     ON release TO dpflow_reader;
-GRANT EXECUTE ON FUNCTION value_length(text)
+GRANT EXECUTE ON FUNCTION value_length(text), json_text(text, text)
     TO dpflow_reader, dpflow_worker, dpflow_operator;
 
 -- The worker: what a step writes. Triggers check entries, charges and values.

@@ -11,6 +11,8 @@ from importlib.resources import files
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 #: A list in SQLite's words.
 _LIST = re.compile(r"IN \(\s*SELECT value FROM json_each\((:[a-z_]+)\)\s*\)")
+#: A field of a document in SQLite's words.
+_FIELD = re.compile(r"json_extract\(([a-z.]+), '\$\.([a-z_]+)'\)")
 #: Words of SQLite, and what they are called on PostgreSQL.
 _TYPES = (
     (r"\bINTEGER\b", "bigint"),
@@ -51,4 +53,5 @@ def statements(dialect: str) -> Mapping[str, str]:
 
 def write_for_postgres(text: str) -> str:
     """Return a statement in SQLite's words in those of PostgreSQL and its driver."""
-    return _PARAMETER.sub(r"%(\1)s", _LIST.sub(r"= ANY(\1)", text))
+    text = _FIELD.sub(r"dpflow.json_text(\1, '\2')", _LIST.sub(r"= ANY(\1)", text))
+    return _PARAMETER.sub(r"%(\1)s", text)

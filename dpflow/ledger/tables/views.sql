@@ -114,6 +114,28 @@ LEFT JOIN journal AS above
 WHERE part.dataset = :dataset
     AND part.reserve_number IN (SELECT value FROM json_each(:numbers));
 
+-- Ended charges of a dataset that posted the same, with their number and newest time.
+-- name: read_ends
+SELECT part.step, part.flow, ended.kind, ended.postings, substr(ended.at, 1, 10),
+    json_extract(ended.body, '$.outcome'),
+    coalesce(json_extract(ended.body, '$.error'), json_extract(ended.body, '$.error_type')),
+    json_extract(ended.body, '$.noise'),
+    CASE WHEN :release = 1 THEN json_extract(charge.request, '$.key_text') END,
+    CASE WHEN :who = 1 THEN coalesce(
+        json_extract(ended.body, '$.who'), json_extract(charge.request, '$.who'), made.writer
+    ) END,
+    CASE WHEN :cost = 1 THEN json_extract(charge.request, '$.cost') END,
+    count(*), max(ended.at)
+FROM charge_dataset AS part
+JOIN charge ON charge.id = part.charge
+JOIN journal AS made
+    ON made.dataset = part.dataset AND made.number = part.reserve_number
+JOIN journal AS ended
+    ON ended.dataset = part.dataset AND ended.number = part.end_number
+WHERE part.dataset = :dataset AND part.reserve_number > :after
+    AND part.reserve_number < :before
+GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11;
+
 -- name: read_postings
 SELECT number, postings
 FROM journal

@@ -1,0 +1,362 @@
+"""The locks of a ledger file, its readers, and other versions of it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from dpflow import PureDP, guarded
+from dpflow.exceptions import (
+    LedgerUnavailable,
+)
+from dpflow.guard.project import current_project
+from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.opening import open_ledger
+from dpflow.ledger.requests import Granted
+from dpflow.ledger.tables import sqlite_connection, sqlite_files
+from dpflow.ledger.tables.owners import Owners
+from dpflow.ledger.tables.sqlite import SqliteDatabase
+from dpflow.ledger.tables.transaction import VERSION, Transaction
+from tests.faults.drivers import FaultySqlite
+from tests.ledger.processes import Child, die, holding
+from tests.ledger.support import (
+    BASIC,
+    audit,
+    edit,
+    granted,
+    impatient,
+    kinds,
+    ledger_on,
+    request,
+    sums,
+    url,
+    write_a_row,
+)
+from tests.projects import POLICY, held, make_project, spent
+
+SHORT = 0.4
+
+
+# The lock
+
+
+def test_closing_waits_for_the_lock(path):
+    """For the same reason, up to the deadline."""
+    ledger, other = impatient(path), SqliteDatabase(path)
+    granted(ledger)
+    with other.transaction():
+        since = time.monotonic()
+        ledger.database.close()
+        assert time.monotonic() - since >= SHORT
+    granted(ledger)
+    ledger.close()
+    other.close()
+
+
+def test_a_link_to_the_ledger_shares_its_lock(ledger, path):
+    """SQLite follows links, so a process with a link must wait as well."""
+    granted(ledger)
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    with holding(path), pytest.raises(LedgerUnavailable, match="another process"):
+        impatient(link)
+
+
+def test_a_kept_error_keeps_no_transaction(path):
+    """Its traceback may refer to a cursor, and closing then rolls nothing back."""
+    first, kept = SqliteDatabase(path), list[BaseException]()
+    try:
+        with first.transaction() as session:
+            reading = session.connection.execute("VALUES (1), (2), (3)")
+            reading.fetchone()
+            raise RuntimeError
+    except RuntimeError as error:
+        kept.append(error)
+    with SqliteDatabase(path).transaction() as session:
+        write_a_row(session)
+    assert (len(kept), reading is None) == (1, False)
+
+
+# Reading
+
+
+def number_in(transaction: Transaction) -> int:
+    """Return the number of the newest entry of a dataset."""
+    transaction.begin(["a"], lock=False)
+    return transaction.datasets["a"].number
+
+
+@pytest.mark.promise("long-read")
+def test_a_reader_holds_up_no_writer(path):
+    """It sees the state that it began with; another writer is waited for (control)."""
+    ledger, reader = impatient(path), SqliteDatabase(path)
+    granted(ledger)
+    with reader.snapshot() as reading:
+        before = number_in(reading)
+        granted(ledger)
+        assert number_in(reading) == before
+    with reader.snapshot() as reading:
+        assert number_in(reading) == before + 1
+    with reader.transaction(), pytest.raises(LedgerUnavailable) as caught:
+        granted(ledger)
+    assert caught.value.waited == SHORT
+    ledger.close()
+    reader.close()
+
+
+def test_a_long_log_is_begun_anew(path, monkeypatch):
+    """Unless a reader is in the way; then it may double, up to a limit."""
+    ledger, reader = impatient(path), SqliteDatabase(path)
+    log, database = path.with_name("ledger.db-wal"), ledger.database
+    assert isinstance(database, SqliteDatabase)
+    granted(ledger)
+    assert log.stat().st_size > 0
+    monkeypatch.setattr(sqlite_connection, "LOG_BYTES", 1)
+    database._log_limit = 1
+    with reader.snapshot() as reading:
+        number_in(reading)
+        granted(ledger)
+        assert database._log_limit == 2 * log.stat().st_size > 2
+        monkeypatch.setattr(sqlite_connection, "MOST_LOG_BYTES", log.stat().st_size + 1)
+        database._log_limit = 1
+        granted(ledger)
+        assert database._log_limit == sqlite_connection.MOST_LOG_BYTES
+    database._log_limit = 1
+    granted(ledger)
+    assert (log.stat().st_size, database._log_limit) == (0, 1)
+    granted(ledger)
+    ledger.close()
+    reader.close()
+
+
+# Versions
+
+
+@pytest.mark.promise("other-version")
+def test_another_version_is_refused_inside_each_write(ledger, path):
+    """A ledger may be migrated while this process has it open."""
+    reservation, step = granted(ledger), request(ledger)
+    edit(path, "UPDATE ledger SET version = 99")
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: ledger.reserve(step),
+        lambda: ledger.settle(reservation),
+        lambda: open_ledger(url(path)),
+        lambda: ledger.apply(BASIC),
+        lambda: verify(ledger),
+        lambda: reconcile(ledger, reason="test"),
+    )
+    before = kinds(path), sums(path)
+    for call in calls:
+        with pytest.raises(LedgerUnavailable, match="version 99"):
+            call()
+    assert (kinds(path), sums(path)) == before
+    edit(path, f"UPDATE ledger SET version = {VERSION}")
+    ledger.settle(reservation)
+    audit(path)
+
+
+@pytest.mark.promise("failed-call")
+def test_a_charge_that_is_found_counts_once_its_log_was_synced(path, monkeypatch):
+    """The log is written once more; while it cannot be, the step does not run."""
+    database = FaultySqlite(path)
+    ledger = ledger_on(database)
+    granted(ledger)
+    # As long as another program reads the file, closing it keeps the log.
+    reader = sqlite3.connect(path)
+    reader.execute("SELECT count(*) FROM ledger").fetchone()
+    commits: list[str] = []
+    synced: list[str] = []
+    sync = sqlite_files.sync_path
+
+    def fail(sql: str) -> None:
+        if sql == "COMMIT" and not commits:
+            commits.append(sql)
+            message = "disk I/O error"
+            raise sqlite3.OperationalError(message)
+
+    def noted(place: Path) -> None:
+        synced.append(place.name)
+        sync(place)
+
+    def failed(place: Path) -> None:
+        raise OSError(errno.EIO, "the disk failed", str(place))
+
+    database.after = fail
+    monkeypatch.setattr(sqlite_files, "sync_path", noted)
+    granted(ledger)
+    assert synced == ["ledger.db-wal"]
+    commits.clear()
+    monkeypatch.setattr(sqlite_files, "sync_path", failed)
+    with pytest.raises(LedgerUnavailable):
+        granted(ledger)
+    reader.close()
+    monkeypatch.setattr(sqlite_files, "sync_path", sync)
+    granted(ledger)
+    ledger.close()
+
+
+def test_another_program_may_remove_the_log_meanwhile(tmp_path, monkeypatch):
+    """Who closes the file last empties the log into it; SQLite then makes a new one."""
+    log, look = tmp_path / "ledger.db-wal", Path.stat
+    log.write_bytes(b"x")
+
+    def removed(place: Path, **options: bool) -> object:
+        result = look(place, **options)
+        log.unlink()
+        return result
+
+    monkeypatch.setattr(Path, "stat", removed)
+    sqlite_files.sync_log(tmp_path / "ledger.db")
+    assert not os.path.exists(log)  # noqa: PTH110 (Path.stat is replaced)
+
+
+# Locks that the system does not give
+
+
+def failing_at(number: int, patch: pytest.MonkeyPatch) -> list[int]:
+    """Let the n-th call of `flock`, unlocking included, fail; return all calls."""
+    real, calls = fcntl.flock, list[int]()
+
+    def flock(descriptor: int, what: int) -> None:
+        calls.append(what)
+        if len(calls) == number:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        real(descriptor, what)
+
+    patch.setattr(fcntl, "flock", flock)
+    return calls
+
+
+def ledger_errors(call: Callable[[], object]) -> list[LedgerUnavailable]:
+    """Return what a call says of the ledger, if it says anything."""
+    try:
+        call()
+    except LedgerUnavailable as error:
+        return [error]
+    return []
+
+
+@pytest.mark.promise("no-locks")
+def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
+    """What comes out is an error of dpflow, or the step with its charge."""
+    make_project(tmp_path, monkeypatch, POLICY)
+    ran: list[int] = []
+    step = guarded(dataset="shop", cost=PureDP(epsilon="0.01"), name="n")(ran.append)
+    step(0)
+    errors: list[LedgerUnavailable] = []
+    for number in range(1, 100):
+        with monkeypatch.context() as patch:
+            calls = failing_at(number, patch)
+            errors += ledger_errors(lambda number=number: step(number))
+        if len(calls) < number:
+            break
+    assert number > 6
+    assert errors
+    for error in errors:
+        assert "No locks available" in error.message
+        assert "try again" in error.message
+    charged = Fraction(spent()) + Fraction(held())
+    assert charged * 100 >= len(ran) > number // 2
+    assert verify(current_project().ledger).bad == []
+
+
+@pytest.mark.promise("no-locks")
+def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(path, monkeypatch):
+    """To send it again would wait as long again, and others wait behind it.
+
+    SQLite says of a lock that the system does not give what it says of one that a
+    program which is not dpflow holds.
+    """
+    monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 1)
+    database = FaultySqlite(path)
+    ledger = ledger_on(database)
+    granted(ledger)
+    step, begun = request(ledger), list[str]()
+
+    def hold(say: Callable[[str], None]) -> None:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        say("held")
+        time.sleep(60)
+
+    child = Child(hold)
+    assert child.line() == "held"
+    database.before = begun.append
+    with pytest.raises(LedgerUnavailable, match=r"try again .*fuser") as error:
+        ledger.reserve(step)
+    assert begun.count("BEGIN IMMEDIATE") == 1
+    assert error.value.details["waited"] >= 0.8
+    child.kill()
+    assert isinstance(ledger.reserve(step), Granted)
+    ledger.close()
+
+
+def without_record_locks(patch: pytest.MonkeyPatch) -> None:
+    """Let no file's record lock be given."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    patch.setattr(fcntl, "lockf", refuse)
+
+
+@pytest.mark.promise("no-locks")
+def test_an_owner_that_the_system_does_not_show_is_not_waited_for(path, monkeypatch):
+    """A dead owner that was taken for a living one would keep its key for an hour."""
+
+    def claim(say: Callable[[str], None]) -> None:
+        ledger = open_ledger(url(path))
+        granted(ledger, key="x")
+        say("claimed")
+        die()
+
+    with closing(open_ledger(url(path))) as ledger:
+        step = request(ledger, key="x")
+        child = Child(claim)
+        assert child.line() == "claimed"
+        child.end()
+        with monkeypatch.context() as patch:
+            without_record_locks(patch)
+            with pytest.raises(
+                LedgerUnavailable, match=r"No locks available.*try again"
+            ):
+                ledger.reserve(step)
+        assert isinstance(ledger.reserve(step), Granted)
+
+
+def opened(path: Path) -> int:
+    """Return how often this process has a file open."""
+    count = 0
+    for each in Path("/proc/self/fd").iterdir():
+        # The folder that is being listed is closed again.
+        with suppress(FileNotFoundError):
+            count += each.readlink() == path
+    return count
+
+
+def test_a_process_that_cannot_lock_its_name_reserves_nothing(path, monkeypatch):
+    """Nor does it leave an open descriptor for each time it tried."""
+    file = path.with_name("owners")
+    owners, other = Owners(file), Owners(file)
+    with monkeypatch.context() as patch:
+        without_record_locks(patch)
+        for _ in range(3):
+            with pytest.raises(LedgerUnavailable, match="No locks"):
+                owners.mine()
+        assert opened(file) == 0
+    assert owners.alive(owners.mine())
+    assert other.mine() != owners.mine()
+    assert opened(file) == 1
+    for each in (owners, other):
+        each.close()
+    assert opened(file) == 0
