@@ -59,6 +59,12 @@ STEPS = 5
 COUNT = Gaussian(sensitivity=1, sigma=150)
 
 Weights = list[list[float]]
+Images = tuple[mnist.Floats, mnist.Labels]
+
+
+def images() -> Images:
+    """Return the images to train on and their digits: private."""
+    return mnist.train()
 
 
 def descent(noise: int) -> EarlyStopping:
@@ -70,10 +76,12 @@ def descent(noise: int) -> EarlyStopping:
 @dp_task(
     dataset="mnist",
     cost=lambda noise: descent(noise),  # noqa: PLW0108 (names what the cost reads)
+    load=images,
     release_key="weights/{strategy}/{people}/{number}",
     ignore=("noise", "weights"),
 )
-def descend(
+def descend(  # noqa: PLR0917 (a step's parameters name its release)
+    table: Images,
     strategy: str,  # noqa: ARG001 (the key reads it)
     people: int,
     number: int,  # noqa: ARG001 (the key reads it)
@@ -81,7 +89,7 @@ def descend(
     weights: Weights,
 ) -> Weights:
     """Release a model after a round of noisy steps."""
-    gradients = gradients_of(people)
+    gradients = gradients_of(table, people)
     found = gradient_descent(
         np.array(weights), gradients, norm=NORM, rate=RATE / people
     )
@@ -92,25 +100,32 @@ def descend(
 @dp_task(
     dataset="mnist",
     cost=COUNT,
+    load=images,
     release_key="count/{strategy}/{people}/{number}",
     ignore=("weights",),
 )
-def count(strategy: str, people: int, number: int, weights: Weights) -> int:  # noqa: ARG001
+def count(
+    table: Images,
+    strategy: str,  # noqa: ARG001 (the key reads it)
+    people: int,
+    number: int,  # noqa: ARG001 (the key reads it)
+    weights: Weights,
+) -> int:
     """Release how many of the training images a model gets right."""
-    return release(right(np.array(weights), people), as_int=True)
+    return release(right(table, np.array(weights), people), as_int=True)
 
 
-def gradients_of(people: int) -> Any:
+def gradients_of(table: Images, people: int) -> Any:
     """Return a function from weights to the gradient of each person's loss."""
-    features, digits = mnist.train()
+    features, digits = table
     x, wanted = features[:people], np.eye(mnist.DIGITS)[digits[:people]]
     factors = Factors(x)
     return lambda weights: factors.outer(special.softmax(x @ weights, axis=1) - wanted)
 
 
-def right(weights: mnist.Floats, people: int) -> int:
+def right(table: Images, weights: mnist.Floats, people: int) -> int:
     """Return how many of the training images a model gets right: private."""
-    features, digits = mnist.train()
+    features, digits = table
     return int(((features[:people] @ weights).argmax(axis=1) == digits[:people]).sum())
 
 
@@ -145,8 +160,6 @@ def nothing() -> Weights:
 
 def _charged(strategy: Strategy, people: int) -> list[Round]:
     """Train with DP steps, each of which the ledger charges."""
-    # A missing file must not fail inside a step, which would be charged in full.
-    mnist.data_files()
     name = strategy.name
     return train(
         strategy,
@@ -176,7 +189,8 @@ def simulated(strategy: Strategy, people: int, seed: int) -> list[Round]:
 
     OpenDP's exact sampler would take longer than all the rest.
     """
-    gradients, clip = gradients_of(people), NormClip.to(NORM)
+    table = images()
+    gradients, clip = gradients_of(table, people), NormClip.to(NORM)
     generator = np.random.default_rng(seed)
 
     def descend_by(_: int, notch: int, weights: Weights) -> Weights:
@@ -189,7 +203,7 @@ def simulated(strategy: Strategy, people: int, seed: int) -> list[Round]:
         return values
 
     def count_by(_: int, weights: Weights) -> int:
-        true = right(np.array(weights), people)
+        true = right(table, np.array(weights), people)
         return round(generator.normal(true, float(COUNT.sigma)))
 
     return train(strategy, course(people), nothing(), descend_by, count_by)

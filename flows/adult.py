@@ -23,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+#: Features and labels of everybody.
+People = tuple[Floats, npt.NDArray[np.bool_]]
 
 FILES = {
     "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
@@ -71,7 +73,7 @@ def data_files() -> list[Path]:
     return [_verified(_folder() / name, name) for name in FILES]
 
 
-def people() -> tuple[Floats, npt.NDArray[np.bool_]]:
+def people() -> People:
     """Return everybody's features and whether they earn more: private data.
 
     Returns:
@@ -108,7 +110,7 @@ def _verified(path: Path, name: str) -> Path:
 
 
 @functools.cache
-def _table(paths: tuple[Path, ...]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def _table(paths: tuple[Path, ...]) -> People:
     lines = [line for path in paths for line in path.read_text("ascii").splitlines()]
     rows = [[field.strip() for field in line.split(",")] for line in lines]
     rows = [row for row in rows if len(row) == _FIELDS]

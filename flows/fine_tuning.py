@@ -76,6 +76,11 @@ def halves() -> tuple[tuple[Singles, Labels], tuple[Singles, Labels]]:
     return _halves(*mnist.train(mnist.pixels, mnist.FASHION))
 
 
+def private_images() -> tuple[Singles, Labels]:
+    """Return the images of the private kinds, before a step is charged."""
+    return halves()[1]
+
+
 def _halves(
     rows: mnist.Floats, kinds: Labels
 ) -> tuple[tuple[Singles, Labels], tuple[Singles, Labels]]:
@@ -101,10 +106,12 @@ def pretrained(hidden: int, seed: int = 0) -> tuple[Network, Singles]:
 @dp_task(
     dataset="fashion",
     cost=lambda noise, people: setting(Fraction(noise), people).cost,
+    load=private_images,
     release_key="last-layer/{strategy}/{people}/{hidden}/{number}",
     ignore=("noise", "weights"),
 )
 def descend(  # noqa: PLR0917 (a step's parameters name its release)
+    images: tuple[Singles, Labels],
     strategy: str,  # noqa: ARG001 (the key reads it)
     people: int,
     hidden: int,
@@ -114,7 +121,7 @@ def descend(  # noqa: PLR0917 (a step's parameters name its release)
 ) -> list[float]:
     """Release the last layer after an epoch."""
     network, frozen = pretrained(hidden)
-    _, (rows, kinds) = halves()
+    rows, kinds = images
     gradients = network.last_gradients(frozen, rows[:people], kinds[:people])
     rate = RATE / setting(Fraction(1), people).batch
     found = gradient_descent(np.array(weights), gradients, norm=NORM, rate=rate)
@@ -125,10 +132,12 @@ def descend(  # noqa: PLR0917 (a step's parameters name its release)
 @dp_task(
     dataset="fashion",
     cost=COUNT,
+    load=private_images,
     release_key="count/{strategy}/{people}/{hidden}/{number}",
     ignore=("weights",),
 )
-def count(
+def count(  # noqa: PLR0917 (a step's parameters name its release)
+    images: tuple[Singles, Labels],
     strategy: str,  # noqa: ARG001 (the key reads it)
     people: int,
     hidden: int,
@@ -137,7 +146,7 @@ def count(
 ) -> int:
     """Release how many of the private images a network gets right."""
     network, whole = _whole(hidden, weights)
-    _, (rows, kinds) = halves()
+    rows, kinds = images
     right = network.right(whole, rows[:people], kinds[:people])
     return release(right, as_int=True)
 
@@ -154,7 +163,6 @@ def fine_tuning(
     people: int = PEOPLE, hidden: int = HIDDEN, most: int | None = None
 ) -> list[Round]:
     """Fine-tune the last layer until the goal, within the flow's share."""
-    # A missing file must not fail inside a step, which would be charged in full.
     network, weights = pretrained(hidden)
     name = ADAPTIVE.name
     return train(

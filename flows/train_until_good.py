@@ -67,10 +67,10 @@ AGES = (25, 35, 45, 55, 65)
 AGE_LABELS = ("under 25", "25-34", "35-44", "45-54", "55-64", "65 and over")
 
 
-@dp_task(dataset="adult", cost=FIT, release_key="weights/{good}")
-def fit(good: float) -> dict[str, Any]:
+@dp_task(dataset="adult", cost=FIT, load=adult.people, release_key="weights/{good}")
+def fit(people: adult.People, good: float) -> dict[str, Any]:
     """Release a model that is good enough, or the last one, and how long it took."""
-    features, labels = adult.people()
+    features, labels = people
     x, y = features[:TRAIN], np.where(labels[:TRAIN], 1.0, -1.0)
     others, true = features[TRAIN:], labels[TRAIN:]
     steps = 0
@@ -107,24 +107,28 @@ def rest(spent: Fraction) -> Fraction:
     return Fraction(math.floor((BUDGET - spent) * 10**9), 10**9)
 
 
+def earners_by_age() -> list[int]:
+    """Count how many earn more than 50,000 dollars, by age: private."""
+    counts: list[int] = adult.high_earners(AGES).tolist()
+    return counts
+
+
 # A person who is replaced leaves one bar and joins another: L1 sensitivity 2.
 @dp_task(
     dataset="adult",
     cost=lambda steps: Laplace(sensitivity=2, epsilon=rest(price(steps))),
+    load=earners_by_age,
     release_key="high-earners/{steps}",
     length=len(AGE_LABELS),
 )
-def high_earners(steps: int) -> list[int]:  # noqa: ARG001 (the cost reads it)
+def high_earners(counts: list[int], steps: int) -> list[int]:  # noqa: ARG001 (the cost reads it)
     """Release how many earn more than 50,000 dollars, by age."""
-    counts: list[int] = adult.high_earners(AGES).tolist()
     return release(counts, as_int=True)
 
 
 @dp_flow(name="train-until-good")
 def train_until_good(good: float = GOOD) -> dict[str, Any]:
     """Release a model, then a histogram with the remaining budget."""
-    # A missing file must not fail inside a step, which would be charged in full.
-    adult.data_files()
     model = fit(good)
     counts = high_earners(model["steps"])
     return {**model, "high_earners": dict(zip(AGE_LABELS, counts, strict=True))}

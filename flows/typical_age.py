@@ -68,17 +68,29 @@ def coin() -> float:
     return secrets.choice(SHIFTS)
 
 
-@dp_task(dataset="adult", cost=SPREAD, release_key="range-of-ages/first")
-def first_try() -> dict[str, Any]:
+def read_ages() -> adult.Floats:
+    """Read everybody's age before a step is charged: private."""
+    return adult.age()
+
+
+@dp_task(
+    dataset="adult", cost=SPREAD, load=read_ages, release_key="range-of-ages/first"
+)
+def first_try(ages: adult.Floats) -> dict[str, Any]:
     """Release the coin, which depends on no data, and its discretization's answer."""
     shift = coin()
-    return {"shift": shift, "range": interquartile_range(adult.age(), shift=shift)}
+    return {"shift": shift, "range": interquartile_range(ages, shift=shift)}
 
 
-@dp_task(dataset="adult", cost=SPREAD, release_key="range-of-ages/second/{shift}")
-def second_try(shift: float) -> float | None:
+@dp_task(
+    dataset="adult",
+    cost=SPREAD,
+    load=read_ages,
+    release_key="range-of-ages/second/{shift}",
+)
+def second_try(ages: adult.Floats, shift: float) -> float | None:
     """Release what the other discretization answers."""
-    return interquartile_range(adult.age(), shift=shift)
+    return interquartile_range(ages, shift=shift)
 
 
 def left_over(tries: int, *, answered: bool) -> Fraction:
@@ -97,18 +109,21 @@ def left_over(tries: int, *, answered: bool) -> Fraction:
 @dp_task(
     dataset="adult",
     cost=lambda bound, rest: ProposeTestRelease(epsilon=rest / 2, delta=DELTA),  # noqa: ARG005 (the body reads it)
+    load=read_ages,
     release_key="median-age/{bound}/{rest}",
 )
-def middle_age(bound: float, rest: Fraction) -> float | None:  # noqa: ARG001 (the cost reads it)
+def middle_age(
+    ages: adult.Floats,
+    bound: float,
+    rest: Fraction,  # noqa: ARG001 (the cost reads it)
+) -> float | None:
     """Release the median age, if no one person can move it by more than the bound."""
-    return median(adult.age(), bound=bound)
+    return median(ages, bound=bound)
 
 
 @dp_flow(name="typical-age")
 def typical_age() -> Ages:
     """Release the range of ages and the median age."""
-    # A missing file must not fail inside a step, which would be charged in full.
-    adult.data_files()
     first = first_try()
     tries, found = 1, first["range"]
     if found is None:

@@ -248,7 +248,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (pl.Series([1], dtype=pl.Int128), {"length": 1}, "dtype"),
     (pl.Series([1], dtype=pl.UInt128), {"length": 1}, "dtype"),
     (np.array([True]), {"length": 1}, "ints 0 and 1"),
-    (pd.Series([f"{SECRET}"]), {"length": 1}, "dtype"),
+    (pd.Series([f"{SECRET}"], dtype="string"), {"length": 1}, "dtype"),
     (pa.array([1.0, SECRET], pa.date64()), {"length": 2}, "dtype"),
     # Categories and fields may be made of data.
     (pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])), {"length": 1}, "dtype"),
