@@ -39,7 +39,7 @@ from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy.planned_noise import plan_noise
 from dpflow.policy.reserved import run_lines
 from dpflow.policy.types import did_you_mean
-from dpflow.rounding import number_from_text, short_up
+from dpflow.rounding import float_up, number_from_text, short_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,14 @@ class NoiseRow:
     """What more noise would change.
 
     Attributes:
-        widths: Half of the 95 % interval of each step of the workload.
+        widths: Half of the 95 % interval of each step of the workload, rounded up.
         problem: Why there is no forecast, or "".
     """
 
     factor: Fraction
     runs_left: int | None = None
     ends: date | None = None
-    widths: tuple[Fraction | None, ...] = ()
+    widths: tuple[float | None, ...] = ()
     problem: str = ""
 
 
@@ -101,7 +101,9 @@ class Forecast(TableRecord):
 
 
 def _cells(row: NoiseRow, steps: int) -> tuple[str, ...]:
-    widths = ["-" if width is None else short_up(width, 3) for width in row.widths]
+    widths = [
+        "-" if width is None else short_up(Fraction(width), 3) for width in row.widths
+    ]
     left = "no end" if row.runs_left is None else str(row.runs_left)
     if row.problem:
         left, widths = "-", [row.problem, *[""] * (steps - 1)]
@@ -345,5 +347,6 @@ def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
             continue
         left = 0 if run.closed else left
         ends = None if schedule is None else schedule.day_after(left)
-        widths = tuple(half_width(step.cost) for step in other)
+        exact = (half_width(step.cost) for step in other)
+        widths = tuple(None if width is None else float_up(width) for width in exact)
         yield NoiseRow(factor=factor, runs_left=left, ends=ends, widths=widths)

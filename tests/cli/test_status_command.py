@@ -48,7 +48,8 @@ def test_other_noise_has_other_counts_and_intervals(shop: Shop) -> None:
     for row in rows:
         sigma = int(1000 * float(row["factor"]))
         assert row["runs_left"] == counted(sigma, "2", "5e-7")
-        (width,) = map(float, row["widths"])
+        (width,) = row["widths"]
+        assert type(width) is float, "a number, not hundreds of digits"
         assert width == pytest.approx(1.959964 * sigma, rel=1e-5)
 
 
