@@ -1,17 +1,15 @@
 """Numbers that take long to solve: a ledger's transaction only looks them up.
 
-Prices, thresholds and suggestions are solved once and remembered. Within `only_solved`
-a missing number raises `NotSolved`; the ledger then ends the transaction, solves the
-number, and begins again.
+Prices, thresholds and suggestions are solved once and remembered. In an active
+`look_up` a missing number raises `NotSolved`; the ledger then ends the transaction,
+solves the number, and begins again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
-
-from dpflow.interrupts import contextmanager
 
 T = TypeVar("T")
 
@@ -32,16 +30,6 @@ class NotSolved(Exception):
 _looks_up: ContextVar[bool] = ContextVar("dpflow_looks_up", default=False)
 
 
-@contextmanager
-def only_solved(*, active: bool = True) -> Iterator[None]:
-    """Refuse to solve numbers in this thread while the block runs."""
-    token = _looks_up.set(active)
-    try:
-        yield
-    finally:
-        _looks_up.reset(token)
-
-
 def look_up(work: Callable[[], T], *, active: bool) -> T:
     """Return the answer of some work, which may solve no numbers if that is active."""
     context = copy_context()
@@ -56,7 +44,7 @@ def before_solving(solve: Callable[[], object]) -> None:
         solve: Solve and remember the number that is missing.
 
     Raises:
-        NotSolved: Within `only_solved`.
+        NotSolved: In an active `look_up`.
     """
     if _looks_up.get():
         raise NotSolved(solve)

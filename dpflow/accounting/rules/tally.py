@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import add, le, sub
 
 _new, _set = object.__new__, object.__setattr__
@@ -73,31 +71,9 @@ class Tally:
             raise _of_different(self.amounts, other.amounts)
         return Tally(tuple(map(max, self.amounts, other.amounts)))
 
-    def to_text(self) -> str:
-        """Write the tally as canonical JSON; databases store this text."""
-        return f"[{','.join(map(str, self.amounts))}]"
-
-    @classmethod
-    def from_text(cls, text: str) -> Tally:
-        """Read the text of `to_text`.
-
-        Raises:
-            ValueError: If it is something else.
-        """
-        return cls(_amounts(text))
-
 
 def _of_different(first: tuple[int, ...], second: tuple[int, ...]) -> ValueError:
     return ValueError(
         f"tallies of {len(first)} and {len(second)} components belong to different "
         "theorems"
     )
-
-
-@lru_cache(maxsize=4096)
-def _amounts(text: str) -> tuple[int, ...]:
-    amounts = json.loads(text)
-    if not isinstance(amounts, list):
-        msg = f"a tally is stored as a list of integers, got {text[:40]!r}"
-        raise ValueError(msg)  # noqa: TRY004
-    return tuple(amounts)

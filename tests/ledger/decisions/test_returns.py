@@ -7,6 +7,7 @@ only the ledger knows of what that is so.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import uuid
@@ -72,7 +73,7 @@ def sums(of: Any, account: str = "a#1") -> tuple[Tally, Tally]:
     """Return what is settled and held."""
     sql = "SELECT settled, held FROM account WHERE id = ?"
     ((settled, holding),) = read(of, sql, account)
-    return Tally.from_text(settled), Tally.from_text(holding)
+    return Tally(tuple(json.loads(settled))), Tally(tuple(json.loads(holding)))
 
 
 def in_turn(*costs: Any, rule: Any = RULE) -> Tally:
