@@ -56,7 +56,7 @@ LINE = b"x" * 300 + b"\n"
 PHASES = {
     "policy, price, release key": ("dpflow.guard.charge", "ask"),
     "ledger: reserve": ("dpflow.ledger.ledger", "Ledger.reserve"),
-    "  witness": ("dpflow.ledger.witness.rollback_check", "Watch.record"),
+    "  witness": ("dpflow.ledger.witness.comparison", "Watch.record"),
     "ledger: settle": ("dpflow.ledger.ledger", "Ledger.settle"),
     "notices": ("dpflow.guard.request", "Place.tell"),
     "all of the guard": ("dpflow.prefect.task", "run"),
@@ -94,7 +94,7 @@ def _raw_commits(folder: Path) -> Iterator[Callable[[], None]]:
         charge(ledger, policy())
     with (
         (folder / "lines").open("ab", buffering=0) as lines,
-        of_rows(url, asks=False) as write,
+        of_rows(url) as write,
     ):
 
         def commit() -> None:

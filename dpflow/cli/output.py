@@ -22,6 +22,13 @@ from rich.text import Text
 
 from dpflow.notebook import Sheet, data_of, plain
 
+
+class Verbatim(str):
+    """Lines for a file, such as YAML, which no terminal's width breaks."""
+
+    __slots__ = ()
+
+
 Piece = str | tuple[str, str]
 #: A line, in one style or in several, or a table.
 Part = Piece | list[Piece] | Sheet
@@ -99,6 +106,8 @@ def _print(stream: TextIO, parts: Iterable[Part]) -> None:
         with console.capture() as captured:
             if isinstance(part, Sheet):
                 _print_sheet(console, part)
+            elif isinstance(part, Verbatim):
+                console.print(_line(part), soft_wrap=True)
             else:
                 for line in _wrap(console, _line(part), console.width):
                     console.print(line, soft_wrap=True)

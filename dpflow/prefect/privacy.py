@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import is_dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -31,7 +30,6 @@ from prefect.settings import (
     PREFECT_LOGGING_TO_API_ENABLED,
     PREFECT_RESULTS_PERSIST_BY_DEFAULT,
     PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
-    temporary_settings,
 )
 from prefect.utilities.annotations import BaseAnnotation
 from pydantic import BaseModel, SecretBytes, SecretStr
@@ -41,7 +39,7 @@ from dpflow.guard.release_keys import template_fields
 from dpflow.guard.signatures import HIDDEN, values_of
 from dpflow.guard.step import Step, check_template
 from dpflow.interrupts import contextmanager, without_interrupts
-from dpflow.prefect.api import flow_parameters, without_storing
+from dpflow.prefect.api import flow_parameters, switch_off, without_storing
 
 R = TypeVar("R")
 
@@ -330,6 +328,5 @@ def nothing_stored() -> Iterator[None]:
     counts.
     """
     # The settings come before what a task inherits.
-    off: dict[Any, Any] = {option: False for option in _STORING if option.value()}
-    with temporary_settings(off) if off else nullcontext(), without_storing():
+    with switch_off(_STORING), without_storing():
         yield

@@ -20,6 +20,7 @@ from prefect.settings import (
     PREFECT_LOGGING_LOG_PRINTS,
     PREFECT_LOGGING_TO_API_ENABLED,
     PREFECT_TASK_DEFAULT_RETRIES,
+    Settings,
     temporary_settings,
 )
 
@@ -38,6 +39,24 @@ from tests.prefect.matrix.support import (
     wait_until,
 )
 from tests.projects import NOISY, POLICY, TENTH, caught, kinds, spent
+
+
+def test_a_step_does_not_read_the_settings_of_prefect_anew(project, monkeypatch):
+    """Prefect's own copy of them takes ten times as long as the rest of a step."""
+
+    @dp_task(dataset="shop", cost=TENTH, noise="own")
+    def count() -> int:
+        return int(PREFECT_LOGGING_TO_API_ENABLED.value())
+
+    @dp_flow
+    def report() -> int:
+        with monkeypatch.context() as patched:
+            patched.setattr(Settings, "copy_with_update", pytest.fail)
+            return count()
+
+    with temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: True}):
+        assert report() == 0
+        assert PREFECT_LOGGING_TO_API_ENABLED.value()
 
 
 def test_a_step_keeps_what_makes_it_a_task():

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpflow.cli.output import Answer
+from dpflow.cli.output import Answer, Verbatim
 from dpflow.cli.source import project_ledger
 from dpflow.exceptions import ConfigurationError
 
@@ -30,7 +30,7 @@ def registry(dataset: str, *, schema: Path | None = None) -> Answer:
     if schema is not None:
         _check(entry, schema)
     text = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True)
-    return entry, text.splitlines()
+    return entry, [Verbatim(text)]
 
 
 def _check(entry: dict[str, Any], path: Path) -> None:
