@@ -202,7 +202,7 @@ def beside_raw(place: Place, seconds: float, goals: Goals) -> None:
     ledger = create_ledger(url)
     size = max(bytes_of_a_charge(url), 512)
     with of_bytes(url, size) as as_bytes, of_rows(other) as as_rows:
-        ways = {
+        ways: dict[str, Callable[[], object]] = {
             "dpflow": partial(charge, ledger, one),
             "raw, as many bytes": as_bytes,
             "raw, such rows": as_rows,
@@ -326,7 +326,8 @@ def with_history(url: str, entries: int) -> Ledger:
 
 def _refusals(dataset: Dataset, entries: int) -> Iterator[Entry]:
     """Yield entries that follow one another."""
-    previous, fields = dataset.hash, ("", "", "refuse", "none", *[None] * 4, "{}", "{}")
+    previous = dataset.hash
+    fields: Any = ("", "", "refuse", "none", *[None] * 4, "{}", "{}")
     for number in range(dataset.number + 1, entries + 1):
         entry = Entry(dataset.name, number, *fields).chained(previous)
         previous = entry.hash

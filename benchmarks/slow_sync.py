@@ -55,7 +55,15 @@ def run_again_with_slow_syncs(module: str, milliseconds: float) -> None:
         Path(folder).chmod(0o755)
         source, library = Path(folder, "slow.c"), Path(folder, "slow.so")
         source.write_text(_SOURCE % {"variable": _VARIABLE})
-        build = [compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"]
+        build = [
+            compiler,
+            "-O2",
+            "-shared",
+            "-fPIC",
+            "-o",
+            *map(str, (library, source)),
+            "-ldl",
+        ]
         subprocess.run(build, check=True)  # noqa: S603 (our own words)
         slow = {"LD_PRELOAD": str(library), _VARIABLE: str(round(milliseconds * 1e6))}
         again = [sys.executable, "-m", module, *sys.argv[1:]]

@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+
+from benchmarks.guard_overhead import PHASES
 
 ROOT = Path(__file__).parents[1]
 #: By program: its smallest arguments, and the words that end its output.
@@ -34,6 +38,12 @@ def test_each_program_is_run_below():
     used = "\n".join(texts.values())
     for name in texts.keys() - PROGRAMS:
         assert f"from {name} import" in used or f"from benchmarks.{name} import" in used
+
+
+def test_each_phase_of_the_guard_is_a_function():
+    """A benchmark of names that moved would start no more, unseen until `make slow`."""
+    for module, path in PHASES.values():
+        assert callable(attrgetter(path)(import_module(module)))
 
 
 @pytest.mark.slow
