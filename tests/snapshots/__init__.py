@@ -19,7 +19,7 @@ _PROMPT = "$ "
 #: Earlier versions give the columns of tables other widths.
 _RICH = Version("15")
 _DIGITS = re.compile(
-    r"\b(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12}|(?<=project=\")[0-9a-f]{6}"
+    r"\b(?<!\d\.)(?:[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{12}|(?<=project=\")[0-9a-f]{6}"
     r"|(?<=main \()[0-9a-f]{8})\b"
 )
 

@@ -30,7 +30,7 @@ def registry(dataset: str, *, schema: Path | None = None) -> Answer:
     if schema is not None:
         _check(entry, schema)
     text = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True)
-    return entry, [Verbatim(text)]
+    return entry, [Verbatim(text.rstrip())]
 
 
 def _check(entry: dict[str, Any], path: Path) -> None:
