@@ -180,14 +180,13 @@ browser: $(VENV)/dev.installed
 	@test -n "$(BROWSER)" || { echo "Chromium is missing; name it: BROWSER=FILE"; exit 1; }
 	DPFLOW_BROWSER=$(BROWSER) $(PYTEST) -m slow tests/show/page
 
-# Which mutants: all, or names with a star at the end.
-MUTANTS ?=
+# How many lines are changed, drawn by which seed.
+LINES ?= 40
+LINES_SEED ?= 2
 
 mutants: $(VENV)/dev.installed
-	@echo "== Mutants of the ledger; those that no test notices are listed at the end"
-	$(PIP) --group mutants
-	$(BIN)/mutmut run $(MUTANTS)
-	$(BIN)/mutmut results
+	@echo "== Changed lines of dpflow, each with the first test that notices it"
+	$(BIN)/python -m tools.mutants --lines $(LINES) --seed $(LINES_SEED)
 
 data: | $(BIN)/python
 	@echo "== Installing the Adult data of the flows (28 MB, once)"
