@@ -35,7 +35,7 @@ from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
 from dpflow.prefect.replays import take_surprises
 from dpflow.prefect.states import state_of_refusal
-from dpflow.prefect.whole_runs import keep_whole, note_completion
+from dpflow.prefect.whole_runs import WHOLE, keep_whole, note_completion
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -145,6 +145,7 @@ def dp_flow(
                     await asyncio.to_thread(flush)
 
         chosen = halting_async if inspect.iscoroutinefunction(function) else halting
+        setattr(chosen, WHOLE, not partial)
         return DPFlow(fn=cast("Callable[P, R]", chosen), **flow_options)
 
     return decorate if function is None else decorate(function)

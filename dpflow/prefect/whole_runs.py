@@ -1,4 +1,8 @@
-"""Whole runs: the first charge of a flow run asks whether the rest would fit."""
+"""Whole runs: the first charge of a flow run asks whether the rest would fit.
+
+Each process asks for itself: the flow's own, and those of a task runner, to which
+Prefect sends the flow with the context of a task.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from dpflow.exceptions import DpflowError
 from dpflow.forecast.whole_runs import find_lack
@@ -14,6 +19,7 @@ from dpflow.guard.request import Notice
 from dpflow.guard.step import declared_costs
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Granted, Request
+from dpflow.prefect.api import current_flow, current_run
 
 logger = logging.getLogger("dpflow")
 
@@ -31,6 +37,8 @@ class WholeRun:
     replayed: Counter[str] = field(default_factory=Counter)
 
 
+#: The attribute of a flow's function that says whether its runs have to end whole.
+WHOLE = "dpflow_whole_runs"
 #: Flow runs whose function runs in this process, by id.
 _runs: dict[str, WholeRun] = {}
 
@@ -52,7 +60,7 @@ def ask_whole_run(project: Project, request: Request) -> None:
     Raises:
         BudgetExhausted: If no example of a whole run fits.
     """
-    run = _runs.get(str(request.flow_run))
+    run = _run_of(request)
     if run is None or run.was_begun:
         return
     if any(policy.on_exhausted.flow == "skip" for policy in request.policies):
@@ -69,9 +77,25 @@ def ask_whole_run(project: Project, request: Request) -> None:
 
 def count_replay(notice: Notice) -> None:
     """Count a replay, whose step the rest of the run need not charge."""
-    run = _runs.get(str(notice.request.flow_run))
+    run = _run_of(notice.request)
     if notice.kind == "replayed" and run is not None:
         run.replayed[notice.request.step] += 1
+
+
+def _run_of(request: Request) -> WholeRun | None:
+    """Return the flow run of a request, if it has to end whole."""
+    run, name, flow = current_run(), str(request.flow_run), current_flow()
+    if name in _runs:
+        return _runs[name]
+    if run is None or str(run.id) != name or flow is None:
+        return None
+    return _run_of_worker(name) if getattr(flow.fn, WHOLE, False) else None
+
+
+@lru_cache(maxsize=1024)
+def _run_of_worker(run: str) -> WholeRun:  # noqa: ARG001 (by its id)
+    """Return what this process of a task runner knows of a flow run."""
+    return WholeRun()
 
 
 def note_completion(project: Project, run: str) -> None:
