@@ -16,6 +16,7 @@ import argparse
 import ast
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-_SECONDS = 1800
+_SECONDS = 600
 _FAILED = ("FAILED", "ERROR")
 _OTHER_END = {"min": "max", "max": "min"}
 _OPERATORS: dict[type, type] = {
@@ -145,20 +146,23 @@ def tests_of(path: Path) -> list[str]:
 def failing_test(copy: Path, *arguments: str) -> str:
     """Return the first test that fails, or takes too long; "" if none does."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    try:
-        done = subprocess.run(  # noqa: S603 (our own words)
-            [*command, "-n", "2", *arguments],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy)},
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return "a test without an end"
-    failed = [line for line in done.stdout.splitlines() if line.startswith(_FAILED)]
-    return failed[0] if failed else "an error of pytest" if done.returncode else ""
+    with subprocess.Popen(  # noqa: S603 (our own words)
+        [*command, "-n", "2", *arguments],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as tests:
+        try:
+            output, _ = tests.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Its workers would go on without it.
+            os.killpg(tests.pid, signal.SIGKILL)
+            return "a test without an end"
+    failed = [line for line in output.splitlines() if line.startswith(_FAILED)]
+    return failed[0] if failed else "an error of pytest" if tests.returncode else ""
 
 
 def main() -> int:
