@@ -143,7 +143,8 @@ def test_a_lock_that_an_interrupt_keeps_is_found(shop, monkeypatch, place, name,
     for number, point in enumerate(points[len(points) // 2 :: len(points) // 30]):
         # So that the next one has nothing to follow, and as many lines as counted.
         steps.run(f"before-{number}")
-        problems = interrupted(steps, f"line-{number}", point, KeyboardInterrupt) or []
-        if problems:
-            break
-    assert any(each.startswith(who) for each in problems), (point, problems)
+        problems += interrupted(steps, f"line-{number}", point, KeyboardInterrupt) or []
+        # On a busy machine others are late, too.
+        if any(problem.startswith(who) for problem in problems):
+            return
+    pytest.fail(f"at {point}: {problems}")
