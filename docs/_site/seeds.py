@@ -45,5 +45,4 @@ def _where(row: dict[str, str]) -> str:
     """Return the last two cells: file and test, or the reason."""
     if "why" in row:
         return f"| {row['why']}"
-    test = row["test"].partition("::")[2]
-    return f"`{row['file']}` | `{test}`"
+    return f"`{row['file']}` | `{row['test']}`"

@@ -18,15 +18,8 @@ PAGES = sorted(DERIVATIONS.glob("*.md"))
 ROOT_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 TEXTS = {".py", ".md", ".sql", ".yaml", ".toml"}
 
-DOCUMENT = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z0-9_]\.md\b")
 CITATION = re.compile(r"\bderivations/([a-zA-Z-]+\.md)(?:#([a-z0-9-]*))?")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
-#: Pages that the documentation's build makes, and the broken link of its test.
-GENERATED = {
-    "../reference/python.md", "reference/json.md", "reference/prices.md", "gone.md",
-    "admitted.md", "../admitted.md", "benchmarks.md", "seeds.md", "studies.md",
-    "index.md", "docs/index.md", "../reference/dpflow.interop.md",
-}  # fmt: skip
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -46,31 +39,6 @@ def headings(page: Path) -> list[str]:
 
 
 ANCHORS = {page.name: headings(page) for page in PAGES}
-
-
-def missing_documents(name: str, text: str) -> list[str]:
-    """Return the documents that a text names and the repository does not have."""
-    places = (ROOT, ROOT / "docs", ROOT / "docs" / "guides", (ROOT / name).parent)
-    return [
-        title
-        for title in map(_in_repository, DOCUMENT.findall(text))
-        if title not in GENERATED
-        and not any((place / title).is_file() for place in places)
-    ]
-
-
-def _in_repository(title: str) -> str:
-    """Return the path of a document that is named by its address."""
-    return title.removeprefix("blob/main/")
-
-
-def test_every_document_that_is_named_is_in_the_repository():
-    """No sentence names a file that is not there; the search sees links and paths."""
-    lost = {name: missing_documents(name, text) for name, text in texts()}
-    assert {name: missing for name, missing in lost.items() if missing} == {}
-    for text in ("see nowhere.md.", "(docs/nowhere.md 4.2)", "[x](no.md#a)"):
-        assert missing_documents("docs/theorems.md", text)
-    assert not missing_documents("docs/theorems.md", "see admitted.md and README.md")
 
 
 def test_every_citation_of_a_derivation_leads_to_a_section():

@@ -18,8 +18,6 @@ from tests.cli.support import (
     Shop,
     run_fine,
     run_process,
-    run_terminal,
-    without_colour,
 )
 
 #: Typer itself needs pydantic to parse some options.
@@ -93,33 +91,6 @@ def test_json_is_only_json(busy: Shop) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout)["place"]
     assert ANSI not in result.stdout
-
-
-LINE, ELLIPSIS = "\N{BOX DRAWINGS LIGHT HORIZONTAL}", "\N{HORIZONTAL ELLIPSIS}"
-
-
-@pytest.mark.parametrize("command", ["status", "history"])
-def test_a_pipe_and_a_terminal_get_lines_that_fit(busy: Shop, command: str) -> None:
-    """In a pipe each row is one line, which is not wrapped, cut, padded or coloured.
-
-    In a terminal text folds, and no line runs over the edge.
-    """
-    result = run_process(*command.split())
-    assert (result.returncode, result.stderr) == (0, "")
-    assert ANSI not in result.stdout
-    lines = result.stdout.splitlines()
-    assert [line.rstrip() for line in lines] == lines
-    rules = [line for line in lines if line.startswith(LINE)]
-    assert bool(rules) is (command != "status")
-    terminal = without_colour(run_terminal(*command.split(), columns=100))
-    assert max(len(line) for line in terminal.splitlines()) <= 100
-    assert ELLIPSIS not in result.stdout + terminal
-
-
-def test_numbers_stay_whole_in_a_narrow_terminal(busy: Shop) -> None:
-    """Half a number reads like another one."""
-    shown = without_colour(run_terminal("status", "cdnow", "--details", columns=40))
-    assert {"0.4195", "0.1893", "0.01"} <= set(shown.split())
 
 
 def test_names_in_the_journal_cannot_command_the_terminal(shop: Shop) -> None:

@@ -8,25 +8,20 @@ from pathlib import Path
 import pytest
 
 from dpflow import (
-    Composed,
     EarlyStopping,
     Gaussian,
     Laplace,
-    PureDP,
     Refined,
-    Repeated,
     guarded,
     iterations,
     release,
 )
 from dpflow.exceptions import BudgetRefused
-from dpflow.guard.project import forget_projects
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.support import edit
 from tests.projects import (
     POLICY,
     TENTH,
-    act_as,
     make_project,
     rewrite_policy,
     rows,
@@ -44,15 +39,6 @@ filter: auto
 flows:
   weekly-report: {}
 """
-COSTS = {
-    "plain": Gaussian(sensitivity=1, sigma=20),
-    "pure": Laplace(sensitivity=100, epsilon="0.1"),
-    "mixed": Composed(Gaussian(sensitivity=1, sigma=40), PureDP(epsilon="0.01")),
-    "guarantee": PureDP(epsilon="0.01"),
-    "own": Repeated(Gaussian(sensitivity=1, sigma=60), 2),
-}
-#: Those of them that `release` draws here.
-DRAWN = ("plain", "pure")
 
 
 @pytest.fixture
@@ -93,47 +79,6 @@ def test_an_edited_value_is_not_shown_and_not_replayed(report, tmp_path):
     with pytest.raises(Exception, match="digest differs"):
         report("w1")
     assert report("w2") == SECRET
-
-
-@pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make releases of several costs, by somebody, in a flow."""
-    make_project(tmp_path, monkeypatch, SHOP)
-    act_as(monkeypatch, "ann@example.org")
-    forget_projects()
-    for name, cost in COSTS.items():
-        guarded(
-            dataset="shop",
-            cost=cost,
-            flow="weekly-report",
-            name=name,
-            release_key=f"{name}/2026-W05",
-        )(_drawn if name in DRAWN else _answer)()
-
-
-def _drawn() -> float:
-    return release(SECRET)
-
-
-def _answer() -> int:
-    return SECRET
-
-
-@pytest.mark.usefixtures("published")
-def test_a_list_says_what_was_published_with_which_error() -> None:
-    """Cost, flow, who, when and half of the 95 % interval of the draw."""
-    by_step = {each["step"]: each for each in run_json("releases", "list")["releases"]}
-    assert by_step.keys() == COSTS.keys()
-    for name, each in by_step.items():
-        facts = each["facts"]
-        assert (facts["flow"], facts["who"]) == ("weekly-report", "ann@example.org")
-        assert (facts["noise"] == "opendp") == (name in DRAWN)
-        expected = COSTS[name].half_width() if name in DRAWN else None
-        assert (each["known"] or [None])[0] == expected
-    assert by_step["plain"]["known"][0] == pytest.approx(20 * 1.959964, rel=2e-6)
-    text = run_fine("releases", "list")
-    assert " 39.2 " in text
-    assert " 118 " not in text
 
 
 REFINED = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from fractions import Fraction
 from unittest import mock
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpflow import guarded, status
-from dpflow.exceptions import ConfigurationError, PublicError, ReleaseError
+from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.views import accounts, history
@@ -118,32 +117,6 @@ def test_the_noise_is_the_declared_one(folder):
 
 
 # What goes wrong
-
-
-@pytest.mark.promise("lost-store")
-def test_a_missing_store_grants_nothing(folder):
-    """The budget was taken to make it; a new one would forget what people paid."""
-    customers(0, ["a"])
-    away = folder / "away"
-    shutil.move(folder / ".dpflow" / "people", away)
-    with pytest.raises(PublicError, match=r"LedgerMissing: .*--new-term"):
-        customers(1, ["a"])
-    shutil.rmtree(folder / ".dpflow" / "people")
-    shutil.move(away, folder / ".dpflow" / "people")
-    customers(2, ["a"])
-
-
-@pytest.mark.promise("lost-store")
-def test_a_store_from_a_backup_is_refused(folder):
-    """It would forget what was paid since."""
-    customers(0, ["a"])
-    [path] = files(folder)
-    old = path.read_bytes()
-    customers(1, ["a"])
-    customers(2, ["a"])
-    path.write_bytes(old)
-    with pytest.raises(PublicError, match=r"LedgerCorrupt: .*old backup"):
-        customers(3, ["a"])
 
 
 @pytest.mark.promise("lost-store")

@@ -18,7 +18,6 @@ from dpflow import (
     dp_task,
     guarded,
     private_task,
-    release,
     spend,
 )
 from dpflow.exceptions import ConfigurationError, ReservationConflict
@@ -26,7 +25,7 @@ from dpflow.guard.project import current_project
 from dpflow.ledger.requests import Request
 from dpflow.ledger.views import accounts
 from tests.prefect.matrix.support import in_flow
-from tests.projects import NOISY, POLICY, TENTH, kinds, rows, spent
+from tests.projects import POLICY, TENTH, kinds, rows, spent
 
 HALF = PureDP(epsilon="0.5")
 CANARY = "canary-" + "2718281828"
@@ -189,17 +188,6 @@ def test_a_flow_that_returns_what_is_yet_to_run_fails(project):
         with pytest.raises(ConfigurationError, match="has not run yet"):
             report(return_state=True).result()
     assert kinds() == []
-
-
-@pytest.mark.promise("inner-step")
-def test_the_flow_fails_and_the_inner_task_never_runs(project):
-    """The outer task is charged once; the state names it and says what to do."""
-    inner = dp_task(dataset="shop", cost=NOISY, name="inner")(lambda: release(1.0))
-    outer = dp_task(dataset="shop", cost=NOISY, name="outer")(lambda: inner() + 1)
-    state = in_flow(outer, make_flow=dp_flow)(return_state=True)
-    assert state.is_failed()
-    assert "the body of DP step 'outer'" in state.message
-    assert spent() == "0.1"
 
 
 def test_a_refused_step_inside_a_loader_stays_a_refusal(project):

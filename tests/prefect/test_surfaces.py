@@ -9,10 +9,8 @@ import traceback
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from email.message import Message
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from opentelemetry import trace
@@ -24,7 +22,6 @@ from prefect.settings import (
     PREFECT_CLIENT_METRICS_PORT,
     temporary_settings,
 )
-from prefect.testing.standard_test_suites import BlockStandardTestSuite
 from prefect.utilities import services
 from typer.testing import CliRunner
 
@@ -35,11 +32,11 @@ from dpflow.cli import app
 from dpflow.config import settings
 from dpflow.guard.project import project_label
 from dpflow.notebook import Sheet
-from dpflow.prefect import DpflowLedger, artifacts, blocks
+from dpflow.prefect import DpflowLedger, artifacts
 from dpflow.prefect.delivery import flush
 from dpflow.show.gauges import prometheus
 from tests.prefect.matrix.support import in_flow
-from tests.projects import POLICY, ROOT, TENTH, kinds, make_project
+from tests.projects import POLICY, TENTH, kinds, make_project
 from tests.snapshots import differences
 from tests.snapshots import settled as without_ids
 
@@ -195,35 +192,6 @@ def test_a_release_is_one_materialisation_of_its_assets(project, monkeypatch) ->
     facts = seen[0][1][key]
     assert (facts["epsilon"], facts["delta"], facts["unit"]) == ("1", "0", "customer")
     assert facts["cost"] == TENTH.describe()
-
-
-class TestBlock(BlockStandardTestSuite):
-    """Prefect's own rules for blocks."""
-
-    @pytest.fixture
-    def block(self) -> type[DpflowLedger]:
-        """Return the block to check."""
-        return DpflowLedger
-
-    @pytest.fixture(autouse=True)
-    def _published(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the distribution be published from this checkout."""
-        lines = Message()
-        lines["Project-URL"] = f"Source, {ROOT.as_uri()}"
-        monkeypatch.setattr(blocks, "metadata", lambda _: lines)
-        in_file = re.compile("(raw|blob)/main/")
-        monkeypatch.setattr(blocks, "HttpUrl", lambda url: in_file.sub("", url))
-        for name, path in (
-            ("_logo_url", "docs/pictures/logo.png"),
-            ("_documentation_url", "docs/reference/configuration.md"),
-        ):
-            page = blocks.project_page(f"raw/main/{path}")
-            monkeypatch.setattr(DpflowLedger, name, page)
-
-    def test_its_page_exists(self, block: type[DpflowLedger]) -> None:
-        """The page about the configuration."""
-        with urlopen(str(block._documentation_url)) as page:
-            assert page.read()
 
 
 def test_a_block_holds_the_ledgers_url_as_a_secret(project, monkeypatch) -> None:

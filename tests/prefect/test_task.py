@@ -5,20 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 import os
 from typing import get_type_hints
 from unittest.mock import Mock
 
 import pytest
-from prefect import Task, allow_failure, flow, get_run_logger, task
+from prefect import Task, allow_failure, flow, task
 from prefect.artifacts import Artifact
 from prefect.cache_policies import INPUTS
 from prefect.futures import as_completed
-from prefect.logging import handlers
 from prefect.settings import (
-    PREFECT_LOGGING_LOG_PRINTS,
-    PREFECT_LOGGING_TO_API_ENABLED,
     PREFECT_TASK_DEFAULT_RETRIES,
     Settings,
     temporary_settings,
@@ -33,10 +29,8 @@ from tests.pages import run_forked
 from tests.prefect.matrix.support import (
     books,
     in_flow,
-    mark,
     settled,
     task_runs,
-    wait_until,
 )
 from tests.projects import NOISY, POLICY, TENTH, caught, kinds, spent
 
@@ -281,42 +275,3 @@ def test_a_forked_child_does_not_settle_for_its_parent(make_project):
 
     assert in_flow(report, make_flow=dp_flow)() == 3
     assert books() == settled(1, "0.3")
-
-
-def test_neither_logs_nor_prints_of_a_body_reach_prefect(project, monkeypatch, caplog):
-    """Tasks and flows would inherit `log_prints`; what they say themselves counts."""
-    sent = []
-    monkeypatch.setattr(handlers, "emit_api_log", lambda log: sent.append(str(log)))
-    library = logging.getLogger("library")
-    monkeypatch.setattr(library, "handlers", [handlers.APILogHandler()])
-    inside = task(lambda: print("canary-7715"))
-    chatty = task(lambda: print("said by a task"), log_prints=True)
-
-    @dp_task(dataset="shop", cost=TENTH)
-    def count() -> int:
-        inside()
-        inside.submit().wait()
-        flow(lambda: print("canary-7715"), name="inside")()
-        print("canary-7715")
-        chatty()
-        get_run_logger().warning("canary-27182")
-        library.warning("canary-27182")
-        return mark("count")
-
-    def report():
-        print("said by the flow")
-        library.warning("of the flow")
-        return count(), count.fn()
-
-    for number, setting in ((0, True), (2, False)):
-        caplog.clear()
-        own = dp_flow(name="report", log_prints=None if setting else True)(report)
-        on = {PREFECT_LOGGING_LOG_PRINTS: setting, PREFECT_LOGGING_TO_API_ENABLED: True}
-        with temporary_settings(on):
-            assert own() == (number + 1, number + 2)
-        wait_until(lambda: "said by a task" in caplog.text, "the log")
-        assert "said by the flow" in caplog.text
-        assert "of the flow" in "".join(sent)
-        for canary in ("canary-7715", "canary-27182"):
-            assert canary not in "".join(sent)
-        assert "canary-7715" not in caplog.text

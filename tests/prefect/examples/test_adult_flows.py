@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from fractions import Fraction
 
 import numpy as np
@@ -37,13 +36,6 @@ def data(tmp_path_factory):
 @pytest.fixture
 def people(data, examples):
     """Give the flows people, policies and an empty ledger."""
-
-
-def is_task(node: ast.stmt) -> bool:
-    """Say whether a statement defines a Prefect task."""
-    return isinstance(node, ast.FunctionDef) and "task" in {
-        ast.unparse(each) for each in node.decorator_list
-    }
 
 
 def spent(component: str = "epsilon"):
@@ -99,21 +91,6 @@ def test_an_early_stop_leaves_what_the_pages_say():
     page = (ROOT / "docs" / "data" / "studies.json").read_text("utf-8")
     said = "{} of epsilon 3 with cells, {} without, {} under `rdp`, {} under `auto`"
     assert said.format(*left[70]) in page
-
-
-def test_no_picture_is_drawn_by_a_task_outside_of_a_flow():
-    """Prefect would warn of logs without a flow run; `main` calls the function."""
-    calls = [
-        f"{path.name}: {ast.unparse(call)}"
-        for path in sorted((ROOT / "flows").glob("*.py"))
-        for tree in [ast.parse(path.read_text("utf-8"))]
-        for tasks in [{f.name for f in tree.body if is_task(f)}]
-        for main in tree.body
-        if isinstance(main, ast.FunctionDef) and main.name == "main"
-        for call in ast.walk(main)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) in tasks
-    ]
-    assert calls == []
 
 
 def test_training_stops_early_and_the_rest_pays_for_the_report(people):

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from prefect import flow, get_run_logger, task
 from prefect.assets import Asset
+from prefect.states import Completed
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import PureDP, dp_flow, dp_task, private_task
@@ -24,6 +25,8 @@ PRINTED = "printed-canary-1618033988"
 #: What is public, to show that the search finds what there is.
 PUBLIC, RELEASED, STORED = "public-canary-1414", "released-canary-1732", "plain-2236"
 LOGGED = "logged-canary-2449"
+#: What a task prints by an option of its own goes to the terminal as a log.
+SAID = "said-canary-2645"
 
 STEP: Any = {
     "dataset": "shop",
@@ -68,6 +71,18 @@ def load() -> list[Any]:
 
 
 @private_task()
+def load_state() -> Any:
+    """Return private data in a state."""
+    return Completed(data=[TEXT])
+
+
+@flow
+def load_inside() -> Any:
+    """Return private data from a flow that a flow calls, as a future."""
+    return load.submit()
+
+
+@private_task()
 async def fail_to_load() -> None:
     """Fail as loaders do: with the row in the error."""
     raise ValueError(f"cannot parse {TEXT}")
@@ -86,8 +101,17 @@ async def tidy_later(frame: Any) -> str:
     return f"{TEXT}{frame!r}"
 
 
+inside = flow(lambda: print(PRINTED), name="inside")
+chatty = task(lambda: print(SAID), name="chatty", log_prints=True)
+
+
 def _count(frame: Any, week: str) -> str:
     print(PRINTED)
+    get_run_logger().warning(PRINTED)
+    logging.getLogger("library").warning(PRINTED)
+    if week == PUBLIC:
+        inside()
+        chatty()
     assert TEXT in tidy(frame)
     return RELEASED
 
@@ -157,6 +181,8 @@ def _attempt(call: Callable[[], Any], seen: list[str]) -> None:
 def succeed() -> None:
     """Call, submit and map steps over private data of each shape."""
     frames = load()
+    assert load_state() == [TEXT]
+    load_inside(return_state=True)
     values = [count(frame, f"{turn}") for turn, frame in enumerate(frames)]
     values += [count.submit(frames[0], "submitted").result()]
     values += count.map(frames, [f"mapped-{turn}" for turn in range(4)]).result()

@@ -23,7 +23,7 @@ VARIABLES = {
     "PREFECT_TASKS_DEFAULT_PERSIST_RESULT": "true",
     "PREFECT_LOGGING_LOG_PRINTS": "true",
     "PREFECT_LOGGING_LEVEL": "DEBUG",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "dpflow",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "dpflow,library",
     "PREFECT_LOGGING_TO_API_ENABLED": "true",
 }
 PRIVATE = [
@@ -114,6 +114,7 @@ def test_nothing_private_is_kept(laboratory):
         assert private not in ledger
     # A body may print to the terminal.
     assert canaries.PRINTED.encode() in log
+    assert canaries.SAID.encode() in log
     assert b"name no release_key" in log
     assert canaries.STORED.encode() in stored
     assert canaries.RELEASED.encode() in stored
