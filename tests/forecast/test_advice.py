@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from dpflow.accounting.costs.composed import Composed, Repeated
@@ -30,13 +28,6 @@ GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
 def codes(text: str, **known) -> list[str]:
     """Return what is weak, by name."""
     return [each.code for each in advice(parse_policy(text), **known)]
-
-
-def test_a_mixture_without_a_delta_has_the_member_of_pure_steps_only():
-    """Also where the filter is absent, which means `auto`."""
-    absent = re.sub("filter: .*", "", GOOD)
-    (rule,) = parse_policy(absent.replace(", delta: 1e-6", "")).dataset_filter().members
-    assert rule.theorem == "basic"
 
 
 def test_people_are_the_policys_unless_they_are_given():
