@@ -20,8 +20,8 @@ from tests.prefect.matrix.support import run_deployed
 
 #: Private arguments, texts of errors, and what was not released.
 TEXT, NUMBER = "private-canary-2718281828", 57721566490
-#: A body may print; that is for the terminal, not for Prefect.
-PRINTED = "printed-canary-1618033988"
+#: A body may print and log; that is for the terminal, not for Prefect.
+PRINTED, WARNED = "printed-canary-1618033988", "warned-canary-3141592653"
 #: What is public, to show that the search finds what there is.
 PUBLIC, RELEASED, STORED = "public-canary-1414", "released-canary-1732", "plain-2236"
 LOGGED = "logged-canary-2449"
@@ -107,8 +107,8 @@ chatty = task(lambda: print(SAID), name="chatty", log_prints=True)
 
 def _count(frame: Any, week: str) -> str:
     print(PRINTED)
-    get_run_logger().warning(PRINTED)
-    logging.getLogger("library").warning(PRINTED)
+    get_run_logger().warning(WARNED)
+    logging.getLogger("library").warning(WARNED)
     if week == PUBLIC:
         inside()
         chatty()

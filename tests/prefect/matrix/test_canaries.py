@@ -31,6 +31,8 @@ PRIVATE = [
     str(canaries.NUMBER).encode(),
     canaries.NUMBER.to_bytes(8, "little"),
 ]
+#: What a body prints and logs.
+BODY = (canaries.PRINTED, canaries.WARNED)
 #: What has to be found, by table: without it the search would find nothing private.
 SHOWN = [
     ("task_run", canaries.PUBLIC),
@@ -98,7 +100,7 @@ def test_nothing_private_is_kept(laboratory):
     database = Path(url.removeprefix("sqlite+aiosqlite:///"))
     tables = wait_until(lambda: _delivered(_tables(database)), "the last log and event")
     for table, rows in tables.items():
-        for private in (canaries.TEXT, str(canaries.NUMBER), canaries.PRINTED):
+        for private in (canaries.TEXT, str(canaries.NUMBER), *BODY):
             assert private not in rows, table
     homes = [*laboratory.home.rglob("*"), *database.parent.rglob("*")]
     files = {path: path.read_bytes() for path in homes if path.is_file()}
@@ -106,14 +108,15 @@ def test_nothing_private_is_kept(laboratory):
     for path, content in files.items():
         decoded = content + _decoded(content)
         stored += decoded
-        for private in (*PRIVATE, canaries.PRINTED.encode()):
+        for private in (*PRIVATE, *(text.encode() for text in BODY)):
             assert private not in decoded, path
     log, ledger = (folder / "canaries.log").read_bytes(), ledger_bytes(folder)
     for private in PRIVATE:
         assert private not in log
         assert private not in ledger
-    # A body may print to the terminal.
-    assert canaries.PRINTED.encode() in log
+    # A body may print and log to the terminal; no log repeats what it prints.
+    assert all(text.encode() in log for text in BODY)
+    assert f" - {canaries.PRINTED}".encode() not in log
     assert canaries.SAID.encode() in log
     assert b"name no release_key" in log
     assert canaries.STORED.encode() in stored
