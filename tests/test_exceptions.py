@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import multiprocessing
 import pickle
-from concurrent.futures import ProcessPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from itertools import product
@@ -15,7 +13,6 @@ import cloudpickle
 import pytest
 
 from dpflow import exceptions
-from dpflow.rounding import exact_epsilon
 
 pytestmark = pytest.mark.quick
 
@@ -87,17 +84,3 @@ def test_a_detail_is_what_a_class_or_its_parent_promises():
         assert all(getattr(given, name) == 7 for name in kind.detail_names)
         with pytest.raises(AttributeError, match=f"{kind.__name__}.*'epsilom'"):
             _ = kind("x", epsilon=1).epsilom
-
-
-def test_an_error_crosses_a_process_pool_with_its_numbers():
-    """The error of a worker process reaches the parent with its limits intact."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        error = pool.submit(exact_epsilon, "-1").exception(timeout=50)
-    assert type(error) is exceptions.InvalidCost
-    assert (error.name, error.low, error.high) == (
-        "epsilon",
-        Fraction(1, 10**12),
-        Fraction(10**4),
-    )
-    assert "'-1'" in error.value
