@@ -55,7 +55,7 @@ from dpflow.ledger.decisions.settlement import (
     decide_void,
 )
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
-from dpflow.ledger.shell import Shell, raised
+from dpflow.ledger.shell import Shell, answer_or_raise
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.loading import (
     Scope,
@@ -85,7 +85,7 @@ class Ledger(Shell):
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
         if (why := self.database.unwritable) is not None:
-            return self._checked(self._replay_only(request, why))
+            return self._check_answer(self._replay_only(request, why))
         author = self.author()
         decision, rows = self._transact(
             find_scope(request),
@@ -106,8 +106,8 @@ class Ledger(Shell):
                 with suppress(DpflowError):
                     self.void(decision.answer.reservation, reason="not witnessed")
             raise
-        answer: Answer = raised(decision.answer)
-        return self._checked(answer)
+        answer: Answer = answer_or_raise(decision.answer)
+        return self._check_answer(answer)
 
     def _decide_reserve(
         self, rows: Rows, request: Request, author: Author
@@ -154,20 +154,24 @@ class Ledger(Shell):
             ReservationConflict: If another command ended the charge.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        kept = None if value is None else self.digests.of_value(reservation, value)
+        value_digest = (
+            None if value is None else self.digests.of_value(reservation, value)
+        )
         # The same for each sending, so that a late one finds what an earlier one did.
-        command = digest(canonical(["settle", reservation, outcome, kept, reported]))
+        command = digest(
+            canonical(["settle", reservation, outcome, value_digest, reported])
+        )
         end = End(
             charge=reservation,
             command=command[:32],
             owner=self.owners.mine(),
-            body={**(body or {}), "outcome": outcome, "digest": kept},
+            body={**(body or {}), "outcome": outcome, "digest": value_digest},
             reported=reported,
             value=value,
             shape=shape,
         )
         ended = self._end(end, decide_settle)
-        return Settled(digest=kept, alerts=ended.alerts)
+        return Settled(digest=value_digest, alerts=ended.alerts)
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -219,7 +223,7 @@ class Ledger(Shell):
         )
         self._charges.pop(end.charge, None)
         self.watch.record_end(decision, rows)
-        ended: Ended = raised(decision.answer)
+        ended: Ended = answer_or_raise(decision.answer)
         return ended
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
@@ -487,7 +491,7 @@ class Ledger(Shell):
             raise why
         return answer
 
-    def _checked(self, answer: Answer) -> Answer:
+    def _check_answer(self, answer: Answer) -> Answer:
         """Return an answer, whose value is the one that was settled."""
         if isinstance(answer, Replayed):
             name = answer.reservation

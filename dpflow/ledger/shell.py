@@ -63,9 +63,9 @@ class Shell:
     ) -> None:
         self.database = database
         #: Where the ledger is, for messages.
-        self.place = database.place
+        self.address = database.place
         self.owners = owners
-        self.conditions = conditions or Conditions(facts=provenance())
+        self.conditions = conditions or Conditions(provenance=provenance())
         self.id, self.environment, _ = database.identity
         self.watch = watch or Watch(database)
         self.digests = Digests(database)
@@ -86,7 +86,7 @@ class Shell:
             at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             writer=login or writer(),
             login=login,
-            facts=self.conditions.facts,
+            provenance=self.conditions.provenance,
         )
 
     def _order(self, scope: Scope, decide: Decide) -> Any:
@@ -94,7 +94,7 @@ class Shell:
         self._check_writable()
         decision, rows = self._transact(scope, decide)
         self.watch.record(decision, rows)
-        return raised(decision.answer)
+        return answer_or_raise(decision.answer)
 
     def _transact(
         self, scope: Scope, decide: Decide, refuse: Refuse | None = None
@@ -158,20 +158,20 @@ class Shell:
         except without_interrupts(DpflowError):
             raise
         except without_interrupts(*UNREADABLE) as error:
-            raise unreadable(error, self.place) from error
+            raise unreadable(error, self.address) from error
         self.watch.saw(decision)
         return decision, rows
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """Run a block that reads one snapshot."""
-        with readable(self.place), self.database.snapshot() as transaction:
+        with readable(self.address), self.database.snapshot() as transaction:
             yield transaction
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """Run a block in one transaction that writes."""
-        with readable(self.place), self.database.transaction() as transaction:
+        with readable(self.address), self.database.transaction() as transaction:
             yield transaction
 
     def _load_earlier(
@@ -214,7 +214,7 @@ def _solve(decide: Decide, refuse: Refuse | None, rows: Rows) -> None:
             refuse(rows, outcome)
 
 
-def raised(answer: Any) -> Any:
+def answer_or_raise(answer: Any) -> Any:
     """Return an answer, or raise it if it is an error."""
     if isinstance(answer, Exception):
         raise answer

@@ -26,7 +26,7 @@ from dpflow.ledger.decisions.settlement import (
 )
 from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
 from dpflow.ledger.decisions.terms import TermChange, write_term
-from dpflow.ledger.requests import Request, described
+from dpflow.ledger.requests import Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting
 
@@ -109,9 +109,9 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
         named = f"charged {', '.join(map(repr, datasets))}, "
         problem = f"not dataset {amendment.dataset!r}. Nothing was charged."
         raise refuse_end(charge, f"{named}{problem}")
-    found = (find_raise(rows, charge, name, amendment) for name in charge.amounts)
-    raises = [each for each in found if each is not None]
-    if not any(any(each.more.amounts) for each in raises):
+    increases = (find_raise(rows, charge, name, amendment) for name in charge.amounts)
+    raises = [increase for increase in increases if increase is not None]
+    if not any(any(increase.more.amounts) for increase in raises):
         reserved = cost_from_description(charge.request["cost"])
         problem = (
             f"is {charge.state}, reserved at {reserved!r}: {amendment.cost!r} is no "
@@ -119,8 +119,8 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
             "charged."
         )
         raise refuse_end(charge, problem)
-    wholes = roots_of(charge.amounts)
-    raises = [r for r in raises if any(r.more.amounts) or r.account in wholes]
+    roots = roots_of(charge.amounts)
+    raises = [r for r in raises if any(r.more.amounts) or r.account in roots]
     decision = adjust(
         rows,
         raises,
@@ -131,10 +131,10 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
         about=charge.about,
     )
     amounts = dict(charge.amounts)
-    for each in raises:
-        held = amounts[each.account]
-        added = sum_amounts(each.amount.amounts, held.added)
-        amounts[each.account] = held._replace(added=added)
+    for increase in raises:
+        held = amounts[increase.account]
+        added = sum_amounts(increase.amount.amounts, held.added)
+        amounts[increase.account] = held._replace(added=added)
     decision.changes.append(("update_charge", charge._replace(amounts=amounts)))
     return decision
 
@@ -152,7 +152,7 @@ def find_raise(
         return None
     term = rows.term(*split(name)[:2])
     if term is not None:
-        pinned = term.facts["pinned"]
+        pinned = term.fields["pinned"]
         check_holds(amendment.cost, term.book, pinned["relation"])
     used = gate.rule.zero() if held.used is None else Tally(held.used)
     charged = Tally(find_posted(rows, charge, name))
@@ -193,7 +193,7 @@ def decide_prior(
         raises,
         prior,
         author,
-        body={"policy": {term.book: term.facts["policy_hash"] for term in step.terms}},
+        body={"policy": {term.book: term.fields["policy_hash"] for term in step.terms}},
         thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
         opened=step.opened,
         about=(None, request.step, request.flow, None),
@@ -218,9 +218,9 @@ def adjust(
     alerts = raise_alerts(decision, rows, thresholds)
     for term in opened:
         write_term(decision, term)
-    stated = {"reason": command.reason, "cost": described(command.cost)}
+    stated = {"reason": command.reason, "cost": describe_cost(command.cost)}
     for name, changes in postings.items():
-        facts = without_empty(
+        fields = without_empty(
             alerts={a.account: a.threshold for a in alerts if a.dataset == name},
             evidence=command.evidence,
             overdrawn=name_overdrawn(decision, name),
@@ -229,12 +229,12 @@ def adjust(
             rows.book(name),
             "adjust",
             postings=changes,
-            body={**author.facts, **body, **stated, **facts},
+            body={**author.provenance, **body, **stated, **fields},
             about=about,
         )
         for root in roots_of(changes) if command.evidence else ():
-            place = split(root)[:2]
-            evidence = Evidence(*place, str(command.evidence), entry.number)
+            book, number = split(root)[:2]
+            evidence = Evidence(book, number, str(command.evidence), entry.number)
             decision.changes.append(("insert_evidence", evidence))
     return decision
 
@@ -250,14 +250,18 @@ def post_raises(
         The postings of each dataset.
     """
     pairs = [
-        (with_parts_near(rows, each.gate), each.amount)
-        for each in raises
-        if each.gate is not None
+        (with_parts_near(rows, increase.gate), increase.amount)
+        for increase in raises
+        if increase.gate is not None
     ]
     gates = {gate.id: gate for gate, _ in in_windows(pairs)}
     postings, answers = dict[str, dict[str, Posting]](), list[Posted]()
-    for each in raises:
-        name, amount, gate = each.account, each.amount, gates.get(each.account)
+    for increase in raises:
+        name, amount, gate = (
+            increase.account,
+            increase.amount,
+            gates.get(increase.account),
+        )
         zero = (0,) * len(amount.amounts)
         before = rows.account(name) or Account(name, zero, zero)
         named: Mapping[str, str] = {"amount": str(amount.amounts)}
@@ -285,7 +289,9 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
     Raises:
         ConfigurationError: If it was.
     """
-    terms = {split(root)[:2] for root in roots_of(each.account for each in raises)}
+    terms = {
+        split(root)[:2] for root in roots_of(increase.account for increase in raises)
+    }
     for before in rows.evidence:
         if (before.dataset, before.term) in terms:
             msg = (

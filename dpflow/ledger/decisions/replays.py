@@ -87,11 +87,11 @@ def replay(release: Release, charge: Charge, request: Request) -> Replayed | Non
             or the step refuses another cost.
     """
     stated = charge.request
-    mine, before = request.arguments or {}, stated.get("arguments", {})
+    arguments, before = request.arguments or {}, stated.get("arguments", {})
     differ = [
         name
-        for name in sorted({*mine, *before} - {""})
-        if mine.get(name, "") not in {before.get(name), None}
+        for name in sorted({*arguments, *before} - {""})
+        if arguments.get(name, "") not in {before.get(name), None}
     ]
     changed = canonical(stated["cost"]) != cost_text(request.cost)
     made_at = python_form(stated["cost"]) if changed else None

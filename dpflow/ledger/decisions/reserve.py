@@ -18,7 +18,7 @@ from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gates_of
-from dpflow.ledger.decisions.refusals import Refusal, journaled, refusal_error
+from dpflow.ledger.decisions.refusals import Refusal, describe_refusal, refusal_error
 from dpflow.ledger.decisions.replays import (
     answer_sent_charge,
     answer_sent_refusal,
@@ -36,7 +36,7 @@ from dpflow.ledger.decisions.terms import (
     find_term,
     write_term,
 )
-from dpflow.ledger.requests import Granted, Request, described
+from dpflow.ledger.requests import Granted, Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import (
     Account,
@@ -179,7 +179,7 @@ def order_refusal(refusal: Refusal) -> tuple[int, bool, float]:
     """Return a key by which the fullest filter comes first, and odometers last."""
     gate, cause = refusal.gate, refusal.cause
     first = _NEVER.index(cause) if cause in _NEVER else len(_NEVER)
-    share = gate.used_share(gate.total) or 0.0
+    share = gate.measure_use(gate.total) or 0.0
     return first, gate.kind == "odometer", -share
 
 
@@ -209,8 +209,8 @@ def decide_refusal(
         for refusal in refusals
         if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
     ]
-    facts, account = describe_priced(step, request), refusals[0].gate.id
-    write_refusal(decision, step.rows, request, account, facts, halts=halts)
+    fields, account = describe_priced(step, request), refusals[0].gate.id
+    write_refusal(decision, step.rows, request, account, fields, halts=halts)
     return decision
 
 
@@ -228,9 +228,9 @@ def decide_refusal_of_run(
     """
     error = refusal_error(request, Refusal(gate, amount, "run"), BudgetExhausted)
     decision = Decision(author, request.reservation, answer=error)
-    whole = dict(gate.rule.label(amount))
-    facts = {**describe_request(request), "whole_run": whole}
-    write_refusal(decision, rows, request, gate.id, facts)
+    run_amount = dict(gate.rule.label(amount))
+    fields = {**describe_request(request), "whole_run": run_amount}
+    write_refusal(decision, rows, request, gate.id, fields)
     return decision
 
 
@@ -239,7 +239,7 @@ def write_refusal(
     rows: Rows,
     request: Request,
     account: str,
-    facts: Mapping[str, Any],
+    fields: Mapping[str, Any],
     *,
     halts: Sequence[str] = (),
 ) -> None:
@@ -250,15 +250,15 @@ def write_refusal(
         rows: Rows with the runs of the request.
         request: The refused step.
         account: The first account that refuses.
-        facts: Facts of the step.
+        fields: Facts of the step.
         halts: Odometers that halt the flow run.
     """
     runs, first = request.runs, split(account)[0]
     about = request.reservation, request.step, request.flow, request.flow_run
     body = {
-        **decision.author.facts,
-        **facts,
-        **journaled(decision.answer),
+        **decision.author.provenance,
+        **fields,
+        **describe_refusal(decision.answer),
         "account": account,
         "accounts": [*dict.fromkeys((account, *halts))],
         **without_empty(halts=halts, runs=runs),
@@ -290,7 +290,9 @@ def build_refusal(
     first, factor, again = refusals[0], None, None
     account, causes = first.gate.id, {refusal.cause for refusal in refusals}
     if first.cause == "full" and "halted" not in causes:
-        gates = tuple(gate._replace(row=None, rest=None) for gate, _ in step.charges)
+        gates = tuple(
+            gate._replace(row=None, neighbours=None) for gate, _ in step.charges
+        )
         factor = fitting_factor(gates, request.cost)
     # Other gates that refuse admit no later part. A correction is of its own part: a
     # later one is no way out.
@@ -342,7 +344,7 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
         request.flow,
         request.flow_run,
         request.release_key,
-        {**author.facts, **describe_priced(step, request), "accounts": [*amounts]},
+        {**author.provenance, **describe_priced(step, request), "accounts": [*amounts]},
         amounts,
     )
     decision.changes.append(("insert_charge", charge))
@@ -361,7 +363,7 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
     decision.answer = Granted(
         reservation=charge.id,
         accounts=tuple(amounts),
-        opened=tuple(term for term in step.terms if rows.account(term.whole) is None),
+        opened=tuple(term for term in step.terms if rows.account(term.root) is None),
     )
     return decision
 
@@ -408,7 +410,7 @@ def describe_request(request: Request) -> dict[str, Any]:
     """Return what the ledger keeps of a request."""
     return {
         **request.body,
-        "cost": described(request.cost),
+        "cost": describe_cost(request.cost),
         "datasets": request.datasets,
         "partitions": [*request.partitions],
         **without_empty(key_text=request.key_text),
@@ -421,7 +423,7 @@ def describe_priced(step: PricedStep, request: Request) -> dict[str, Any]:
     arguments = {k: v for k, v in (request.arguments or {}).items() if v}
     return {
         **describe_request(request),
-        "policy": {term.book: term.facts["policy_hash"] for term in step.terms},
+        "policy": {term.book: term.fields["policy_hash"] for term in step.terms},
         **without_empty(
             units={gate.id: gate.size for gate, _ in step.charges if gate.size != 1},
             arguments=arguments,

@@ -116,8 +116,8 @@ def decide_void(rows: Rows, end: End, author: Author) -> Decision:
         raise refuse_end(charge, problem)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    whole = is_before_repair(rows)
-    posted = name_held(charge) if whole else price_end(rows, charge)
+    in_full = is_before_repair(rows)
+    posted = name_held(charge) if in_full else price_end(rows, charge)
     return post_end(
         rows, charge, end, author, kind="void", posted=posted, body=end.body
     )
@@ -134,7 +134,7 @@ def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
         return sent
     if rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    posted, body = name_held(charge), {**author.facts, **end.body}
+    posted, body = name_held(charge), {**author.provenance, **end.body}
     return post_end(rows, charge, end, author, kind="forfeit", posted=posted, body=body)
 
 
@@ -356,9 +356,9 @@ def raise_alerts(
         if gate.window is not None:
             after = ChainMap(decision.accounts, rows.account_rows)
             near = accounts_near(after, name, gate.window.length)
-            near[gate.window.place] = account
-            settled = {place: Tally(row.settled) for place, row in near.items()}
-            used = fullest_window(settled, gate.window.place, gate.window.length)
+            near[gate.window.position] = account
+            settled = {position: Tally(row.settled) for position, row in near.items()}
+            used = fullest_window(settled, gate.window.position, gate.window.length)
             alerted = [row.alerted for row in near.values()]
         raised = [read_threshold(text) for text in alerted if text]
         for text in limits:
@@ -377,7 +377,7 @@ def raise_alerts(
                 gate=gate.kind,
                 name=gate.name,
                 threshold=crossed,
-                used_fraction=gate.used_share(used) or 0.0,
+                used_fraction=gate.measure_use(used) or 0.0,
             )
             alerts.append(alert)
     return alerts
@@ -392,12 +392,12 @@ def find_settled_next_to(rows: Rows, gate: Gate) -> Tally:
     if window is None:
         return zero
     near = accounts_near(rows.account_rows, gate.id, window.length + 1)
-    settled = {place: Tally(row.settled) for place, row in near.items()}
+    settled = {position: Tally(row.settled) for position, row in near.items()}
     sums = (
         sum((settled.get(n, zero) for n in range(first, first + window.length)), zero)
-        for first in (window.place - window.length, window.place + 1)
+        for first in (window.position - window.length, window.position + 1)
     )
-    return max(sums, key=lambda tally: gate.used_share(tally) or 0.0)
+    return max(sums, key=lambda tally: gate.measure_use(tally) or 0.0)
 
 
 @cache
