@@ -49,7 +49,6 @@ from dpflow.ledger.decisions.reserve import (
 )
 from dpflow.ledger.decisions.settlement import (
     End,
-    Ended,
     decide_forfeit,
     decide_settle,
     decide_void,
@@ -61,7 +60,6 @@ from dpflow.ledger.tables.loading import (
     Scope,
     find_charge_scope,
     find_scope,
-    list_runs,
     load_rows,
     read_claim,
 )
@@ -90,7 +88,7 @@ class Ledger(Shell):
         decision, rows = self._transact(
             find_scope(request),
             lambda rows: self._decide_reserve(rows, request, author),
-            lambda rows, refused: decide_refusal(rows, request, refused, author),
+            lambda rows, refused: decide_refusal(rows, refused, author),
         )
         for statement, row in decision.changes:
             if statement == "insert_charge" and isinstance(row, Charge):
@@ -170,8 +168,7 @@ class Ledger(Shell):
             value=value,
             shape=shape,
         )
-        ended = self._end(end, decide_settle)
-        return Settled(digest=value_digest, alerts=ended.alerts)
+        return self._end(end, decide_settle)
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -190,7 +187,7 @@ class Ledger(Shell):
         )
         self._end(end, decide_void)
 
-    def forfeit(self, reservation: str, *, reason: str) -> Ended:
+    def forfeit(self, reservation: str, *, reason: str) -> Settled:
         """Post a charge in full whose process has ended.
 
         Raises:
@@ -212,7 +209,7 @@ class Ledger(Shell):
         decide_end: Callable[[Rows, End, Author], Decision],
         *,
         is_witnessed: bool = False,
-    ) -> Ended:
+    ) -> Settled:
         """End a charge; its datasets are loaded before the lock."""
         self._check_writable()
         author = self.author()
@@ -223,8 +220,8 @@ class Ledger(Shell):
         )
         self._charges.pop(end.charge, None)
         self.watch.record_end(decision, rows)
-        ended: Ended = answer_or_raise(decision.answer)
-        return ended
+        settled: Settled = answer_or_raise(decision.answer)
+        return settled
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Decide a request without writing the decision."""
@@ -238,7 +235,7 @@ class Ledger(Shell):
                 decision = self._decide_reserve(rows, request, author)
                 if isinstance(decision, Refused):
                     self._load_earlier(transaction, rows, decision)
-                    decision = decide_refusal(rows, request, decision, author)
+                    decision = decide_refusal(rows, decision, author)
         except LedgerError:
             raise
         except DpflowError as error:
@@ -259,7 +256,7 @@ class Ledger(Shell):
         scope = Scope(
             datasets=[gate.dataset],
             accounts=lambda _: [],
-            runs=list_runs(request),
+            runs=request.runs,
             command=request.reservation,
         )
         decision, _ = self._transact(
@@ -456,7 +453,7 @@ class Ledger(Shell):
         scope = find_charge_scope(row, people=name)
         with self.reading() as transaction:
             rows = load_rows(transaction, scope, self.terms, lock=False)
-            return find_payer(rows)
+            return find_payer(rows, name)
 
     def pay(self, account: str, charge: str, *, before: str | None) -> None:
         """Note that the people of an account were charged for a step.

@@ -177,7 +177,8 @@ class Settled:
 
     Attributes:
         digest: Of the stored value; None without one.
-        alerts: Thresholds that were crossed with it.
+        alerts: Thresholds that were crossed with it; empty for a command that was sent
+            again.
     """
 
     digest: str | None

@@ -160,10 +160,11 @@ def roles(*, sql: bool = False) -> None:
 
     Example: `dpflow ledger roles --sql`
     """
-    from dpflow.ledger.opening import roles_script
-
     if sql:
-        typer.echo(roles_script(), nl=False)
+        from importlib.resources import files
+
+        script = files("dpflow.ledger.tables").joinpath("roles.sql")
+        typer.echo(script.read_text("utf-8"), nl=False)
         return
     say(
         "dpflow_owner    owns the tables; not for daily use",

@@ -17,7 +17,7 @@ from dpflow.ledger.account_ids import roots_of, split
 from dpflow.ledger.decisions.decision import About, Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.decisions.gates import Gate, check_holds, remainder
-from dpflow.ledger.decisions.reserve import alert_thresholds, price_step, without_empty
+from dpflow.ledger.decisions.reserve import describe_priced, price_step, without_empty
 from dpflow.ledger.decisions.settlement import (
     find_gate,
     is_newest,
@@ -126,8 +126,7 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
         raises,
         amendment,
         author,
-        body={"policy": charge.request["policy"]},
-        thresholds=charge.request.get("alerts", {}),
+        request=charge.request,
         about=charge.about,
     )
     amounts = dict(charge.amounts)
@@ -187,14 +186,12 @@ def decide_prior(
     assert request is not None
     step = price_step(rows, request, author, applies=applies)
     raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
-    policies = (*request.policies, *request.populations)
     return adjust(
         step.rows,
         raises,
         prior,
         author,
-        body={"policy": {term.book: term.fields["policy_hash"] for term in step.terms}},
-        thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
+        request=describe_priced(step),
         opened=step.opened,
         about=(None, request.step, request.flow, None),
     )
@@ -206,19 +203,33 @@ def adjust(
     command: ChargeByHand,
     author: Author,
     *,
-    body: Mapping[str, Any],
-    thresholds: Mapping[str, Sequence[str]],
+    request: Mapping[str, Any],
     opened: Sequence[TermChange] = (),
     about: About,
 ) -> Decision:
-    """Write entries that raise what accounts have settled."""
+    """Write entries that raise what accounts have settled.
+
+    Args:
+        rows: Rows of the ledger.
+        raises: Amount for each account.
+        command: The charge by hand.
+        author: Who sends the command.
+        request: What the ledger keeps of the step that is charged.
+        opened: Terms that the charge opens.
+        about: Id of the charge, step, flow and flow run.
+    """
     check_evidence(rows, raises)
     decision = Decision(author, command.command)
     postings = post_raises(decision, rows, raises)
-    alerts = raise_alerts(decision, rows, thresholds)
+    alerts = raise_alerts(decision, rows, request.get("alerts", {}))
     for term in opened:
         write_term(decision, term)
-    stated = {"reason": command.reason, "cost": describe_cost(command.cost)}
+    body = {
+        **author.provenance,
+        "policy": request["policy"],
+        "reason": command.reason,
+        "cost": describe_cost(command.cost),
+    }
     for name, changes in postings.items():
         fields = without_empty(
             alerts={a.account: a.threshold for a in alerts if a.dataset == name},
@@ -229,7 +240,7 @@ def adjust(
             rows.book(name),
             "adjust",
             postings=changes,
-            body={**author.provenance, **body, **stated, **fields},
+            body={**body, **fields},
             about=about,
         )
         for root in roots_of(changes) if command.evidence else ():

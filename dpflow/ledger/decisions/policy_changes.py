@@ -35,7 +35,6 @@ from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.terms import (
     TermChange,
     agrees,
-    claim_source,
     is_behind,
     open_term,
     pin_term,
@@ -300,13 +299,11 @@ def change_term(rows: Rows, application: Application, action: str) -> TermChange
     pins, reason = before.fields["pinned"], "free texts were changed"
     if not agrees(before, policy):
         pins, reason = tighten_pins(pins, policy), "a tighter policy was applied"
-    body = {**before.fields, "pinned": pins}
-    term = pin_term(rows, policy, body, revision=before.entry + 1)
-    check_tighter(before, term, action)
-    reason = application.reason or reason
-    body = {"reason": reason, "policy": term.fields["policy_hash"]}
-    dataset = rows.book(policy.dataset)
-    return TermChange(action, dataset, term, body, claim_source(rows, policy))
+    fields = {**before.fields, "pinned": pins}
+    body, revision = {"reason": application.reason or reason}, before.entry + 1
+    change = pin_term(rows, policy, action, fields, revision=revision, body=body)
+    check_tighter(before, change.term, action)
+    return change
 
 
 def check_tighter(before: Term, after: Term, action: str) -> None:

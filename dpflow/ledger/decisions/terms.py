@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dpflow.accounting.solving import before_solving
-from dpflow.exceptions import (
-    ConfigurationError,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import ConfigurationError, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision, Row
 from dpflow.ledger.decisions.freezes import name_lost_term
@@ -61,7 +57,7 @@ def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
     return digest(canonical([pins["unit"], pins["relation"], rules]))[:16]
 
 
-def facts_of(policy: Policy) -> dict[str, Any]:
+def fields_of(policy: Policy) -> dict[str, Any]:
     """Return what the term of a file is opened with."""
     pins = pins_of(policy)
     gates = gates_text(pins)
@@ -71,7 +67,7 @@ def facts_of(policy: Policy) -> dict[str, Any]:
 
 def view_policy(policy: Policy, number: int = 1) -> TermView:
     """Return a file as a term."""
-    return view_of({"number": number, **facts_of(policy)})
+    return view_of({"number": number, **fields_of(policy)})
 
 
 def may_be_replaced(rows: Rows, term: Term) -> bool:
@@ -204,38 +200,51 @@ def open_term(
     newest = max(dataset.term, name_lost_term(rows, dataset.name))
     opened = {
         "number": newest + 1,
-        **facts_of(policy),
+        **fields_of(policy),
         "reason": reason,
         "at": author.at,
         "by": author.writer,
     }
-    term = pin_term(rows, policy, opened, revision=1)
-    body = {**further, "reason": reason, "policy": term.fields["policy_hash"]}
-    return TermChange("open", dataset, term, body, claim_source(rows, policy))
+    body = {**further, "reason": reason}
+    return pin_term(rows, policy, "open", opened, revision=1, body=body)
 
 
 def pin_term(
-    rows: Rows, policy: Policy, body: Mapping[str, Any], *, revision: int
-) -> Term:
-    """Return a term with the copy of a policy's file.
+    rows: Rows,
+    policy: Policy,
+    kind: str,
+    fields: Mapping[str, Any],
+    *,
+    revision: int,
+    body: Mapping[str, Any],
+) -> TermChange:
+    """Return the change of a term to the copy of a policy's file.
 
     Args:
         rows: Rows of the ledger.
         policy: The file.
-        body: What its file does not declare: the copy with solved numbers as
+        kind: Kind of the entry: "open", "tighten" or "access".
+        fields: What its file does not declare: the copy with solved numbers as
             `pinned`, and gates, which stay where the copy has none.
         revision: Revision of the term.
+        body: Further facts of the entry.
     """
     check_source(rows, policy)
-    pins = body["pinned"]
+    pins = fields["pinned"]
     pinned_copy = {
-        **body,
+        **fields,
         "declared": declaration_of(policy),
         "about": dict(policy.about),
         "policy_hash": digest(canonical(pins)),
-        "gates": {**body.get("gates", {}), **gates_text(pins)},
+        "gates": {**fields.get("gates", {}), **gates_text(pins)},
     }
-    return Term(policy.dataset, body["number"], revision, pinned_copy)
+    return TermChange(
+        kind,
+        rows.book(policy.dataset),
+        Term(policy.dataset, fields["number"], revision, pinned_copy),
+        {**body, "policy": pinned_copy["policy_hash"]},
+        claim_source(rows, policy),
+    )
 
 
 def claim_source(rows: Rows, policy: Policy) -> tuple[str, Row] | None:
