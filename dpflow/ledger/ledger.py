@@ -43,7 +43,6 @@ from dpflow.ledger.decisions.releases import decide_withdrawal
 from dpflow.ledger.decisions.replays import find_release
 from dpflow.ledger.decisions.reserve import (
     Refused,
-    decide_refusal,
     decide_refusal_of_run,
     decide_reserve,
 )
@@ -54,7 +53,7 @@ from dpflow.ledger.decisions.settlement import (
     decide_void,
 )
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
-from dpflow.ledger.shell import Shell, answer_or_raise
+from dpflow.ledger.shell import Shell, answer_or_raise, refuse_step
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.loading import (
     Scope,
@@ -88,7 +87,6 @@ class Ledger(Shell):
         decision, rows = self._transact(
             find_scope(request),
             lambda rows: self._decide_reserve(rows, request, author),
-            lambda rows, refused: decide_refusal(rows, refused, author),
         )
         for statement, row in decision.changes:
             if statement == "insert_charge" and isinstance(row, Charge):
@@ -234,8 +232,7 @@ class Ledger(Shell):
                 rows = load_rows(transaction, scope, self.terms, lock=False)
                 decision = self._decide_reserve(rows, request, author)
                 if isinstance(decision, Refused):
-                    self._load_earlier(transaction, rows, decision)
-                    decision = decide_refusal(rows, decision, author)
+                    decision = refuse_step(transaction, rows, decision)
         except LedgerError:
             raise
         except DpflowError as error:

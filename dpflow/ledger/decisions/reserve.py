@@ -84,10 +84,12 @@ class Refused:
     Attributes:
         step: The priced step.
         refusals: Gates that do not admit it, the first cause first.
+        author: Who asks.
     """
 
     step: PricedStep
     refusals: Sequence[Refusal]
+    author: Author
 
 
 def decide_reserve(
@@ -120,7 +122,7 @@ def decide_reserve(
     step = price_step(rows, request, author, applies=applies)
     refusals = find_refusals(step)
     if refusals:
-        return Refused(step=step, refusals=refusals)
+        return Refused(step=step, refusals=refusals, author=author)
     return grant(step, author)
 
 
@@ -185,17 +187,16 @@ def order_refusal(refusal: Refusal) -> tuple[int, bool, float]:
 # Refusing
 
 
-def decide_refusal(rows: Rows, refused: Refused, author: Author) -> Decision:
+def decide_refusal(rows: Rows, refused: Refused) -> Decision:
     """Refuse a step, with an entry.
 
     Args:
         rows: Rows of the ledger, with the amounts of earlier charges of the step.
         refused: The gates that do not admit it.
-        author: Who asks.
     """
     step, refusals = refused.step, refused.refusals
-    decision = Decision(author, step.request.reservation)
-    decision.answer = build_refusal(step, refusals, rows.earlier_amounts)
+    decision = Decision(refused.author, step.request.reservation)
+    decision.answer = build_refusal(refused, rows.earlier_amounts)
     for opened in step.opened:
         write_term(decision, opened)
     # An odometer halts the flow run even where another gate refused first; a frozen
@@ -277,11 +278,10 @@ def write_refusal(
 
 
 def build_refusal(
-    step: PricedStep,
-    refusals: Sequence[Refusal],
-    earlier_amounts: Iterable[Mapping[str, Any]],
+    refused: Refused, earlier_amounts: Iterable[Mapping[str, Any]]
 ) -> BudgetRefused:
     """Build the error of the first account that refuses a step."""
+    step, refusals = refused.step, refused.refusals
     first, factor, again = refusals[0], None, None
     account, causes = first.gate.id, {refusal.cause for refusal in refusals}
     if first.cause == "full" and "halted" not in causes:

@@ -147,7 +147,7 @@ def answered(before: Rows, request: Request) -> object:
     except (ConfigurationError, PolicyChanged) as error:
         return error
     if isinstance(decision, Refused):
-        decision = decide_refusal(before, decision, AUTHOR)
+        decision = decide_refusal(before, decision)
     return decision.answer
 
 
