@@ -139,11 +139,8 @@ class Load:
         """Count runs of one later part each; two lengths of them show all windows."""
         used, zero = dict(window.used), self.account.rule.zero()
         for run in range(2 * window.length):
-            there = window._replace(
-                position=window.position + run, used=tuple(used.items())
-            )
-            others = there.sum_neighbours(zero, {})
-            at = self.account._replace(used=zero, neighbours=others)
+            there = PartWindows(window.length, window.position + run, (*used.items(),))
+            at = self.account._replace(used=zero, neighbours=there.sum_others(zero, {}))
             if not all(map(at.admits, self.peaks)):
                 return run
             used[there.position] = self.spent
@@ -330,7 +327,7 @@ def in_next_part(gate: Gate, length: int, used: Mapping[int, Tally]) -> Gate:
         used: Amounts of charged parts, by place.
     """
     window = PartWindows(length, max(used, default=0) + 1, tuple(used.items()))
-    return gate._replace(window=window, neighbours=window.sum_neighbours(gate.used, {}))
+    return gate._replace(window=window, neighbours=window.sum_others(gate.used, {}))
 
 
 def empty_gate(gate: Gate) -> Gate:

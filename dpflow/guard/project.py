@@ -30,7 +30,7 @@ from dpflow.ledger import (
     open_ledger,
     pin_ledger,
 )
-from dpflow.ledger.provenance import provenance
+from dpflow.ledger.opening import conditions_at
 from dpflow.ledger.requests import Conditions
 from dpflow.locks import TurnQueue
 from dpflow.policy import PolicySet, load_policies
@@ -186,7 +186,7 @@ def project_conditions(setup: Settings) -> Conditions:
     """Return who acts in a project, with which code, for the journal."""
     # On a shared ledger an operator applies the policies.
     applies = not is_postgres(setup.ledger_url)
-    return Conditions(provenance=provenance(setup.root), applies_policies=applies)
+    return conditions_at(setup.root, applies_policies=applies)
 
 
 def make_project_ledger(setup: Settings) -> Ledger:

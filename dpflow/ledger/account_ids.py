@@ -7,8 +7,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 Amounts = tuple[int, ...]
-#: Amounts by account.
-Sums = Mapping[str, Amounts]
 
 
 class Term(NamedTuple):
@@ -53,8 +51,3 @@ def roots_of(accounts: Iterable[str]) -> list[str]:
     """Return the accounts that the whole of each account's term has."""
     terms = dict.fromkeys(split(name)[:2] for name in accounts)
     return [f"{book}#{number}" for book, number in terms if number]
-
-
-def term_of(account: str) -> int:
-    """Return the number of the term that an account belongs to."""
-    return split(account)[1]

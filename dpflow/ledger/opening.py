@@ -7,6 +7,7 @@ import re
 import secrets
 import uuid
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpflow.config import ENVIRONMENT_VARIABLE, expand
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.provenance import provenance
 from dpflow.ledger.requests import Conditions
 from dpflow.ledger.tables.errors import MEMORY, driver_needed, is_postgres
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
@@ -131,6 +133,16 @@ def watch_ledger(
     return Ledger(database, database.owners(), watch, conditions=conditions)
 
 
+def conditions_at(root: Path, *, applies_policies: bool) -> Conditions:
+    """Return who acts in a project, with which code, for the journal.
+
+    Args:
+        root: Folder of the project.
+        applies_policies: Whether the first step applies its policy.
+    """
+    return Conditions(provenance=provenance(root), applies_policies=applies_policies)
+
+
 def check_pin(ledger: Ledger, policies: Path) -> None:
     """Refuse another ledger than the one that a project pins.
 
@@ -205,6 +217,11 @@ def sqlite_path(url: str) -> Path:
         )
         raise ConfigurationError(msg)
     return Path(path if path.startswith("/") else expand(path, "the ledger's file"))
+
+
+def roles_script() -> str:
+    """Return the SQL that makes the roles of a ledger on PostgreSQL."""
+    return files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
 
 
 def pin_ledger(ledger: Ledger, policies: Path) -> Path:

@@ -16,9 +16,10 @@ from dpflow import guarded
 from dpflow.cli.ledger import copies
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
+from dpflow.ledger.opening import roles_script
 from tests.cli.support import Shop, run, run_fine, run_json, without_colour
 from tests.ledger.support import edit
-from tests.projects import ROOT, TENTH
+from tests.projects import TENTH
 
 WHY = ("--reason", "a test")
 
@@ -196,8 +197,7 @@ def test_roles_are_explained_and_printed_as_a_script() -> None:
     """The script is SQL and nothing else, so that it can be piped."""
     text = run_fine("ledger", "roles")
     script = run_fine("ledger", "roles", "--sql")
-    file = ROOT / "dpflow" / "ledger" / "tables" / "roles.sql"
-    assert script == file.read_text("utf-8")
+    assert script == roles_script()
     for role in ("owner", "operator", "worker", "reader"):
         assert f"dpflow_{role} " in text
         assert f"'dpflow_{role}'" in script

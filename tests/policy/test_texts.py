@@ -88,9 +88,7 @@ CHOSEN = "if no term was opened because of a release"
 def odds(text: str, **fields) -> str:
     """Return the sentence of a policy after a charged term like its file."""
     policy = parse_policy(text)
-    return odds_in_words(
-        policy.to_pinned(), [replace(view_policy(policy, 1), **fields)]
-    )
+    return odds_in_words(policy.to_pinned(), [replace(view_policy(policy), **fields)])
 
 
 def test_a_late_lifetime_is_a_reading():

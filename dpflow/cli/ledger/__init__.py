@@ -160,11 +160,10 @@ def roles(*, sql: bool = False) -> None:
 
     Example: `dpflow ledger roles --sql`
     """
-    if sql:
-        from importlib.resources import files
+    from dpflow.ledger.opening import roles_script
 
-        script = files("dpflow.ledger.tables").joinpath("roles.sql")
-        typer.echo(script.read_text("utf-8"), nl=False)
+    if sql:
+        typer.echo(roles_script(), nl=False)
         return
     say(
         "dpflow_owner    owns the tables; not for daily use",

@@ -103,7 +103,7 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
     charge = rows.charge
     assert charge is not None
     if rows.sent:
-        return answer_sent_charge(rows)
+        return answer_sent_adjustment(rows)
     datasets = [part.dataset for part in rows.charge_datasets]
     if amendment.dataset not in (None, *datasets):
         named = f"charged {', '.join(map(repr, datasets))}, "
@@ -181,7 +181,7 @@ def decide_prior(
             divided dataset is named.
     """
     if rows.sent:
-        return answer_sent_charge(rows)
+        return answer_sent_adjustment(rows)
     request = prior.request
     assert request is not None
     step = price_step(rows, request, author, applies=applies)
@@ -313,7 +313,7 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
             raise ConfigurationError(msg)
 
 
-def answer_sent_charge(rows: Rows) -> Decision:
+def answer_sent_adjustment(rows: Rows) -> Decision:
     """Answer a charge by hand that was sent before, from its entries."""
     answers = []
     for entry in rows.sent:

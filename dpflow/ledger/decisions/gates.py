@@ -121,9 +121,7 @@ class Gate(NamedTuple):
 
     def admits(self, amount: Tally) -> bool:
         """Return True if the gate lets a step run that asks for an amount."""
-        total = self.used + amount
-        if self.neighbours is not None:
-            total += self.neighbours
+        total = self.total + amount
         return self.state == "open" and rule_admits(self.rule, self.halt, total)
 
     def uses(self, used: Tally, share: Fraction) -> bool:

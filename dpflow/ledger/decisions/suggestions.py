@@ -51,7 +51,7 @@ def in_windows(pairs: Sequence[tuple[Gate, Tally]]) -> list[tuple[Gate, Tally]]:
     with_rest = list[tuple[Gate, Tally]]()
     for gate, amount in pairs:
         if gate.window is not None:
-            neighbours = gate.window.sum_neighbours(gate.used, families[gate.family])
+            neighbours = gate.window.sum_others(gate.used, families[gate.family])
             gate = gate._replace(neighbours=neighbours)  # noqa: PLW2901
         with_rest.append((gate, amount))
     return with_rest

@@ -51,7 +51,7 @@ class PartWindows(NamedTuple):
         )
         return self._replace(used=near)
 
-    def sum_neighbours(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
+    def sum_others(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
         """Return what the other parts of the fullest window use.
 
         Args:
@@ -116,7 +116,7 @@ def window_total(rows: Rows, account: str) -> Tally | None:
     if window is None or row is None:
         return None
     own = use_of(row)
-    return own + with_use_near(rows, account, window).sum_neighbours(own, {})
+    return own + with_use_near(rows, account, window).sum_others(own, {})
 
 
 def continuation_problem(

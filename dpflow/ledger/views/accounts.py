@@ -15,7 +15,7 @@ from typing import Any
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.ledger.account_ids import Amounts, term_of
+from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.gates import Gate, preview_gates
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
 from dpflow.ledger.decisions.windows import use_of
@@ -112,7 +112,7 @@ def account_view(
     return view(
         id=gate.id,
         dataset=gate.dataset,
-        term=term_of(gate.id) if gate.id else 0,
+        term=split(gate.id)[1] if gate.id else 0,
         kind=gate.kind,
         name=gate.name,
         theorem=rule.theorem,
