@@ -40,7 +40,7 @@ def project_ledger(
 
 def ledger_facts(ledger: Ledger) -> dict[str, str]:
     """Return which ledger this is, for JSON."""
-    return {"ledger": ledger.id, "place": ledger.place}
+    return {"ledger": ledger.id, "place": ledger.address}
 
 
 def readable_policies(setup: Settings, *, tell: bool = False) -> PolicySet:

@@ -11,7 +11,7 @@ from dpflow.accounting.costs.base import relations_of
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import Workload, WorkloadStep, loads_of, runs_left
 from dpflow.forecast.theorems import Fit, fits
-from dpflow.ledger import TermView, opened_as
+from dpflow.ledger import TermView, view_policy
 from dpflow.policy import Budget, Policy
 from dpflow.policy.lifetime import (
     UNCHOSEN,
@@ -209,7 +209,7 @@ def _renewal(policy: Policy, terms: Sequence[TermView]) -> Iterator[Advice]:
             "Give `lifetime` a budget to cap it.",
         )
     if part is None and policy.lifetime is not None:
-        lifetime, term = policy.lifetime.model_dump(), opened_as(policy)
+        lifetime, term = policy.lifetime.model_dump(), view_policy(policy)
         count = terms_that_fit(term.counted, lifetime)
         if count > 1:
             late = is_late(lifetime, terms[0].promised if terms else lifetime)

@@ -30,7 +30,7 @@ from dpflow.forecast.counting import (
 from dpflow.forecast.outlook import example_run
 from dpflow.guard.inspection import Tell, as_warning, inspected
 from dpflow.ledger import Ledger, TermView, views
-from dpflow.ledger.decisions.gates import announced_gates
+from dpflow.ledger.decisions.gates import preview_gates
 from dpflow.ledger.views.accounts import AccountView, Standing, account_view, standings
 from dpflow.ledger.views.runs import dataset_runs
 from dpflow.policy import Policy, PolicySet, load_policies
@@ -110,7 +110,7 @@ class PolicyCheck:
     def gates(self) -> list[GateCheck]:
         """The gates of the policy, with what they admit."""
         result = []
-        for gate in announced_gates(self.pinned):
+        for gate in preview_gates(self.pinned):
             counts = {name: steps_that_fit(gate, cost) for name, cost in STEPS.items()}
             result.append(GateCheck(account=account_view(gate), counts=counts))
         return result

@@ -17,7 +17,7 @@ from dpflow.accounting.rules.tightening import same_prices
 from dpflow.accounting.searches import NO_END, Once, most_steps, repeat
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.ledger import PartWindows
-from dpflow.ledger.decisions.gates import Gate, announced_gate, check_holds, covers_flow
+from dpflow.ledger.decisions.gates import Gate, check_holds, covers_flow, preview_gate
 from dpflow.ledger.views.runs import JournalCharge, RunCharge
 from dpflow.periods import PERIODS
 from dpflow.policy.reserved import charges_others
@@ -139,11 +139,11 @@ class Load:
         """Count runs of one later part each; two lengths of them show all windows."""
         used, zero = dict(window.used), self.account.rule.zero()
         for run in range(2 * window.length):
-            there = window._replace(place=window.place + run, used=tuple(used.items()))
-            at = self.account._replace(used=zero, rest=there.rest(zero, {}))
+            there = PartWindows(window.length, window.position + run, (*used.items(),))
+            at = self.account._replace(used=zero, neighbours=there.sum_others(zero, {}))
             if not all(map(at.admits, self.peaks)):
                 return run
-            used[there.place] = self.spent
+            used[there.position] = self.spent
         return None
 
     def share_used_after(self, runs: int) -> float | None:
@@ -308,9 +308,9 @@ def _gates(
             if (gate.dataset, gate.kind) == (copy["dataset"], kind)
             if name in ("", gate.name)
         ]
-        fresh = announced_gate(copy, kind, _NEXT if kind == "partition" else name)
+        fresh = preview_gate(copy, kind, _NEXT if kind == "partition" else name)
         if fresh is not None and renewed and (length := window_length(copy)):
-            used = {view.window.place: view.used for view in standing if view.window}
+            used = {view.window.position: view.used for view in standing if view.window}
             fresh = in_next_part(fresh, length, used)
         if fresh is not None:
             yield from (
@@ -327,14 +327,14 @@ def in_next_part(gate: Gate, length: int, used: Mapping[int, Tally]) -> Gate:
         used: Amounts of charged parts, by place.
     """
     window = PartWindows(length, max(used, default=0) + 1, tuple(used.items()))
-    return gate._replace(window=window, rest=window.rest(gate.used, {}))
+    return gate._replace(window=window, neighbours=window.sum_others(gate.used, {}))
 
 
 def empty_gate(gate: Gate) -> Gate:
     """Return a gate as if nothing was charged to it, of no account."""
     window = None if gate.window is None else gate.window._replace(used=())
     gate = gate._replace(id="", partition="", row=None, state="open", size=1)
-    return gate._replace(used=gate.rule.zero(), window=window, rest=None)
+    return gate._replace(used=gate.rule.zero(), window=window, neighbours=None)
 
 
 def window_loads(charges: Iterable[RunCharge]) -> list[Load]:
@@ -352,7 +352,7 @@ def window_loads(charges: Iterable[RunCharge]) -> list[Load]:
             own.append((charge.gate.window, charge))
     loads = []
     for own in families.values():
-        (length, _, used, _), newest = max(own, key=lambda pair: pair[0].place)
+        (length, _, used, _), newest = max(own, key=lambda pair: pair[0].position)
         gate, zero = empty_gate(newest.gate), newest.gate.rule.zero()
         tops = [reduce(Tally.highest, charge.peaks) for _, charge in own]
         loads.append(

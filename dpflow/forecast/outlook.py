@@ -186,11 +186,11 @@ def _of_dataset(ledger: Source, dataset: str, today: date) -> Iterator[Outlook]:
             flow=flow,
             steps=len(like.steps),
             schedule=flow_schedule(runs.of_flow(flow), today),
-            closed=not covers_flow(runs.term.facts["pinned"], flow),
+            closed=not covers_flow(runs.term.fields["pinned"], flow),
             like=like,
             older=runs.older,
         )
-    pinned, gates = runs.term.facts["pinned"], None
+    pinned, gates = runs.term.fields["pinned"], None
     for flow in pinned["flows"].keys() - flows.keys():
         if workload := plan_workload(pinned, flow):
             gates = gates or standing_gates(ledger, runs.dataset)
@@ -290,7 +290,7 @@ def loads_of_run(
     runs: DatasetRuns, run: FlowRun, charges: Mapping[str, RunCharge]
 ) -> list[Load]:
     """Return what another such run asks of each account."""
-    by = runs.term.facts["pinned"].get("partition", {}).get("by")
+    by = runs.term.fields["pinned"].get("partition", {}).get("by")
     return window_loads(charges.values()) + [
         Load(
             account=empty_gate(charge.gate) if renewed else charge.gate,

@@ -131,13 +131,13 @@ class ProjectSource:
         runs = dataset_runs(ledger, dataset)
         if runs is None:
             return self._of_file(dataset)
-        body = runs.term.facts
+        body = runs.term.fields
         name = population_of(body["pinned"])
         above = None if name is None else newest_term(ledger, name)
         return Governed(
             dataset=dataset,
             pinned=body["pinned"],
-            population=None if above is None else above.facts["pinned"],
+            population=None if above is None else above.fields["pinned"],
             runs=runs,
             accounts=standing_gates(ledger, dataset),
         )

@@ -16,7 +16,7 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.interrupts import suppress
 from dpflow.ledger import Charge, Ledger, split_account
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.requests import Request, described
+from dpflow.ledger.requests import Request, describe_cost
 from dpflow.ledger.views import Reading, open_reading
 
 #: Number of completed runs that are examples, and of charges among which they are.
@@ -79,14 +79,14 @@ def find_examples(
     by_run = dict[str, list[Charge]]()
     for charge in read_runs(reading, names):
         by_run.setdefault(str(charge.run), []).append(charge)
-    first = request.step, described(request.cost)
+    first = request.step, describe_cost(request.cost)
     for name in names:
         charges = by_run[name]
         costs = [(charge.step, charge.request["cost"]) for charge in charges]
         ended = all(charge.state != "open" for charge in charges)
         # Changed noise is not held to old runs.
         same = all(
-            step not in declared or described(declared[step]) == cost
+            step not in declared or describe_cost(declared[step]) == cost
             for step, cost in costs
         )
         if ended and same and first in costs:
@@ -149,6 +149,6 @@ def find_gates(reading: Reading, charge: Charge) -> list[tuple[Gate, int]]:
         if term is None or kind not in _WHOLE or "/partition/" in account:
             continue
         tail = "" if kind in ("dataset", "population") else f"/{kind}"
-        current = f"{term.whole}{tail}{f'/{name}' if name else ''}"
+        current = f"{term.root}{tail}{f'/{name}' if name else ''}"
         sizes[current] = int(units.get(account, 1))
     return [(gate, sizes[name]) for name, gate in reading.gates(sizes).items()]

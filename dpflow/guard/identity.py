@@ -22,7 +22,7 @@ from dpflow.guard.functions import held_by, layers
 from dpflow.guard.project import Project
 from dpflow.guard.step import Step, StepCall
 from dpflow.ledger.codec import encode
-from dpflow.ledger.requests import described
+from dpflow.ledger.requests import describe_cost
 from dpflow.ledger.views.releases import has_release
 
 #: How many release keys of a process are compared with one another.
@@ -194,7 +194,7 @@ def requested_release(
         parts += [call.partitions] if call.partitions else []
         if call.key is not None:
             return digests.of("named", *parts, call.key)
-        what = [described(cost), _encoded(step, call.public)]
+        what = [describe_cost(cost), _encoded(step, call.public)]
         return digests.of("run", *parts, run, maker.function, *loaded, *what)
 
     key = key_of(step.name, own)

@@ -50,8 +50,8 @@ def inspected(
             if not bad:
                 raise
             msg = (
-                f"the ledger {ledger.place} is damaged: {bad[0]}. `dpflow ledger "
+                f"the ledger {ledger.address} is damaged: {bad[0]}. `dpflow ledger "
                 "verify` shows all of it; let no step run before a good backup is "
                 "back: `dpflow ledger restore`."
             )
-            raise LedgerCorrupt(msg, ledger=ledger.place) from error
+            raise LedgerCorrupt(msg, ledger=ledger.address) from error

@@ -127,8 +127,8 @@ class Place:
         for term in answer.opened:
             logger.info("term %s of %r is charged first", term.number, term.book)
             named = {"dataset": term.book, "account": f"{term.book}#{term.number}"}
-            why = {"term": term.number, "reason": term.facts["reason"]}
-            budget = term.facts["pinned"]["budget"]
+            why = {"term": term.number, "reason": term.fields["reason"]}
+            budget = term.fields["pinned"]["budget"]
             self.tell("term-opened", request, **named, **why, **budget)
 
     def tell_settled(self, request: Request, answer: Settled, outcome: str) -> None:

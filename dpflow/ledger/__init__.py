@@ -11,7 +11,7 @@ from dpflow.ledger.decisions.charges_by_hand import Posted
 from dpflow.ledger.decisions.lifetimes import TermView
 from dpflow.ledger.decisions.policy_changes import Proposal
 from dpflow.ledger.decisions.repairs import Loss
-from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger.decisions.terms import view_policy
 from dpflow.ledger.decisions.windows import PartWindows
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
@@ -38,7 +38,7 @@ __all__ = [
     "is_postgres",
     "is_space_low",
     "open_ledger",
-    "opened_as",
     "pin_ledger",
     "split_account",
+    "view_policy",
 ]

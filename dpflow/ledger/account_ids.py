@@ -7,8 +7,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 Amounts = tuple[int, ...]
-#: Amounts by account.
-Sums = Mapping[str, Amounts]
 
 
 class Term(NamedTuple):
@@ -16,16 +14,16 @@ class Term(NamedTuple):
 
     Attributes:
         entry: Number of the entry that opened it, or tightened it last.
-        facts: The term in the body of that entry.
+        fields: The term in the body of that entry.
     """
 
     book: str
     number: int
     entry: int
-    facts: Mapping[str, Any]
+    fields: Mapping[str, Any]
 
     @property
-    def whole(self) -> str:
+    def root(self) -> str:
         """Id of the account of its whole dataset or population."""
         return f"{self.book}#{self.number}"
 
@@ -36,14 +34,14 @@ def split(account: str) -> tuple[str, int, str, str, str]:
 
     The term is 0 for a part of windows, which terms share.
     """
-    book, _, place = account.partition("#")
-    text, _, rest = place.partition("/")
+    book, _, path = account.partition("#")
+    text, _, tail = path.partition("/")
     number, partition = int(text or 0), ""
-    if rest.startswith("partition/"):
-        partition, _, rest = rest.removeprefix("partition/").partition("/")
-        if not rest:
+    if tail.startswith("partition/"):
+        partition, _, tail = tail.removeprefix("partition/").partition("/")
+        if not tail:
             return book, number, "partition", partition, partition
-    kind, _, name = rest.partition("/")
+    kind, _, name = tail.partition("/")
     if not kind:
         kind = "population" if book.startswith("population/") else "dataset"
     return book, number, kind, name, partition
@@ -53,8 +51,3 @@ def roots_of(accounts: Iterable[str]) -> list[str]:
     """Return the accounts that the whole of each account's term has."""
     terms = dict.fromkeys(split(name)[:2] for name in accounts)
     return [f"{book}#{number}" for book, number in terms if number]
-
-
-def term_of(account: str) -> int:
-    """Return the number of the term that an account belongs to."""
-    return split(account)[1]

@@ -50,14 +50,14 @@ def by_identity(function: Callable[[*Ts], R]) -> Callable[[*Ts], R]:
     answers: dict[tuple[int, ...], tuple[R, tuple[*Ts]]] = {}
 
     @wraps(function)
-    def remembered(*things: *Ts) -> R:
-        key = tuple(map(id, things))
+    def call_once(*arguments: *Ts) -> R:
+        key = tuple(map(id, arguments))
         answer = answers.get(key)
         if answer is None:
             if len(answers) >= _MOST:
                 answers.clear()
             # It keeps the things, so that no other object gets their id.
-            answer = answers[key] = (function(*things), things)
+            answer = answers[key] = (function(*arguments), arguments)
         return answer[0]
 
-    return remembered
+    return call_once

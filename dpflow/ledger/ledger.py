@@ -43,25 +43,22 @@ from dpflow.ledger.decisions.releases import decide_withdrawal
 from dpflow.ledger.decisions.replays import find_release
 from dpflow.ledger.decisions.reserve import (
     Refused,
-    decide_refusal,
     decide_refusal_of_run,
     decide_reserve,
 )
 from dpflow.ledger.decisions.settlement import (
     End,
-    Ended,
     decide_forfeit,
     decide_settle,
     decide_void,
 )
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
-from dpflow.ledger.shell import Shell, raised
+from dpflow.ledger.shell import Shell, answer_or_raise, refuse_step
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.loading import (
     Scope,
     find_charge_scope,
     find_scope,
-    list_runs,
     load_rows,
     read_claim,
 )
@@ -85,12 +82,11 @@ class Ledger(Shell):
             LedgerUnavailable: If the ledger did not answer; the step may not run.
         """
         if (why := self.database.unwritable) is not None:
-            return self._checked(self._replay_only(request, why))
+            return self._check_answer(self._replay_only(request, why))
         author = self.author()
         decision, rows = self._transact(
             find_scope(request),
             lambda rows: self._decide_reserve(rows, request, author),
-            lambda rows, refused: decide_refusal(rows, request, refused, author),
         )
         for statement, row in decision.changes:
             if statement == "insert_charge" and isinstance(row, Charge):
@@ -106,8 +102,8 @@ class Ledger(Shell):
                 with suppress(DpflowError):
                     self.void(decision.answer.reservation, reason="not witnessed")
             raise
-        answer: Answer = raised(decision.answer)
-        return self._checked(answer)
+        answer: Answer = answer_or_raise(decision.answer)
+        return self._check_answer(answer)
 
     def _decide_reserve(
         self, rows: Rows, request: Request, author: Author
@@ -154,20 +150,23 @@ class Ledger(Shell):
             ReservationConflict: If another command ended the charge.
             LedgerUnavailable: If the ledger did not answer; the charge stays held.
         """
-        kept = None if value is None else self.digests.of_value(reservation, value)
+        value_digest = (
+            None if value is None else self.digests.of_value(reservation, value)
+        )
         # The same for each sending, so that a late one finds what an earlier one did.
-        command = digest(canonical(["settle", reservation, outcome, kept, reported]))
+        command = digest(
+            canonical(["settle", reservation, outcome, value_digest, reported])
+        )
         end = End(
             charge=reservation,
             command=command[:32],
             owner=self.owners.mine(),
-            body={**(body or {}), "outcome": outcome, "digest": kept},
+            body={**(body or {}), "outcome": outcome, "digest": value_digest},
             reported=reported,
             value=value,
             shape=shape,
         )
-        ended = self._end(end, decide_settle)
-        return Settled(digest=kept, alerts=ended.alerts)
+        return self._end(end, decide_settle)
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -186,7 +185,7 @@ class Ledger(Shell):
         )
         self._end(end, decide_void)
 
-    def forfeit(self, reservation: str, *, reason: str) -> Ended:
+    def forfeit(self, reservation: str, *, reason: str) -> Settled:
         """Post a charge in full whose process has ended.
 
         Raises:
@@ -208,7 +207,7 @@ class Ledger(Shell):
         decide_end: Callable[[Rows, End, Author], Decision],
         *,
         is_witnessed: bool = False,
-    ) -> Ended:
+    ) -> Settled:
         """End a charge; its datasets are loaded before the lock."""
         self._check_writable()
         author = self.author()
@@ -219,8 +218,8 @@ class Ledger(Shell):
         )
         self._charges.pop(end.charge, None)
         self.watch.record_end(decision, rows)
-        ended: Ended = raised(decision.answer)
-        return ended
+        settled: Settled = answer_or_raise(decision.answer)
+        return settled
 
     def would_answer(self, request: Request) -> Answer | DpflowError:
         """Decide a request without writing the decision."""
@@ -233,8 +232,7 @@ class Ledger(Shell):
                 rows = load_rows(transaction, scope, self.terms, lock=False)
                 decision = self._decide_reserve(rows, request, author)
                 if isinstance(decision, Refused):
-                    self._load_earlier(transaction, rows, decision)
-                    decision = decide_refusal(rows, request, decision, author)
+                    decision = refuse_step(transaction, rows, decision)
         except LedgerError:
             raise
         except DpflowError as error:
@@ -255,7 +253,7 @@ class Ledger(Shell):
         scope = Scope(
             datasets=[gate.dataset],
             accounts=lambda _: [],
-            runs=list_runs(request),
+            runs=request.runs,
             command=request.reservation,
         )
         decision, _ = self._transact(
@@ -452,7 +450,7 @@ class Ledger(Shell):
         scope = find_charge_scope(row, people=name)
         with self.reading() as transaction:
             rows = load_rows(transaction, scope, self.terms, lock=False)
-            return find_payer(rows)
+            return find_payer(rows, name)
 
     def pay(self, account: str, charge: str, *, before: str | None) -> None:
         """Note that the people of an account were charged for a step.
@@ -487,7 +485,7 @@ class Ledger(Shell):
             raise why
         return answer
 
-    def _checked(self, answer: Answer) -> Answer:
+    def _check_answer(self, answer: Answer) -> Answer:
         """Return an answer, whose value is the one that was settled."""
         if isinstance(answer, Replayed):
             name = answer.reservation

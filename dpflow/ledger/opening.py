@@ -60,8 +60,8 @@ def create_ledger(
     if witness_of is not None:
         # Before anything is made that would lack a witness.
         witness_of(identity.ledger).exists()
-    kind, place = find_database(url)
-    database = kind.create(place, identity, secrets.token_bytes(32))
+    kind, address = find_database(url)
+    database = kind.create(address, identity, secrets.token_bytes(32))
     ledger = watch_ledger(database, witness_of)
     if ledger.watch.witness is not None:
         ledger.watch.witness.begin(Witnessed())
@@ -103,15 +103,15 @@ def open_ledger(
             another environment.
     """
     witness_of = witness_at(witness, url)
-    kind, place = find_database(url)
-    database = kind(place, read_only=read_only)
+    kind, address = find_database(url)
+    database = kind(address, read_only=read_only)
     database.is_copy = in_move
     ledger = watch_ledger(database, witness_of, conditions=conditions)
     serves = ledger.environment
     if serves is not None and serves != environment:
         this = "says none" if environment is None else f"says {environment!r}"
         msg = (
-            f"the ledger {ledger.place} serves the environment {serves!r}, and this "
+            f"the ledger {ledger.address} serves the environment {serves!r}, and this "
             f"run {this}. Set DPFLOW_ENVIRONMENT={serves} if that is what it is, or "
             "DPFLOW_LEDGER_URL to the ledger of its own environment."
         )
@@ -140,7 +140,7 @@ def conditions_at(root: Path, *, applies_policies: bool) -> Conditions:
         root: Folder of the project.
         applies_policies: Whether the first step applies its policy.
     """
-    return Conditions(facts=provenance(root), applies_policies=applies_policies)
+    return Conditions(provenance=provenance(root), applies_policies=applies_policies)
 
 
 def check_pin(ledger: Ledger, policies: Path) -> None:
@@ -149,18 +149,18 @@ def check_pin(ledger: Ledger, policies: Path) -> None:
     Raises:
         LedgerCorrupt: If it is another one.
     """
-    pinned = pinned_id(policies, ledger.place)
+    pinned = read_pin(policies, ledger.address)
     if pinned != ledger.id:
         msg = (
-            f"{ledger.place} has id {ledger.id}, but {policies / LOCK_NAME} pins "
+            f"{ledger.address} has id {ledger.id}, but {policies / LOCK_NAME} pins "
             f"{pinned}. A fresh or foreign ledger would forget what has been spent: "
             "restore the pinned one."
         )
-        raise LedgerCorrupt(msg, ledger=ledger.place)
+        raise LedgerCorrupt(msg, ledger=ledger.address)
 
 
 def find_database(url: str) -> tuple[Any, Path | str]:
-    """Return the class of a ledger's database, and its place.
+    """Return the class of a ledger's database, and its address.
 
     While a test has a ledger to itself, every other one is refused.
 
@@ -195,8 +195,8 @@ def place_of(url: str) -> str:
     Raises:
         ConfigurationError: If the URL names none.
     """
-    kind, place = find_database(url)
-    return str(kind(place).place)
+    kind, address = find_database(url)
+    return str(kind(address).place)
 
 
 def sqlite_path(url: str) -> Path:
@@ -244,12 +244,12 @@ def pin_ledger(ledger: Ledger, policies: Path) -> Path:
     return lock
 
 
-def pinned_id(policies: Path, place: str) -> str:
+def read_pin(policies: Path, address: str) -> str:
     """Return the id of the ledger that a project pins.
 
     Args:
         policies: Folder with `ledger.lock`.
-        place: The ledger, for messages.
+        address: The ledger, for messages.
 
     Raises:
         ConfigurationError: If the pin cannot be read.
@@ -264,7 +264,7 @@ def pinned_id(policies: Path, place: str) -> str:
         problem = f"holds no id, because it cannot be read ({error.strerror})"
         new = "; for a new project run `dpflow ledger init`"
     msg = (
-        f"{lock} {problem}. So nothing says that {place} is the right ledger. Restore "
-        f"the file from version control{new}."
+        f"{lock} {problem}. So nothing says that {address} is the right ledger. "
+        f"Restore the file from version control{new}."
     )
     raise ConfigurationError(msg)

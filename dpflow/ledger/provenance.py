@@ -42,7 +42,7 @@ def provenance(root: Path | None = None) -> Mapping[str, Any]:
         root: The project's root; its git commit is recorded, and whether tracked files
             differed from it (`dirty`).
     """
-    facts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "who": system_user(),
         "dpflow": str(getattr(sys.modules["dpflow"], "__version__", "unknown")),
     }
@@ -50,8 +50,8 @@ def provenance(root: Path | None = None) -> Mapping[str, Any]:
     if root is not None and commit:
         changed = _git(root, "status", "--porcelain", "--untracked-files=no")
         # If git does not say, the code may be any.
-        facts["code"] = {"commit": commit, "dirty": changed != ""}
-    return facts
+        fields["code"] = {"commit": commit, "dirty": changed != ""}
+    return fields
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -116,7 +116,9 @@ class Request:
     @property
     def locked(self) -> list[str]:
         """Names of its datasets and populations."""
-        return sorted({*self.datasets, *(each.dataset for each in self.populations)})
+        return sorted(
+            {*self.datasets, *(policy.dataset for policy in self.populations)}
+        )
 
     @property
     def runs(self) -> list[str]:
@@ -125,7 +127,7 @@ class Request:
 
 
 @by_identity
-def described(cost: Cost) -> Mapping[str, Any]:
+def describe_cost(cost: Cost) -> Mapping[str, Any]:
     """Return a cost's description, computed once; do not change it."""
     return cost.describe()
 
@@ -133,7 +135,7 @@ def described(cost: Cost) -> Mapping[str, Any]:
 @by_identity
 def cost_text(cost: Cost) -> str:
     """Return a cost's description in canonical form."""
-    return canonical(described(cost))
+    return canonical(describe_cost(cost))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +145,11 @@ class Conditions:
     Attributes:
         applies_policies: Whether the first step applies its policy. If not, an operator
             has to run `dpflow policy apply`.
-        facts: User and code version (`dpflow.ledger.provenance`).
+        provenance: User and code version (`dpflow.ledger.provenance`).
     """
 
     applies_policies: bool = True
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +177,8 @@ class Settled:
 
     Attributes:
         digest: Of the stored value; None without one.
-        alerts: Thresholds that were crossed with it.
+        alerts: Thresholds that were crossed with it; empty for a command that was sent
+            again.
     """
 
     digest: str | None

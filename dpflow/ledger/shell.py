@@ -12,7 +12,7 @@ from dpflow.accounting.solving import NotSolved, look_up
 from dpflow.exceptions import DpflowError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.decisions.decision import Author, Decision
-from dpflow.ledger.decisions.reserve import Refused
+from dpflow.ledger.decisions.reserve import Refused, decide_refusal
 from dpflow.ledger.decisions.settlement import refuse_unknown
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.provenance import provenance, writer
@@ -40,7 +40,6 @@ from dpflow.ledger.witness.comparison import Watch
 _LOOKUPS = 3
 
 Decide = Callable[[Rows], Decision | Refused]
-Refuse = Callable[[Rows, Refused], Decision]
 
 
 class Shell:
@@ -63,9 +62,9 @@ class Shell:
     ) -> None:
         self.database = database
         #: Where the ledger is, for messages.
-        self.place = database.place
+        self.address = database.place
         self.owners = owners
-        self.conditions = conditions or Conditions(facts=provenance())
+        self.conditions = conditions or Conditions(provenance=provenance())
         self.id, self.environment, _ = database.identity
         self.watch = watch or Watch(database)
         self.digests = Digests(database)
@@ -86,7 +85,7 @@ class Shell:
             at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             writer=login or writer(),
             login=login,
-            facts=self.conditions.facts,
+            provenance=self.conditions.provenance,
         )
 
     def _order(self, scope: Scope, decide: Decide) -> Any:
@@ -94,11 +93,9 @@ class Shell:
         self._check_writable()
         decision, rows = self._transact(scope, decide)
         self.watch.record(decision, rows)
-        return raised(decision.answer)
+        return answer_or_raise(decision.answer)
 
-    def _transact(
-        self, scope: Scope, decide: Decide, refuse: Refuse | None = None
-    ) -> tuple[Decision, Rows]:
+    def _transact(self, scope: Scope, decide: Decide) -> tuple[Decision, Rows]:
         """Load, decide and write, and again if the outcome is unknown.
 
         The ids exist before sending, so that the second attempt, on a fresh
@@ -108,7 +105,6 @@ class Shell:
         Args:
             scope: What the command reads.
             decide: Decides, without input or output.
-            refuse: Decides about a refusal, with the earlier charges of the step.
         """
         prepare: Callable[[], object] | None = None
         again = False
@@ -116,7 +112,7 @@ class Shell:
             try:
                 if prepare is not None:
                     look_up(prepare, active=False)
-                once = partial(self._transact_once, scope, decide, refuse, again=again)
+                once = partial(self._transact_once, scope, decide, again=again)
                 return look_up(once, active=attempt < _LOOKUPS)
             except NotSolved as missing:
                 prepare = missing.solve
@@ -132,7 +128,7 @@ class Shell:
         raise AssertionError
 
     def _transact_once(
-        self, scope: Scope, decide: Decide, refuse: Refuse | None, *, again: bool
+        self, scope: Scope, decide: Decide, *, again: bool
     ) -> tuple[Decision, Rows]:
         """Load, decide and write in one transaction.
 
@@ -149,37 +145,28 @@ class Shell:
                 try:
                     decision = decide(rows)
                     if isinstance(decision, Refused):
-                        assert refuse is not None
-                        self._load_earlier(transaction, rows, decision)
-                        decision = refuse(rows, decision)
+                        decision = refuse_step(transaction, rows, decision)
                 except NotSolved:
-                    raise NotSolved(partial(_solve, decide, refuse, rows)) from None
+                    raise NotSolved(partial(_solve, decide, rows)) from None
                 transaction.write(decision)
         except without_interrupts(DpflowError):
             raise
         except without_interrupts(*UNREADABLE) as error:
-            raise unreadable(error, self.place) from error
+            raise unreadable(error, self.address) from error
         self.watch.saw(decision)
         return decision, rows
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """Run a block that reads one snapshot."""
-        with readable(self.place), self.database.snapshot() as transaction:
+        with readable(self.address), self.database.snapshot() as transaction:
             yield transaction
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
         """Run a block in one transaction that writes."""
-        with readable(self.place), self.database.transaction() as transaction:
+        with readable(self.address), self.database.transaction() as transaction:
             yield transaction
-
-    def _load_earlier(
-        self, transaction: Transaction, rows: Rows, refused: Refused
-    ) -> None:
-        """Read the earlier charges of a step that is refused."""
-        gate, step = refused.refusals[0].gate, refused.step.request.step
-        rows.earlier_amounts = load_earlier_amounts(transaction, gate.dataset, step)
 
     def _insert_datasets(self, names: Sequence[str]) -> None:
         """Make the rows of datasets without a term, in a transaction of its own."""
@@ -206,15 +193,22 @@ class Shell:
             raise why
 
 
-def _solve(decide: Decide, refuse: Refuse | None, rows: Rows) -> None:
+def refuse_step(transaction: Transaction, rows: Rows, refused: Refused) -> Decision:
+    """Decide about a refusal, with the earlier charges of the step."""
+    gate, step = refused.refusals[0].gate, refused.step.request.step
+    rows.earlier_amounts = load_earlier_amounts(transaction, gate.dataset, step)
+    return decide_refusal(rows, refused)
+
+
+def _solve(decide: Decide, rows: Rows) -> None:
     """Solve all numbers that a decision needs, by deciding; its errors come again."""
     with suppress(DpflowError, *UNREADABLE):
         outcome = decide(rows)
-        if isinstance(outcome, Refused) and refuse is not None:
-            refuse(rows, outcome)
+        if isinstance(outcome, Refused):
+            decide_refusal(rows, outcome)
 
 
-def raised(answer: Any) -> Any:
+def answer_or_raise(answer: Any) -> Any:
     """Return an answer, or raise it if it is an error."""
     if isinstance(answer, Exception):
         raise answer

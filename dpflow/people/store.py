@@ -149,7 +149,7 @@ class PersonStore:
         payer = self._ledger.find_payer(charge)
         if not isinstance(payer.rule, IndividualFilter):
             msg = f"account {self._account} has no budgets of people"
-            raise LedgerCorrupt(msg, ledger=self._ledger.place)
+            raise LedgerCorrupt(msg, ledger=self._ledger.address)
         is_paid = any(payer.amount) and not payer.is_void
         return payer.rule.bound_of(payer.amount) if is_paid else None
 

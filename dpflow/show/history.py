@@ -147,7 +147,7 @@ def history(
             check_dataset(ledger, policies, dataset)
         return History(
             ledger=ledger.id,
-            place=ledger.place,
+            place=ledger.address,
             entries=tuple(items[:limit]),
             more=len(items) > limit,
             decisions=decisions,

@@ -46,7 +46,7 @@ def registry_entry(
             budgets bounds the loss.
     """
     entry, terms, views, released = promise(ledger, dataset, number)
-    body, words = terms[-1].facts, terms_in_words(views)
+    body, words = terms[-1].fields, terms_in_words(views)
     copy, odds = body["declared"], odds_in_words(body["pinned"], views)
     if not adds_up(copy, views):
         msg = (
@@ -61,7 +61,7 @@ def registry_entry(
     budget = copy["budget"] if views[-1].divided else total
     # A float has 15 sure digits.
     numbers = {n: short_up(number_from_text(text), 15) for n, text in budget.items()}
-    opened = (f"term {t.number} on {t.facts['at'][:10]}" for t in terms)
+    opened = (f"term {t.number} on {t.fields['at'][:10]}" for t in terms)
     rule = (f"{name} {value_text(value)}" for name, value in copy["filter"].items())
     fields = body["about"] | {
         "publication_date": released,

@@ -10,7 +10,7 @@ from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import require
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspected
-from dpflow.ledger import Ledger, TermView, opened_as, views
+from dpflow.ledger import Ledger, TermView, view_policy, views
 from dpflow.ledger.decisions.refusals import frozen_text
 from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text
@@ -110,13 +110,13 @@ def status_of(
             refused=refused[name, standing.term or 0],
             guarantee=term_guarantee(standing.pinned, terms),
             odds=odds_in_words(
-                standing.pinned, terms or [opened_as(policies.policy_for(name))]
+                standing.pinned, terms or [view_policy(policies.policy_for(name))]
             ),
         )
         datasets.append(status)
     return Status(
         ledger=ledger.id,
-        place=ledger.place,
+        place=ledger.address,
         datasets=tuple(datasets),
         flows=tuple(flow_outlooks(ahead)),
         warnings=(*filter(None, [problem]), *_changes(policies, shown)),

@@ -124,7 +124,7 @@ def why(
         spent, unusual = spending(ledger, dataset, tuple(by), term=number)
         return Why(
             ledger=ledger.id,
-            place=ledger.place,
+            place=ledger.address,
             dataset=dataset,
             term=number or None,
             by=tuple(by),

@@ -20,7 +20,7 @@ from dpflow.exceptions import (
 )
 from dpflow.forecast.counting import WorkloadStep, loads_of, runs_left
 from dpflow.guard.project import make_project_ledger, project_ledger
-from dpflow.ledger import LOCK_NAME, Ledger, is_postgres, opened_as
+from dpflow.ledger import LOCK_NAME, Ledger, is_postgres, view_policy
 from dpflow.policy import Policy, PolicySet, load_policies, parse_policy
 from dpflow.policy.files import policies_in
 from dpflow.policy.lifetime import total_of
@@ -109,7 +109,7 @@ def make_project(options: ProjectOptions) -> CreatedProject:
     policy = parse_policy(text, file=file)
     if options.terms:
         text = policy_text(
-            options, total_of([opened_as(policy).counted] * options.terms)
+            options, total_of([view_policy(policy).counted] * options.terms)
         )
         policy = parse_policy(text, file=file)
     there = policies.sources.get(policy.dataset)
@@ -129,7 +129,7 @@ def make_project(options: ProjectOptions) -> CreatedProject:
         _write(path, files[path])
     if ledger is None:
         ledger = make_project_ledger(setup)
-        missing += [] if is_postgres(setup.ledger_url) else [Path(ledger.place)]
+        missing += [] if is_postgres(setup.ledger_url) else [Path(ledger.address)]
         missing.append(lock)
     else:
         present.append(lock)

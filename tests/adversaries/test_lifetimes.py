@@ -15,7 +15,7 @@ import pytest
 from scipy.special import expit, ndtr
 
 from dpflow.ledger.decisions.lifetimes import lifetime_error
-from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger.decisions.terms import view_policy
 from dpflow.policy import Policy
 from dpflow.policy.lifetime import Opened, fits, room
 from dpflow.rounding import from_units
@@ -79,7 +79,7 @@ def second_terms(
     """Return a first term, and possible second ones with their deltas."""
     lifetime = f"{{epsilon: {most}, delta: {whole}}}"
     first = policy(epsilon, delta, "gdp", lifetime)
-    counted = opened_as(first).counted
+    counted = view_policy(first).counted
     limits = {"epsilon": str(most), "delta": whole}
     larger = room([counted], counted, limits)["epsilon"]
     fill = policy(larger, delta, "gdp", lifetime)
@@ -103,7 +103,7 @@ def test_no_choice_of_terms_loses_more_than_the_lifetime(pair: Any) -> None:
     admitted = [
         option
         for file, option in files
-        if lifetime_error("a", [opened_as(first)], opened_as(file, 2)) is None
+        if lifetime_error("a", [view_policy(first)], view_policy(file, 2)) is None
     ]
     assert len(admitted) == 1
     ratio = value(first, admitted, pair[2]) / float(pair[3])
@@ -121,7 +121,7 @@ def test_a_method_chosen_by_an_output_is_caught(
     for file, _ in files:
         # Under the wrong rule either sum is within the lifetime.
         lifetime = {"epsilon": str(pair[2]), "delta": pair[3]}
-        counted = [opened_as(each).counted for each in (first, file)]
+        counted = [view_policy(each).counted for each in (first, file)]
         budgets = [Opened(*term[:3], None) for term in counted]
         assert fits(counted, lifetime) or fits(budgets, lifetime)
     fill, plain = (option for _, option in files)
@@ -138,11 +138,11 @@ def test_a_lifetime_raised_by_an_output_is_caught() -> None:
     loss may pass the second one, and so breaks one of both with nearly 2e-6.
     """
     first = policy(3, "1e-6", "gdp", "{epsilon: 3, delta: 1e-6}")
-    terms = [opened_as(first)]
+    terms = [view_policy(first)]
     raised = policy(3, "1e-6", "gdp", "{epsilon: 4.424, delta: 1e-6}")
-    error = lifetime_error("a", terms, opened_as(raised, 2))
+    error = lifetime_error("a", terms, view_policy(raised, 2))
     assert "--raise-lifetime" in str(error)
-    assert lifetime_error("a", terms, opened_as(raised, 2), raises=True) is None
+    assert lifetime_error("a", terms, view_policy(raised, 2), raises=True) is None
     mu_squared = mu_squared_of(first)
     loss = mu_squared / 2 + np.sqrt(mu_squared) * POINTS
     stays, raises = excess(3 - loss), gaussian(4.424 - loss, mu_squared)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpflow import Gaussian
 from dpflow.cli import app
-from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger.decisions.terms import view_policy
 from dpflow.policy import load_policy
 from dpflow.policy.lifetime import terms_that_fit
 from dpflow.starter.project import default_delta, filter_for
@@ -136,7 +136,7 @@ def test_the_lifetime_is_the_least_that_admits_the_terms(
     run_json("init", "--yes", "--filter", theorem, "--terms", str(terms))
     policy = load_policy(empty.policies / "visits.yaml")
     assert policy.lifetime is not None
-    lifetime, term = policy.lifetime.model_dump(), opened_as(policy).counted
+    lifetime, term = policy.lifetime.model_dump(), view_policy(policy).counted
     assert (terms > 1) or policy.lifetime == policy.budget
     assert terms_that_fit(term, lifetime) == terms
     less = {**lifetime, "epsilon": str(float(lifetime["epsilon"]) * 0.999)}

@@ -29,15 +29,15 @@ from dpflow.forecast import Every, Outlook, budget_line
 from dpflow.forecast.cadence import Schedule
 from dpflow.forecast.counting import reach_of_shares, steps_that_fit
 from dpflow.forecast.noise import scale_noise
-from dpflow.ledger.decisions.gates import announced_gates
+from dpflow.ledger.decisions.gates import preview_gates
 from dpflow.noise.accuracy import half_width
 from dpflow.policy import Policy, parse_policy
 from tests.cli.support import ADULT, CDNOW
 
 pytestmark = pytest.mark.quick
 
-GATES = {gate.kind: gate for gate in announced_gates(parse_policy(CDNOW).to_pinned())}
-(BASIC,) = announced_gates(parse_policy(ADULT).to_pinned())
+GATES = {gate.kind: gate for gate in preview_gates(parse_policy(CDNOW).to_pinned())}
+(BASIC,) = preview_gates(parse_policy(ADULT).to_pinned())
 
 
 def test_decimals_are_counted_exactly() -> None:

@@ -174,7 +174,7 @@ def test_a_region_has_its_budget_once(ledger):
         run_once(ledger, policy, [(TENTH, None)], partitions=(region,))
     (outlook,) = outlooks(ledger)
     assert (outlook.runs_left, outlook.limited_by) == (8, "partition north")
-    pinned = dataset_runs(ledger, "d").term.facts["pinned"]
+    pinned = dataset_runs(ledger, "d").term.fields["pinned"]
     # A forecast names no part: the fullest decides.
     for gates, runs in ((standing_gates(ledger, "d"), 8), (None, 10)):
         loads = loads_of(pinned, "f", (WorkloadStep(TENTH),), accounts=gates)

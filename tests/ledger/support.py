@@ -69,7 +69,7 @@ POPULATION = parse_policy(
 
 def place_of(of: Place | Ledger) -> Place:
     """Return the place of a ledger that is open, or the place itself."""
-    place = of.place if isinstance(of, Ledger) else of
+    place = of.address if isinstance(of, Ledger) else of
     return place if "://" in str(place) else Path(place)
 
 

@@ -133,7 +133,7 @@ def fill(ledger: Ledger) -> dict[str, Any]:
 
 def main(path: Path) -> None:
     """Make a file and its facts."""
-    conditions = Conditions(facts={"who": "ann"})
+    conditions = Conditions(provenance={"who": "ann"})
     ledger = create_ledger(f"sqlite:///{path.absolute()}", witness="none")
     ledger.conditions = conditions
     facts = fill(ledger)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from dpflow.forecast.advice import advice
-from dpflow.ledger.decisions.terms import opened_as
+from dpflow.ledger.decisions.terms import view_policy
 from dpflow.policy import parse_policy
 from dpflow.policy.reserved import run_lines
 from dpflow.show.guarantees import odds_in_words
@@ -68,7 +68,7 @@ def promise(case: str) -> str:
     """Return the guarantee, the odds and the weaknesses after some charged terms."""
     name, terms, *edits = json.loads(case)
     policy = parse_policy(text_of(name, *edits))
-    views = [opened_as(policy, number) for number in range(1, terms + 1)]
+    views = [view_policy(policy, number) for number in range(1, terms + 1)]
     lines = [f"filter {policy.filter.theorem}", policy.guarantee_sentence()]
     lines += [odds_in_words(policy.to_pinned(), views), *run_lines(policy.to_pinned())]
     return "\n".join([*lines, *(f"{w.code}: {w.line}" for w in advice(policy))])
@@ -88,7 +88,7 @@ CHOSEN = "if no term was opened because of a release"
 def odds(text: str, **fields) -> str:
     """Return the sentence of a policy after a charged term like its file."""
     policy = parse_policy(text)
-    return odds_in_words(policy.to_pinned(), [replace(opened_as(policy, 1), **fields)])
+    return odds_in_words(policy.to_pinned(), [replace(view_policy(policy), **fields)])
 
 
 def test_a_late_lifetime_is_a_reading():

@@ -58,12 +58,12 @@ def _say_created(ledger: Ledger, setup: Settings, lock: Path) -> list[str]:
         "Back its database up: losing it is losing track of what was spent. "
         "`dpflow ledger roles --sql` makes roles for workers and readers."
         if is_postgres(setup.ledger_url)
-        else f"Keep {short_path(Path(ledger.place).parent)}/ out of version "
+        else f"Keep {short_path(Path(ledger.address).parent)}/ out of version "
         "control and on a disk that lasts. Losing it is losing track of what was spent."
     )
     folder, check = short_path(setup.policies), "`dpflow policy check`"
     return [
-        f"Made the ledger {short_path(ledger.place)} with id {ledger.id}.",
+        f"Made the ledger {short_path(ledger.address)} with id {ledger.id}.",
         f"Pinned its id in {short_path(lock)}.",
         f"Its witness is {_witness_place(ledger)}.",
         "",

@@ -65,7 +65,7 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
     """
     from dpflow.config import settings
     from dpflow.ledger.audit.restores import restore as put_back
-    from dpflow.ledger.opening import pinned_id, place_of
+    from dpflow.ledger.opening import place_of, read_pin
 
     setup = settings()
     url = setup.ledger_url
@@ -75,7 +75,7 @@ def restore(path: Path, *, reason: str, accept_loss: bool = False) -> Answer:
         url,
         reason=reason,
         witness=setup.witness,
-        ledger_id=pinned_id(setup.policies, position),
+        ledger_id=read_pin(setup.policies, position),
         accept_loss=accept_loss,
     )
     aside = restored.aside
@@ -132,7 +132,7 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
     if back:
         move_back(ledger, url)
         data = {**ledger_facts(ledger), "moved_to": None}
-        return data, [f"Steps use {short_path(ledger.place)} again."]
+        return data, [f"Steps use {short_path(ledger.address)} again."]
     position = move_to(ledger, url, anyway=anyway)
     done = f"Moved the ledger {ledger.id} to {place_of(url)}, verified."
     lines = [done, "Set DPFLOW_LEDGER_URL, or `ledger` in [tool.dpflow], to it."]

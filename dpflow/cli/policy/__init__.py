@@ -186,13 +186,13 @@ def _threshold(view: AccountView) -> str:
 
 def _guarantee(policy: Policy, check: PolicyCheck) -> dict[str, str]:
     """Say what a policy guarantees, with the term's budget where it governs."""
-    from dpflow.ledger import opened_as
+    from dpflow.ledger import view_policy
     from dpflow.show.guarantees import odds_in_words, term_guarantee
 
     terms = check.terms if check.same else ()
     return {
         "guarantee": term_guarantee(policy.to_declared(), terms),
-        "odds": odds_in_words(check.pinned, terms or [opened_as(policy)]),
+        "odds": odds_in_words(check.pinned, terms or [view_policy(policy)]),
     }
 
 

@@ -140,7 +140,7 @@ def backup(ledger: Ledger, path: Path) -> Verification:
     with filled_copy(ledger, SqliteDatabase, fresh) as copy:
         # An upgrade verifies what an older version has.
         if ledger.database.version == VERSION:
-            result = check_whole(copy, advice, label=ledger.place)
+            result = check_whole(copy, advice, label=ledger.address)
     fresh.replace(path)
     real_path(fresh, ".lock").unlink(missing_ok=True)
     return result

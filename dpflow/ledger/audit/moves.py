@@ -53,7 +53,7 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         check_whole(there, "It is a copy, and the ledger stays where it is.")
         with there.writing() as transaction:
             transaction.begin(lock=False)
-            write_upgrades(there, transaction, {"from": ledger.place, "to": place})
+            write_upgrades(there, transaction, {"from": ledger.address, "to": place})
     finish_move(ledger, None if is_finished else target, place)
     # Until here the source may be used again, and has what the witness shows.
     witness_heads(there)
@@ -164,7 +164,7 @@ def witness_heads(there: Ledger) -> None:
 def finish_move(ledger: Ledger, target: Any, place: str) -> None:
     """Complete the target, then mark the source as moved, under its lock."""
     with locked(ledger) as transaction:
-        msg = f"the move of {ledger.place} to {place} was taken back meanwhile."
+        msg = f"the move of {ledger.address} to {place} was taken back meanwhile."
         require(transaction.moving_to == place, msg)
         if target is not None:
             target.complete()
@@ -180,7 +180,7 @@ def move_back(ledger: Ledger, url: str) -> None:
     """
     kind, where = find_database(url)
     with locked(ledger) as transaction:
-        msg = f"the ledger {ledger.place} moved to {transaction.moved_to}."
+        msg = f"the ledger {ledger.address} moved to {transaction.moved_to}."
         require(not transaction.moved_to, msg)
         is_complete(ledger, kind(where))
         transaction.send([("mark_moving", {"moving_to": None})])

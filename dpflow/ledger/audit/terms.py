@@ -28,10 +28,10 @@ def check_terms(
         # An overdraft may be newer than the next term.
         views = [replace(v, overdrawn=False) for v in term_views(rows, name)]
         for place, term in enumerate(rows.terms(name)):
-            if digest(canonical(term.facts["pinned"])) != term.facts["policy_hash"]:
+            if digest(canonical(term.fields["pinned"])) != term.fields["policy_hash"]:
                 add(f"the pinned policy of term {term.number} was edited")
             body = opening[term.number]
-            if term.facts["reason"] in BY_ITSELF or not views[place].charged:
+            if term.fields["reason"] in BY_ITSELF or not views[place].charged:
                 continue
             raises = bool(body.get("raises"))
             before, new = views[:place], views[place]
@@ -45,12 +45,12 @@ def with_gates(term: Term, revised: Mapping[str, Any]) -> Term:
     `others` rises where a share is reserved no longer; it never falls below what was
     used.
     """
-    gates = dict(term.facts["gates"])
+    gates = dict(term.fields["gates"])
     for place, gate in revised.items():
         kind, _, name = place.partition("/")
         if kind == "others" or gate_in(gates, kind, name) is None:
             gates[place] = gate
-    return term._replace(facts={**term.facts, "gates": gates})
+    return term._replace(fields={**term.fields, "gates": gates})
 
 
 def find_terms(rows: Rows, account: str) -> list[Term]:

@@ -74,7 +74,7 @@ def upgrade(
     problem = ledger.watch.problem()
     if before < version:
         if problem is not None:
-            raise LedgerRolledBack(problem, ledger=ledger.place)
+            raise LedgerRolledBack(problem, ledger=ledger.address)
         saved = saved or default_backup(database, before)
         check_space(ledger, saved)
         backup(ledger, saved)
@@ -131,11 +131,11 @@ def check_space(ledger: Ledger, saved: Path) -> None:
         free = shutil.disk_usage(folder).free
         if free < needed[device]:
             msg = (
-                f"an upgrade of the ledger {ledger.place} needs {needed[device]:,} "
+                f"an upgrade of the ledger {ledger.address} needs {needed[device]:,} "
                 f"bytes in {folder}, and {free:,} are free. Nothing was changed. Make "
                 "space, or name another place for the backup."
             )
-            raise LedgerUnavailable(msg, ledger=ledger.place)
+            raise LedgerUnavailable(msg, ledger=ledger.address)
 
 
 def migrate(

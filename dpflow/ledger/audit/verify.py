@@ -99,7 +99,7 @@ def check_whole(
     Raises:
         LedgerCorrupt: If something is not what its journals come to.
     """
-    result, label = verify(ledger, within), label or ledger.place
+    result, label = verify(ledger, within), label or ledger.address
     for bad in result.bad:
         if bad.dataset:
             msg = f"the ledger {label} is damaged: {bad}. {advice}"
@@ -326,7 +326,7 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         if account.overdrawn or halted:
             continue
         terms = find_terms(rows, account.id) + find_later_shares(journal, account.id)
-        gates = [gate_in(t.facts["gates"], *split(account.id)[2:4]) for t in terms]
+        gates = [gate_in(t.fields["gates"], *split(account.id)[2:4]) for t in terms]
         if not any(gates) and account.id in journal.by_hand:
             # A repair writes the accounts of a lost term or share without a gate.
             continue

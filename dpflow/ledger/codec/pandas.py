@@ -37,7 +37,7 @@ def _series(column: Any, index: Any, name: Any) -> Any:
     return pd.Series(column, index=index, name=name, dtype=_dtype(column))
 
 
-def _masked_parts(array: Any) -> list[Any]:
+def _mask_parts(array: Any) -> list[Any]:
     data = array.to_numpy(dtype=array.dtype.numpy_dtype, na_value=0)
     return [data, np.asarray(array.isna())]
 
@@ -83,8 +83,8 @@ def _make_index(column: Any, name: Any) -> Any:
 
 
 def _frame_parts(frame: Any) -> list[Any]:
-    places = range(len(frame.columns))
-    columns = [_column(frame.iloc[:, place]) for place in places]
+    numbers = range(len(frame.columns))
+    columns = [_column(frame.iloc[:, number]) for number in numbers]
     return [columns, frame.columns, frame.index]
 
 
@@ -109,7 +109,7 @@ _NAMED = (
     lambda dtype, values: pd.array(values, dtype=dtype),
 )
 _KINDS: dict[type, Any] = {
-    **{cls: (_masked_parts, cls) for cls in _MASKED},
+    **{cls: (_mask_parts, cls) for cls in _MASKED},
     **dict.fromkeys(_TEXTS, (_text_parts, _make_texts)),
     **dict.fromkeys((arrays.IntervalArray, arrays.PeriodArray), _NAMED),
     arrays.DatetimeArray: (
@@ -133,7 +133,7 @@ _KINDS: dict[type, Any] = {
             levels, names=[level.name for level in levels]
         ),
     ),
-    pd.Series: (lambda each: [_column(each), each.index, each.name], _series),
+    pd.Series: (lambda series: [_column(series), series.index, series.name], _series),
     pd.DataFrame: (_frame_parts, _make_frame),
     pd.Timestamp: (
         lambda moment: [pd.DatetimeIndex([moment]).array, moment.fold],

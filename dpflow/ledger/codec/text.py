@@ -26,7 +26,7 @@ _INT_BITS = 1024
 
 
 def is_plain(value: Any) -> bool:
-    """Say whether a value other than a list or a dict stands for itself in JSON."""
+    """Return True if a value other than a list or a dict stands for itself in JSON."""
     kind = type(value)
     if kind is str:
         # JSON would join two lone surrogates that meet into one character.
@@ -68,8 +68,8 @@ def _zone_parts(zone: ZoneInfo) -> list[str]:
     return [zone.key]
 
 
-def _make_estimate(cls: Any, args: tuple[Any], known: dict[str, Any]) -> Any:
-    return cls(*args, **known)
+def _make_estimate(cls: Any, args: tuple[Any], options: dict[str, Any]) -> Any:
+    return cls(*args, **options)
 
 
 _KINDS: dict[type, Any] = {
@@ -204,7 +204,7 @@ class _Packer:
 
 
 def _is_member(key: Any) -> bool:
-    """Say whether a dict's key stands for itself in a JSON object."""
+    """Return True if a dict's key stands for itself in a JSON object."""
     return type(key) is str and key != kinds.TYPE_KEY and is_plain(key)
 
 

@@ -17,7 +17,7 @@ from dpflow.ledger.account_ids import roots_of, split
 from dpflow.ledger.decisions.decision import About, Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.decisions.gates import Gate, check_holds, remainder
-from dpflow.ledger.decisions.reserve import alert_thresholds, price_step, without_empty
+from dpflow.ledger.decisions.reserve import describe_priced, price_step, without_empty
 from dpflow.ledger.decisions.settlement import (
     find_gate,
     is_newest,
@@ -26,7 +26,7 @@ from dpflow.ledger.decisions.settlement import (
 )
 from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
 from dpflow.ledger.decisions.terms import TermChange, write_term
-from dpflow.ledger.requests import Request, described
+from dpflow.ledger.requests import Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting
 
@@ -103,15 +103,15 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
     charge = rows.charge
     assert charge is not None
     if rows.sent:
-        return answer_sent_charge(rows)
+        return answer_sent_adjustment(rows)
     datasets = [part.dataset for part in rows.charge_datasets]
     if amendment.dataset not in (None, *datasets):
         named = f"charged {', '.join(map(repr, datasets))}, "
         problem = f"not dataset {amendment.dataset!r}. Nothing was charged."
         raise refuse_end(charge, f"{named}{problem}")
-    found = (find_raise(rows, charge, name, amendment) for name in charge.amounts)
-    raises = [each for each in found if each is not None]
-    if not any(any(each.more.amounts) for each in raises):
+    increases = (find_raise(rows, charge, name, amendment) for name in charge.amounts)
+    raises = [increase for increase in increases if increase is not None]
+    if not any(any(increase.more.amounts) for increase in raises):
         reserved = cost_from_description(charge.request["cost"])
         problem = (
             f"is {charge.state}, reserved at {reserved!r}: {amendment.cost!r} is no "
@@ -119,22 +119,21 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
             "charged."
         )
         raise refuse_end(charge, problem)
-    wholes = roots_of(charge.amounts)
-    raises = [r for r in raises if any(r.more.amounts) or r.account in wholes]
+    roots = roots_of(charge.amounts)
+    raises = [r for r in raises if any(r.more.amounts) or r.account in roots]
     decision = adjust(
         rows,
         raises,
         amendment,
         author,
-        body={"policy": charge.request["policy"]},
-        thresholds=charge.request.get("alerts", {}),
+        request=charge.request,
         about=charge.about,
     )
     amounts = dict(charge.amounts)
-    for each in raises:
-        held = amounts[each.account]
-        added = sum_amounts(each.amount.amounts, held.added)
-        amounts[each.account] = held._replace(added=added)
+    for increase in raises:
+        held = amounts[increase.account]
+        added = sum_amounts(increase.amount.amounts, held.added)
+        amounts[increase.account] = held._replace(added=added)
     decision.changes.append(("update_charge", charge._replace(amounts=amounts)))
     return decision
 
@@ -152,7 +151,7 @@ def find_raise(
         return None
     term = rows.term(*split(name)[:2])
     if term is not None:
-        pinned = term.facts["pinned"]
+        pinned = term.fields["pinned"]
         check_holds(amendment.cost, term.book, pinned["relation"])
     used = gate.rule.zero() if held.used is None else Tally(held.used)
     charged = Tally(find_posted(rows, charge, name))
@@ -182,19 +181,17 @@ def decide_prior(
             divided dataset is named.
     """
     if rows.sent:
-        return answer_sent_charge(rows)
+        return answer_sent_adjustment(rows)
     request = prior.request
     assert request is not None
     step = price_step(rows, request, author, applies=applies)
     raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
-    policies = (*request.policies, *request.populations)
     return adjust(
         step.rows,
         raises,
         prior,
         author,
-        body={"policy": {term.book: term.facts["policy_hash"] for term in step.terms}},
-        thresholds={policy.dataset: alert_thresholds(policy) for policy in policies},
+        request=describe_priced(step),
         opened=step.opened,
         about=(None, request.step, request.flow, None),
     )
@@ -206,21 +203,35 @@ def adjust(
     command: ChargeByHand,
     author: Author,
     *,
-    body: Mapping[str, Any],
-    thresholds: Mapping[str, Sequence[str]],
+    request: Mapping[str, Any],
     opened: Sequence[TermChange] = (),
     about: About,
 ) -> Decision:
-    """Write entries that raise what accounts have settled."""
+    """Write entries that raise what accounts have settled.
+
+    Args:
+        rows: Rows of the ledger.
+        raises: Amount for each account.
+        command: The charge by hand.
+        author: Who sends the command.
+        request: What the ledger keeps of the step that is charged.
+        opened: Terms that the charge opens.
+        about: Id of the charge, step, flow and flow run.
+    """
     check_evidence(rows, raises)
     decision = Decision(author, command.command)
     postings = post_raises(decision, rows, raises)
-    alerts = raise_alerts(decision, rows, thresholds)
+    alerts = raise_alerts(decision, rows, request.get("alerts", {}))
     for term in opened:
         write_term(decision, term)
-    stated = {"reason": command.reason, "cost": described(command.cost)}
+    body = {
+        **author.provenance,
+        "policy": request["policy"],
+        "reason": command.reason,
+        "cost": describe_cost(command.cost),
+    }
     for name, changes in postings.items():
-        facts = without_empty(
+        fields = without_empty(
             alerts={a.account: a.threshold for a in alerts if a.dataset == name},
             evidence=command.evidence,
             overdrawn=name_overdrawn(decision, name),
@@ -229,12 +240,12 @@ def adjust(
             rows.book(name),
             "adjust",
             postings=changes,
-            body={**author.facts, **body, **stated, **facts},
+            body={**body, **fields},
             about=about,
         )
         for root in roots_of(changes) if command.evidence else ():
-            place = split(root)[:2]
-            evidence = Evidence(*place, str(command.evidence), entry.number)
+            book, number = split(root)[:2]
+            evidence = Evidence(book, number, str(command.evidence), entry.number)
             decision.changes.append(("insert_evidence", evidence))
     return decision
 
@@ -250,14 +261,18 @@ def post_raises(
         The postings of each dataset.
     """
     pairs = [
-        (with_parts_near(rows, each.gate), each.amount)
-        for each in raises
-        if each.gate is not None
+        (with_parts_near(rows, increase.gate), increase.amount)
+        for increase in raises
+        if increase.gate is not None
     ]
     gates = {gate.id: gate for gate, _ in in_windows(pairs)}
     postings, answers = dict[str, dict[str, Posting]](), list[Posted]()
-    for each in raises:
-        name, amount, gate = each.account, each.amount, gates.get(each.account)
+    for increase in raises:
+        name, amount, gate = (
+            increase.account,
+            increase.amount,
+            gates.get(increase.account),
+        )
         zero = (0,) * len(amount.amounts)
         before = rows.account(name) or Account(name, zero, zero)
         named: Mapping[str, str] = {"amount": str(amount.amounts)}
@@ -285,7 +300,9 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
     Raises:
         ConfigurationError: If it was.
     """
-    terms = {split(root)[:2] for root in roots_of(each.account for each in raises)}
+    terms = {
+        split(root)[:2] for root in roots_of(increase.account for increase in raises)
+    }
     for before in rows.evidence:
         if (before.dataset, before.term) in terms:
             msg = (
@@ -296,7 +313,7 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
             raise ConfigurationError(msg)
 
 
-def answer_sent_charge(rows: Rows) -> Decision:
+def answer_sent_adjustment(rows: Rows) -> Decision:
     """Answer a charge by hand that was sent before, from its entries."""
     answers = []
     for entry in rows.sent:

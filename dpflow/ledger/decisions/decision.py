@@ -24,13 +24,13 @@ class Author(NamedTuple):
         at: The time, a label.
         writer: User and host, or the login of the database.
         login: The PostgreSQL login; None on SQLite.
-        facts: User and code version, for the journal.
+        provenance: User and code version, for the journal.
     """
 
     at: str
     writer: str
     login: str | None = None
-    facts: Mapping[str, Any] = {}
+    provenance: Mapping[str, Any] = {}
 
 
 _NO_AUTHOR = Author(at="", writer="")

@@ -55,10 +55,10 @@ def append_freeze(
 ) -> None:
     """Append the entry that freezes a dataset or opens it again."""
     author = decision.author
-    why = {"who": author.facts.get("who", ""), "reason": reason}
+    why = {"who": author.provenance.get("who", ""), "reason": reason}
     frozen = None if unfreeze else {**why, "at": author.at}
     kind = "unfreeze" if unfreeze else "freeze"
-    body = {**author.facts, **why, "frozen": frozen}
+    body = {**author.provenance, **why, "frozen": frozen}
     decision.append(row._replace(frozen=frozen), kind, body=body)
 
 

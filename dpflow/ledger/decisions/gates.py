@@ -3,7 +3,7 @@
 A dataset that is divided has an account for each partition, with the whole budget; a
 step is charged to each partition that it touches. Its population, and the cap of all
 partitions by time, see a person in each of them: the step costs them as a group.
-`rows.asked_for` says which rule and halt a policy means for which account.
+`pinned_rules.choose_rule` says which rule and halt a policy means for which account.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.account_ids import Amounts, Term, split
 from dpflow.ledger.canonical import by_identity, canonical
-from dpflow.ledger.decisions.pinned_rules import OF_FLOW, asked_for, gate_in, rule_of
+from dpflow.ledger.decisions.pinned_rules import OF_FLOW, choose_rule, gate_in, rule_of
 from dpflow.ledger.decisions.windows import PartWindows, window_of
 from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
@@ -62,7 +62,7 @@ class Gate(NamedTuple):
         closed: Whether the policy gives the step's flow no access to the dataset.
         window: Of a part of windows, its place; `size` is then the most parts of the
             step in one window that contains it.
-        rest: What other parts of its fullest window use, with those of the same step.
+        neighbours: Use of the other parts of its fullest window, the step's included.
     """
 
     id: str
@@ -78,7 +78,7 @@ class Gate(NamedTuple):
     size: int = 1
     closed: bool = False
     window: PartWindows | None = None
-    rest: Tally | None = None
+    neighbours: Tally | None = None
 
     @property
     def family(self) -> tuple[str, str]:
@@ -88,7 +88,7 @@ class Gate(NamedTuple):
     @property
     def total(self) -> Tally:
         """What is compared with the threshold: the account, or its fullest window."""
-        return self.used if self.rest is None else self.used + self.rest
+        return self.used if self.neighbours is None else self.used + self.neighbours
 
     def price(
         self, cost: Cost, used: Tally | None = None, outcome: Outcome | None = None
@@ -120,14 +120,12 @@ class Gate(NamedTuple):
         return _steady_price(price, rule, cost, size, outcome)
 
     def admits(self, amount: Tally) -> bool:
-        """Say whether the gate lets a step run that asks for an amount."""
-        total = self.used + amount
-        if self.rest is not None:
-            total += self.rest
+        """Return True if the gate lets a step run that asks for an amount."""
+        total = self.total + amount
         return self.state == "open" and rule_admits(self.rule, self.halt, total)
 
     def uses(self, used: Tally, share: Fraction) -> bool:
-        """Say whether a tally uses a share of what the gate allows."""
+        """Return True if a tally uses a share of what the gate allows."""
         if not isinstance(self.rule, Filter):
             rule = cast("Odometer", self.rule)
             halts = self.halt is not None
@@ -137,7 +135,7 @@ class Gate(NamedTuple):
         quotients = [-(-a * below // above) + 1 if a else 0 for a in used.amounts]
         return not self.rule.admits(Tally((*quotients,)))
 
-    def used_share(self, used: Tally) -> float | None:
+    def measure_use(self, used: Tally) -> float | None:
         """Return which share of what the gate allows a tally uses, rounded up.
 
         Of an odometer it is how far the reading has moved from where it idles to where
@@ -160,13 +158,13 @@ class Gate(NamedTuple):
         return remainder(self.rule.limit, self.total)
 
     def overdrawn_by(self, amount: Tally) -> bool:
-        """Say whether an amount that is charged anyway brings usage above a filter."""
+        """Return True if an amount that is charged anyway overdraws a filter."""
         above = isinstance(self.rule, Filter) and any(amount.amounts)
         return above and not rule_admits(self.rule, None, self.total + amount)
 
 
 def rule_admits(rule: Rule, halt: Fraction | None, total: Tally) -> bool:
-    """Say whether a rule with its halt admits a total."""
+    """Return True if a rule with its halt admits a total."""
     if isinstance(rule, Filter):
         return rule.admits(total)
     # An undefined reading is infinite, and above every halt.
@@ -179,7 +177,7 @@ def is_admitted(term: Term | None, account: str, total: Amounts) -> bool:
     Steps may have been granted up to the thresholds that the term pinned: a later
     version that solves lower ones grants no more, and finds no fault with these.
     """
-    gate = term and gate_in(term.facts["gates"], *split(account)[2:4])
+    gate = term and gate_in(term.fields["gates"], *split(account)[2:4])
     asked = rule_and_halt(gate)
     if gate is None or asked is None or rule_admits(*asked, Tally(total)):
         return asked is not None
@@ -199,9 +197,9 @@ def is_tighter(old: RuleAndHalt | None, new: RuleAndHalt | None) -> bool:
     return old[0] == new[0] and lower
 
 
-def remainder(whole: Tally, drawn: Tally) -> Tally:
-    """Return what remains of a whole, component by component, at least zero."""
-    pairs = zip(whole.amounts, drawn.amounts, strict=True)
+def remainder(limit: Tally, drawn: Tally) -> Tally:
+    """Return what remains of a limit, component by component, at least zero."""
+    pairs = zip(limit.amounts, drawn.amounts, strict=True)
     return Tally(tuple(max(a - b, 0) for a, b in pairs))
 
 
@@ -231,14 +229,14 @@ def _steady_price(
     price: Price, rule: Rule, cost: Cost, size: int, outcome: Outcome | None
 ) -> Tally:
     """Return the price of a rule that does not ask what is used."""
-    return unwrap(_solved_price(price, rule, cost, size, outcome))
+    return unwrap(_solve_price(price, rule, cost, size, outcome))
 
 
 @lru_cache(maxsize=1024)
-def _solved_price(
+def _solve_price(
     price: Price, rule: Rule, cost: Cost, size: int, outcome: Outcome | None
 ) -> Tally | DpflowError:
-    before_solving(lambda: _solved_price(price, rule, cost, size, outcome))
+    before_solving(lambda: _solve_price(price, rule, cost, size, outcome))
     return price_or_error(lambda: price(rule, cost, size, outcome))
 
 
@@ -252,15 +250,15 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
     not named, "others" where shares are reserved, "flow/NAME" and "odometer/NAME" for
     named flows.
     """
-    places = ["dataset", "partition", "population", "odometer"]
-    places += ["others"] if "others" in pinned else []
-    places += ["flow"] if "each" in pinned else []
-    places += [f"{kind}/{name}" for name in pinned["flows"] for kind in OF_FLOW]
+    paths = ["dataset", "partition", "population", "odometer"]
+    paths += ["others"] if "others" in pinned else []
+    paths += ["flow"] if "each" in pinned else []
+    paths += [f"{kind}/{name}" for name in pinned["flows"] for kind in OF_FLOW]
     gates = dict[str, Any]()
-    for place in places:
-        kind, _, name = place.partition("/")
-        asked = asked_for(pinned, kind, name)
-        gates[place] = None
+    for path in paths:
+        kind, _, name = path.partition("/")
+        asked = choose_rule(pinned, kind, name)
+        gates[path] = None
         if asked is not None:
             numbers, halt = asked
             rule = rule_of(canonical(numbers))
@@ -268,11 +266,11 @@ def gates_text(pinned: Mapping[str, Any]) -> dict[str, Any]:
             thresholds = list_thresholds(rule) if isinstance(rule, Filter) else None
             if thresholds is not None:
                 numbers["thresholds"] = thresholds
-            gates[place] = {"rule": canonical(numbers), "halt": halt}
+            gates[path] = {"rule": canonical(numbers), "halt": halt}
     return gates
 
 
-def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
+def preview_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | None:
     """Return the gate that a first charge would meet, of no ledger yet.
 
     Args:
@@ -283,23 +281,23 @@ def announced_gate(pinned: Mapping[str, Any], kind: str, name: str) -> Gate | No
     Returns:
         None if the policy asks for no such gate.
     """
-    asked = asked_for(pinned, kind, name)
+    asked = choose_rule(pinned, kind, name)
     if asked is None:
         return None
     rule, halt = rule_of(canonical(asked[0])), _halt(asked[1])
     return Gate("", pinned["dataset"], kind, name, "", rule, halt, rule.zero())
 
 
-def announced_gates(pinned: Mapping[str, Any]) -> list[Gate]:
+def preview_gates(pinned: Mapping[str, Any]) -> list[Gate]:
     """Return the gates that a policy names, each as if nothing was charged to it."""
-    places = [(split(pinned["dataset"])[2], "")]
+    paths = [(split(pinned["dataset"])[2], "")]
     if "partition" in pinned:
-        whole = places if "whole" in pinned else []
-        places = [("partition", f"each {pinned['partition']['by']}"), *whole]
-    places += [("others", "")] if "others" in pinned else []
-    places += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
-    places += [("flow", "each other flow")] if "each" in pinned else []
-    gates = (announced_gate(pinned, *place) for place in places)
+        cap = paths if "whole" in pinned else []
+        paths = [("partition", f"each {pinned['partition']['by']}"), *cap]
+    paths += [("others", "")] if "others" in pinned else []
+    paths += [(kind, name) for name in pinned["flows"] for kind in OF_FLOW]
+    paths += [("flow", "each other flow")] if "each" in pinned else []
+    gates = (preview_gate(pinned, *path) for path in paths)
     return [gate for gate in gates if gate is not None]
 
 
@@ -316,7 +314,7 @@ def _halt(text: str | None) -> Fraction | None:
 
 
 def covers_flow(pinned: Mapping[str, Any], flow: str | None) -> bool:
-    """Say whether a flow may use the dataset of a policy at all.
+    """Return True if a flow may use the dataset of a policy at all.
 
     Steps outside of any flow have no share: they need `allow`.
     """
@@ -329,7 +327,7 @@ def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
     book, number, kind, name, partition = split(account)
     dataset, row, state = rows.book(book), rows.account_rows.get(account), "open"
     term = rows.known_terms.get((book, number or dataset.term))
-    pinned = term and gate_in(term.facts["gates"], kind, name)
+    pinned = term and gate_in(term.fields["gates"], kind, name)
     if term is None or pinned is None:
         return None
     rule, halt = rule_of(pinned["rule"]), _halt(pinned["halt"])
@@ -339,7 +337,7 @@ def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
         state = "frozen"
     elif row is not None and row.overdrawn:
         state = "overdrawn"
-    window = window_of(term.facts["pinned"], partition) if partition else None
+    window = window_of(term.fields["pinned"], partition) if partition else None
     names = account, book, kind, name, partition
     return Gate(*names, rule, halt, used, row, state, size, window=window)
 
@@ -349,18 +347,18 @@ def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
 
 def accounts_of(policy: Policy, request: Request, number: int) -> list[str]:
     """Return the ids of a step's accounts of a dataset or population, in a term."""
-    whole, book = f"{policy.dataset}#{number}", f"{policy.dataset}#"
-    names = [whole]
+    root, book = f"{policy.dataset}#{number}", f"{policy.dataset}#"
+    names = [root]
     parts = ("",) if policy.partition is None else request.partitions
     for part in parts:
         prefix = part and f"/partition/{part}"
         if prefix:
             # Terms share the parts of windows.
-            names.append(f"{book if policy.window else whole}{prefix}")
+            names.append(f"{book if policy.window else root}{prefix}")
         elif has_reserved_share(policy):
-            names.append(f"{whole}/others")
+            names.append(f"{root}/others")
         if request.flow:
-            names += [f"{whole}{prefix}/{kind}/{request.flow}" for kind in OF_FLOW]
+            names += [f"{root}{prefix}/{kind}/{request.flow}" for kind in OF_FLOW]
     return names
 
 
@@ -386,11 +384,11 @@ def gates_of(rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:
     """
     _check_partitions(request)
     for term in terms:
-        check_holds(request.cost, term.book, term.facts["pinned"]["relation"])
+        check_holds(request.cost, term.book, term.fields["pinned"]["relation"])
     gates: list[Gate] = []
     parts, policies = len(request.partitions), request.policies
     for term, policy in zip(terms, policies, strict=False):
-        pinned = term.facts["pinned"]
+        pinned = term.fields["pinned"]
         closed = not covers_flow(pinned, request.flow)
         skipped = OF_FLOW if closed else ()
         if not charges_others(pinned, request.flow):
@@ -401,14 +399,14 @@ def gates_of(rows: Rows, request: Request, terms: Sequence[Term]) -> list[Gate]:
             gate = gate_at(rows, name)
             if gate is None or gate.kind in skipped:
                 continue
-            if name == term.whole:
+            if name == term.root:
                 gate = gate._replace(size=size, closed=closed)
             gates.append(gate)
     for term in terms[len(policies) :]:
         members = [p.partition for p in policies if population_of(p) == term.book]
         # A person can be in each part by time.
         size = sum(parts if part and part.by_time else 1 for part in members)
-        gate = gate_at(rows, term.whole, size)
+        gate = gate_at(rows, term.root, size)
         gates += [] if gate is None else [gate]
     return gates
 
@@ -435,12 +433,14 @@ def _check_partitions(request: Request) -> None:
     divided = {p.dataset: p.partition for p in request.policies if p.partition}
     kinds = {partition.by for partition in divided.values()}
     if len(kinds) > 1 or bool(kinds) != bool(request.partitions):
-        said = ", ".join(f"{name!r} by {part.by}" for name, part in divided.items())
+        divisions = ", ".join(
+            f"{name!r} by {part.by}" for name, part in divided.items()
+        )
         msg = (
             f"step {request.step!r} names the parts {request.partitions!r:.80}, and "
-            f"its divided datasets are: {said or 'none'}. Name parts where datasets "
-            'are divided, and only there: partitions="{week}". Read datasets that are '
-            "divided by different things in steps of their own."
+            f"its divided datasets are: {divisions or 'none'}. Name parts where "
+            'datasets are divided, and only there: partitions="{week}". Read datasets '
+            "that are divided by different things in steps of their own."
         )
         raise ConfigurationError(msg)
     for dataset, partition in divided.items():

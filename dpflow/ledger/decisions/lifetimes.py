@@ -66,20 +66,20 @@ class TermView:
 
 
 def is_charged(rows: Rows, term: Term) -> bool:
-    """Say whether a term was charged at any cost; a voided charge counts as well."""
-    return rows.account(term.whole) is not None
+    """Return True if a term was charged at any cost; a voided charge counts as well."""
+    return rows.account(term.root) is not None
 
 
-def view_of(facts: Mapping[str, Any], **fields: Any) -> TermView:
+def view_of(body: Mapping[str, Any], **fields: Any) -> TermView:
     """Return a term as people read it.
 
     Args:
-        facts: Of its newest entry.
+        body: Of its newest entry.
         **fields: Fields of the view; by default it counts as charged.
     """
-    pinned = facts["pinned"]
+    pinned = body["pinned"]
     return TermView(
-        **{name: facts[name] for name in ("number", "opened", "promised", "tally")},
+        **{name: body[name] for name in ("number", "opened", "promised", "tally")},
         **{name: pinned[name] for name in ("unit", "relation", "budget")},
         lifetime=pinned.get("lifetime"),
         divided="whole" in pinned,
@@ -104,8 +104,8 @@ def term_views(rows: Rows, book: str) -> tuple[TermView, ...]:
     }
     return tuple(
         view_of(
-            term.facts,
-            charged=is_charged(rows, term) or term.whole in rows.forgotten,
+            term.fields,
+            charged=is_charged(rows, term) or term.root in rows.forgotten,
             frozen=frozen if term is terms[-1] else None,
             # Terms share the parts of windows, which have no number.
             overdrawn=bool(overdrawn & {term.number, 0}),
@@ -147,8 +147,8 @@ def lifetime_error(
         msg += "further term nevertheless: the promise for all terms ends with it."
         return PolicyNotApplied(msg, dataset=dataset) if problem else None
     total = total_of(every)
-    whole = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
-    advice = f"Write `lifetime: {{{whole}}}` or more into its policy."
+    sum_text = f"epsilon: {total['epsilon']}, delta: {total['delta']}"
+    advice = f"Write `lifetime: {{{sum_text}}}` or more into its policy."
     if lifetime is not None:
         limit = f"above its lifetime {budget_text(lifetime)}"
         if opens:

@@ -33,11 +33,10 @@ class Payer(NamedTuple):
     store: PeopleStore | None
 
 
-def find_payer(rows: Rows) -> Payer:
-    """Return the charge of the rows as the payer of its people."""
+def find_payer(rows: Rows, name: str) -> Payer:
+    """Return the charge of the rows as the payer of the people of an account."""
     charge = rows.charge
     assert charge is not None
-    name = next(name for name in charge.amounts if split(name)[2] == "dataset")
     gate = gate_at(rows, name)
     return Payer(
         account=name,

@@ -17,9 +17,9 @@ OF_FLOW = ("flow", "odometer")
 
 def gate_in(gates: Mapping[str, Any], kind: str, name: str) -> Any:
     """Return what a term says of an account's gate; None if it asks for none."""
-    place = f"{kind}/{name}" if kind in OF_FLOW else kind
+    path = f"{kind}/{name}" if kind in OF_FLOW else kind
     # Flows without a name in the policy have a common place.
-    return gates.get(place, gates.get(kind) if kind in OF_FLOW else None)
+    return gates.get(path, gates.get(kind) if kind in OF_FLOW else None)
 
 
 #: Kinds of accounts whose gate a change of access may take away or bring back.
@@ -28,7 +28,7 @@ OF_SHARES = (*OF_FLOW, "others")
 Asked = tuple[Mapping[str, Any], str | None]
 
 
-def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
+def choose_rule(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
     """Return the rule and halt that a copy asks for; None if it asks for no gate.
 
     The one place that says which rule a policy means for which account.
@@ -40,8 +40,8 @@ def asked_for(pinned: Mapping[str, Any], kind: str, name: str) -> Asked | None:
         return None if numbers is None else ({"role": "odometer", **numbers}, halt)
     numbers = pinned["filter"]
     if kind == "flow":
-        each = None if name in pinned["flows"] else pinned.get("each")
-        numbers = share.get("filter", each)
+        per_flow = None if name in pinned["flows"] else pinned.get("each")
+        numbers = share.get("filter", per_flow)
     if kind == "others":
         numbers = pinned.get("others")
     if kind == "dataset":

@@ -24,9 +24,9 @@ from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import name_entries, name_lost_term
 from dpflow.ledger.decisions.gates import (
-    announced_gate,
     is_admitted,
     is_tighter,
+    preview_gate,
     rule_and_halt,
 )
 from dpflow.ledger.decisions.lifetimes import TermView, lifetime_error, term_views
@@ -35,15 +35,14 @@ from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.terms import (
     TermChange,
     agrees,
-    claim_source,
     is_behind,
     open_term,
-    opened_as,
     pin_term,
-    pinned,
+    pins_of,
+    view_policy,
     write_term,
 )
-from dpflow.ledger.decisions.windows import continuation_problem, used_of, window_total
+from dpflow.ledger.decisions.windows import continuation_problem, use_of, window_total
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Term
 from dpflow.policy import Policy
@@ -113,8 +112,8 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
     if term is not None:
         same = agrees(term, policy)
         action = "new term" if terms[-1].charged else "replace"
-        copy = policy.to_declared() if same else term.facts["declared"]
-        copy = {**copy, "about": term.facts["about"]}
+        copy = policy.to_declared() if same else term.fields["declared"]
+        copy = {**copy, "about": term.fields["about"]}
         changes = judge(copy, policy.to_described(), charged_flows={*book.flows})
         verdicts = {change.verdict for change in changes} - {"neutral"}
         if same:
@@ -123,7 +122,7 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
             why = "Apply what is tighter and what is access one after the other."
         elif action == "new term" and overall(changes) in _IN_PLACE:
             try:
-                pins = tighten_pins(term.facts["pinned"], policy)
+                pins = tighten_pins(term.fields["pinned"], policy)
                 _check_reserved(rows, term, pins)
                 action = _IN_PLACE[overall(changes)]
             except InvalidCost as error:
@@ -157,11 +156,11 @@ def find_obstacle(
             f"is frozen, and opens no term. Run `dpflow unfreeze {dataset}` first."
         )
     elif opens:
-        why = continuation_problem(rows, dataset, pinned(policy), rows.forgotten)
+        why = continuation_problem(rows, dataset, pins_of(policy), rows.forgotten)
         problem = why and f"opens no such term: {why}"
     if problem:
         return PolicyNotApplied(f"dataset {dataset!r} {problem}", dataset=dataset)
-    new = opened_as(policy, len(terms) + 1)
+    new = view_policy(policy, len(terms) + 1)
     return lifetime_error(dataset, terms, new, opens=opens, raises=raises)
 
 
@@ -174,9 +173,9 @@ def _check_reserved(rows: Rows, term: Term, pins: Mapping[str, Any]) -> None:
     """
     shares = [("flow", flow) for flow in list_reserved(pins)]
     for kind, name in [("others", ""), *shares]:
-        gate = announced_gate(pins, kind, name)
-        row = rows.account("/".join(filter(None, (term.whole, kind, name))))
-        if gate and row and not gate.admits(used_of(row)):
+        gate = preview_gate(pins, kind, name)
+        row = rows.account("/".join(filter(None, (term.root, kind, name))))
+        if gate and row and not gate.admits(use_of(row)):
             whose = f"flow {name!r}" if name else "the flows without a reserved share"
             msg = f"{whose} used more in this term than the file leaves to them."
             raise InvalidCost(msg, name="reserved", value=name)
@@ -276,13 +275,13 @@ def _refuse_in_place(proposal: Proposal, how: str) -> PolicyChanged:
         f"{c.line} ({c.verdict}{f': {c.why}' if c.why else ''})"
         for c in proposal.changes
     )
-    rest = f", or open a new term with {how}; the terms so far stay charged."
+    advice = f", or open a new term with {how}; the terms so far stay charged."
     if proposal.obstacle:
-        rest = f". A new term would be refused as well: {proposal.obstacle}"
+        advice = f". A new term would be refused as well: {proposal.obstacle}"
     why = f"{proposal.why} " if proposal.why else ""
     msg = (
         f"the policy of dataset {proposal.dataset!r} cannot be applied in place: "
-        f"{judgements}. {why}Undo each edit that is not tighter{rest}"
+        f"{judgements}. {why}Undo each edit that is not tighter{advice}"
     )
     lines = [change.line for change in proposal.changes]
     return PolicyChanged(msg, dataset=proposal.dataset, differences=lines)
@@ -297,16 +296,14 @@ def change_term(rows: Rows, application: Application, action: str) -> TermChange
     policy = application.policy
     before = rows.newest(policy.dataset)
     assert before is not None
-    pins, reason = before.facts["pinned"], "free texts were changed"
+    pins, reason = before.fields["pinned"], "free texts were changed"
     if not agrees(before, policy):
         pins, reason = tighten_pins(pins, policy), "a tighter policy was applied"
-    facts = {**before.facts, "pinned": pins}
-    term = pin_term(rows, policy, facts, revision=before.entry + 1)
-    check_tighter(before, term, action)
-    reason = application.reason or reason
-    body = {"reason": reason, "policy": term.facts["policy_hash"]}
-    dataset = rows.book(policy.dataset)
-    return TermChange(action, dataset, term, body, claim_source(rows, policy))
+    fields = {**before.fields, "pinned": pins}
+    body, revision = {"reason": application.reason or reason}, before.entry + 1
+    change = pin_term(rows, policy, action, fields, revision=revision, body=body)
+    check_tighter(before, change.term, action)
+    return change
 
 
 def check_tighter(before: Term, after: Term, action: str) -> None:
@@ -314,15 +311,15 @@ def check_tighter(before: Term, after: Term, action: str) -> None:
 
     A change of access moves gates of shares only, and every other gate stays.
     """
-    gates = before.facts["gates"]
-    for place, gate in after.facts["gates"].items():
-        is_share, is_access = place.partition("/")[0] == "flow", action == "access"
+    gates = before.fields["gates"]
+    for path, gate in after.fields["gates"].items():
+        is_share, is_access = path.partition("/")[0] == "flow", action == "access"
         # The rest may grow when a reserved share ends.
-        if place not in gates or place == "others" or (is_share and is_access):
+        if path not in gates or path == "others" or (is_share and is_access):
             continue
-        moved = is_access and "/" not in place and gates[place] != gate
-        if moved or not is_tighter(rule_and_halt(gates[place]), rule_and_halt(gate)):
-            msg = f"gate {place!r} of term {after.number} was loosened in place"
+        moved = is_access and "/" not in path and gates[path] != gate
+        if moved or not is_tighter(rule_and_halt(gates[path]), rule_and_halt(gate)):
+            msg = f"gate {path!r} of term {after.number} was loosened in place"
             raise LedgerCorrupt(msg)
 
 
@@ -331,9 +328,9 @@ def find_closed(rows: Rows, after: Term) -> tuple[str, ...]:
     closed = []
     for row in rows.accounts(after.book):
         _, number, kind, name, _ = split(row.id)
-        gate = gate_in(after.facts["gates"], kind, name)
+        gate = gate_in(after.fields["gates"], kind, name)
         if number in (0, after.number) and gate is not None:
-            used = window_total(rows, row.id) or used_of(row)
+            used = window_total(rows, row.id) or use_of(row)
             if not is_admitted(after, row.id, used.amounts):
                 closed.append(row.id)
     return tuple(closed)

@@ -11,7 +11,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.requests import Request, described
+from dpflow.ledger.requests import Request, describe_cost
 from dpflow.rounding import (
     number_from_text,
     number_text,
@@ -46,7 +46,7 @@ class Refusal(NamedTuple):
     cause: str
 
 
-def journaled(error: BudgetRefused) -> dict[str, Any]:
+def describe_refusal(error: BudgetRefused) -> dict[str, Any]:
     """Return the facts of a refusal for the journal."""
     return {
         "refusal": type(error).__name__,
@@ -117,12 +117,12 @@ def refusal_error(
             fits += f" With this noise it fits again for data from {again}."
     if refusal.cause != "run":
         by = f"{by}. {reason[0].upper()}{reason[1:]}"
-    facts = (gate.kind, gate.rule.theorem, asked, left, fits)
+    fields = (gate.kind, gate.rule.theorem, asked, left, fits)
     return kind(
         f"{begin}{by} {fits} Nothing was charged{end}.",
         dataset=gate.dataset,
         **describe_step(request),
-        **dict(zip(JOURNALED, facts, strict=True)),
+        **dict(zip(JOURNALED, fields, strict=True)),
     )
 
 
@@ -130,7 +130,7 @@ def describe_step(request: Request) -> dict[str, Any]:
     """Return the step, flow, run and cost of a request, as its error has them."""
     names = ("flow", "flow_run", "step")
     fields = {name: getattr(request, name) for name in names}
-    return {**fields, "cost": described(request.cost)}
+    return {**fields, "cost": describe_cost(request.cost)}
 
 
 def frozen_text(freeze: Mapping[str, Any]) -> str:
@@ -167,7 +167,7 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
 
     Of a halt: the rise of the reading, and its distance from the halt, rounded down.
     """
-    rule, rest = gate.rule, gate.left()
+    rule, remaining = gate.rule, gate.left()
     asked = rule.label(amount)
     if isinstance(rule, Odometer) and gate.halt is not None:
         reading, reached = rule.read(gate.used), rule.read(gate.used + amount)
@@ -190,15 +190,15 @@ def _shortage(gate: Gate, amount: Tally) -> tuple[Named, Named | None, str]:
         return asked, None, f"each of its members refuses it: {members}."
     shortage = Shortage.measure(rule, gate.total, amount)
     sentence = f"it needs {shortage.text(_budget(gate))}."
-    if rest is None:
+    if remaining is None:
         return asked, None, sentence
-    left, budget = rule.label(rest), "the budget outside reserved shares"
+    left, budget = rule.label(remaining), "the budget outside reserved shares"
     if gate.kind == "flow":
         budget = "the flow's share"
     elif gate.kind != "others" and isinstance(rule, Filter):
         budget = f"(epsilon {short_up(rule.epsilon)}, delta {short_up(rule.delta)})"
-    remaining = amounts_text(left, up=False, requested=asked)
-    currency = f"In its currency it needs {amounts_text(asked)}. Remaining: {remaining}"
+    left_text = amounts_text(left, up=False, requested=asked)
+    currency = f"In its currency it needs {amounts_text(asked)}. Remaining: {left_text}"
     return asked, left, f"{sentence} {currency} of {budget}."
 
 
@@ -292,9 +292,9 @@ class Shortage(NamedTuple):
         several, shares = sum(map(bool, limits)) > 1, []
         sums = zip(rule.components, used.amounts, amount.amounts, limits, strict=True)
         for name, spent, more, limit in sums:
-            whole, own = limit or 1, name if several else ""
-            rest = Fraction(max(limit - spent, 0), whole)
-            shares += [cls(own, Fraction(more, whole), rest)] if more else []
+            divisor, own = limit or 1, name if several else ""
+            remaining = Fraction(max(limit - spent, 0), divisor)
+            shares += [cls(own, Fraction(more, divisor), remaining)] if more else []
         none = cls("", Fraction(0), Fraction(0))
         return min(shares, key=lambda own: own.remaining / own.needed, default=none)
 

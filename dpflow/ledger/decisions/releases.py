@@ -25,7 +25,7 @@ def decide_withdrawal(
     decision.append(
         rows.book(release.dataset),
         "withdraw",
-        body={**author.facts, **stated},
+        body={**author.provenance, **stated},
         about=(release.charge, release.step, None, None),
     )
     return decision

@@ -21,7 +21,7 @@ from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import append_freeze, name_lost_term
 from dpflow.ledger.decisions.gates import gate_at, remainder
 from dpflow.ledger.decisions.reserve import without_empty
-from dpflow.ledger.decisions.windows import used_of
+from dpflow.ledger.decisions.windows import use_of
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.rows import PeopleStore
@@ -76,7 +76,7 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
     epoch = max(dataset.epoch, loss.epoch) + 1
     row = dataset._replace(epoch=epoch, repaired_at=decision.number_after(dataset))
     body = {
-        **author.facts,
+        **author.provenance,
         "reason": reason,
         "epoch": epoch,
         "witness": [loss.epoch, loss.number],
@@ -101,7 +101,7 @@ def find_raises(rows: Rows, loss: Loss) -> list[Raise]:
     for name, witnessed in loss.used.items():
         row, added = rows.account(name), loss.added.get(name)
         target = Tally(sum_amounts(witnessed, added))
-        used = target.times(0) if row is None else used_of(row)
+        used = target.times(0) if row is None else use_of(row)
         more = remainder(target, used)
         if row is None or any(more.amounts):
             late = added is not None

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from dpflow.accounting.costs.text import python_form
 from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Decision
-from dpflow.ledger.decisions.refusals import describe_step, read_refusal
-from dpflow.ledger.requests import (
-    Busy,
-    Granted,
-    Replayed,
-    Request,
-    cost_text,
-)
+from dpflow.ledger.requests import Busy, Granted, Replayed, Request, cost_text
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Charge, Entry, Release
+from dpflow.ledger.tables.rows import Charge, Release
 
 # A command that was sent before
 
@@ -55,12 +46,6 @@ def is_same_request(charge: Charge, request: Request) -> bool:
     )
 
 
-def answer_sent_refusal(entry: Entry, request: Request) -> Decision:
-    """Answer a refused id again in the words of its entry."""
-    error = read_refusal(json.loads(entry.body), **describe_step(request))
-    return Decision(answer=error)
-
-
 # Releases
 
 
@@ -87,11 +72,11 @@ def replay(release: Release, charge: Charge, request: Request) -> Replayed | Non
             or the step refuses another cost.
     """
     stated = charge.request
-    mine, before = request.arguments or {}, stated.get("arguments", {})
+    arguments, before = request.arguments or {}, stated.get("arguments", {})
     differ = [
         name
-        for name in sorted({*mine, *before} - {""})
-        if mine.get(name, "") not in {before.get(name), None}
+        for name in sorted({*arguments, *before} - {""})
+        if arguments.get(name, "") not in {before.get(name), None}
     ]
     changed = canonical(stated["cost"]) != cost_text(request.cost)
     made_at = python_form(stated["cost"]) if changed else None

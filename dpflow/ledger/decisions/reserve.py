@@ -9,21 +9,19 @@ from fractions import Fraction
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    BudgetExhausted,
-    BudgetRefused,
-    ConfigurationError,
-)
+from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gates_of
-from dpflow.ledger.decisions.refusals import Refusal, journaled, refusal_error
-from dpflow.ledger.decisions.replays import (
-    answer_sent_charge,
-    answer_sent_refusal,
-    find_release,
+from dpflow.ledger.decisions.refusals import (
+    Refusal,
+    describe_refusal,
+    describe_step,
+    read_refusal,
+    refusal_error,
 )
+from dpflow.ledger.decisions.replays import answer_sent_charge, find_release
 from dpflow.ledger.decisions.suggestions import (
     first_fitting_part,
     fitting_factor,
@@ -36,7 +34,7 @@ from dpflow.ledger.decisions.terms import (
     find_term,
     write_term,
 )
-from dpflow.ledger.requests import Granted, Request, described
+from dpflow.ledger.requests import Granted, Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import (
     Account,
@@ -86,10 +84,12 @@ class Refused:
     Attributes:
         step: The priced step.
         refusals: Gates that do not admit it, the first cause first.
+        author: Who asks.
     """
 
     step: PricedStep
     refusals: Sequence[Refusal]
+    author: Author
 
 
 def decide_reserve(
@@ -112,17 +112,18 @@ def decide_reserve(
     if rows.charge is not None:
         return answer_sent_charge(rows, rows.charge, request)
     for entry in rows.sent:
+        body = json.loads(entry.body)
         # A refusal of several datasets has its words in one entry.
-        if entry.kind == "refuse" and "refusal" in json.loads(entry.body):
-            return answer_sent_refusal(entry, request)
+        if entry.kind == "refuse" and "refusal" in body:
+            return Decision(answer=read_refusal(body, **describe_step(request)))
     earlier = find_release(rows, request)
     if earlier is not None:
         return Decision(answer=earlier)
     step = price_step(rows, request, author, applies=applies)
-    refusals = find_refusals(step, request)
+    refusals = find_refusals(step)
     if refusals:
-        return Refused(step=step, refusals=refusals)
-    return grant(step, request, author)
+        return Refused(step=step, refusals=refusals, author=author)
+    return grant(step, author)
 
 
 # Gates
@@ -142,7 +143,7 @@ def price_step(
             term = term.term
         terms.append(term)
     gates = [
-        with_parts_near(rows, gate, request.partitions) if gate.window else gate
+        with_parts_near(rows, gate, request.partitions)
         for gate in gates_of(rows, request, terms)
     ]
     charges = in_windows([(gate, gate.price(request.cost)) for gate in gates])
@@ -151,9 +152,9 @@ def price_step(
     )
 
 
-def find_refusals(step: PricedStep, request: Request) -> list[Refusal]:
+def find_refusals(step: PricedStep) -> list[Refusal]:
     """Return the gates that do not admit a step, the first cause first."""
-    run, refusals = request.flow_run, list[Refusal]()
+    run, refusals = step.request.flow_run, list[Refusal]()
     halted = {
         account
         for (name, _), row in step.rows.runs.items()
@@ -179,27 +180,23 @@ def order_refusal(refusal: Refusal) -> tuple[int, bool, float]:
     """Return a key by which the fullest filter comes first, and odometers last."""
     gate, cause = refusal.gate, refusal.cause
     first = _NEVER.index(cause) if cause in _NEVER else len(_NEVER)
-    share = gate.used_share(gate.total) or 0.0
+    share = gate.measure_use(gate.total) or 0.0
     return first, gate.kind == "odometer", -share
 
 
 # Refusing
 
 
-def decide_refusal(
-    rows: Rows, request: Request, refused: Refused, author: Author
-) -> Decision:
+def decide_refusal(rows: Rows, refused: Refused) -> Decision:
     """Refuse a step, with an entry.
 
     Args:
         rows: Rows of the ledger, with the amounts of earlier charges of the step.
-        request: The step.
         refused: The gates that do not admit it.
-        author: Who asks.
     """
     step, refusals = refused.step, refused.refusals
-    error = build_refusal(step, request, refusals, rows.earlier_amounts)
-    decision = Decision(author, request.reservation, answer=error)
+    decision = Decision(refused.author, step.request.reservation)
+    decision.answer = build_refusal(refused, rows.earlier_amounts)
     for opened in step.opened:
         write_term(decision, opened)
     # An odometer halts the flow run even where another gate refused first; a frozen
@@ -209,8 +206,8 @@ def decide_refusal(
         for refusal in refusals
         if refusal.gate.kind == "odometer" and refusal.cause not in _NEVER
     ]
-    facts, account = describe_priced(step, request), refusals[0].gate.id
-    write_refusal(decision, step.rows, request, account, facts, halts=halts)
+    fields, account = describe_priced(step), refusals[0].gate.id
+    write_refusal(decision, step.rows, step.request, account, fields, halts=halts)
     return decision
 
 
@@ -228,9 +225,9 @@ def decide_refusal_of_run(
     """
     error = refusal_error(request, Refusal(gate, amount, "run"), BudgetExhausted)
     decision = Decision(author, request.reservation, answer=error)
-    whole = dict(gate.rule.label(amount))
-    facts = {**describe_request(request), "whole_run": whole}
-    write_refusal(decision, rows, request, gate.id, facts)
+    run_amount = dict(gate.rule.label(amount))
+    fields = {**describe_request(request), "whole_run": run_amount}
+    write_refusal(decision, rows, request, gate.id, fields)
     return decision
 
 
@@ -239,7 +236,7 @@ def write_refusal(
     rows: Rows,
     request: Request,
     account: str,
-    facts: Mapping[str, Any],
+    fields: Mapping[str, Any],
     *,
     halts: Sequence[str] = (),
 ) -> None:
@@ -250,15 +247,15 @@ def write_refusal(
         rows: Rows with the runs of the request.
         request: The refused step.
         account: The first account that refuses.
-        facts: Facts of the step.
+        fields: Facts of the step.
         halts: Odometers that halt the flow run.
     """
     runs, first = request.runs, split(account)[0]
     about = request.reservation, request.step, request.flow, request.flow_run
     body = {
-        **decision.author.facts,
-        **facts,
-        **journaled(decision.answer),
+        **decision.author.provenance,
+        **fields,
+        **describe_refusal(decision.answer),
         "account": account,
         "accounts": [*dict.fromkeys((account, *halts))],
         **without_empty(halts=halts, runs=runs),
@@ -281,17 +278,17 @@ def write_refusal(
 
 
 def build_refusal(
-    step: PricedStep,
-    request: Request,
-    refusals: Sequence[Refusal],
-    earlier_amounts: Iterable[Mapping[str, Any]],
+    refused: Refused, earlier_amounts: Iterable[Mapping[str, Any]]
 ) -> BudgetRefused:
     """Build the error of the first account that refuses a step."""
+    step, refusals = refused.step, refused.refusals
     first, factor, again = refusals[0], None, None
     account, causes = first.gate.id, {refusal.cause for refusal in refusals}
     if first.cause == "full" and "halted" not in causes:
-        gates = tuple(gate._replace(row=None, rest=None) for gate, _ in step.charges)
-        factor = fitting_factor(gates, request.cost)
+        gates = tuple(
+            gate._replace(row=None, neighbours=None) for gate, _ in step.charges
+        )
+        factor = fitting_factor(gates, step.request.cost)
     # Other gates that refuse admit no later part. A correction is of its own part: a
     # later one is no way out.
     release = step.rows.release
@@ -306,7 +303,7 @@ def build_refusal(
     )
     exhausted = before and first.cause not in _NEVER
     return refusal_error(
-        request,
+        step.request,
         first,
         BudgetExhausted if exhausted else BudgetRefused,
         frozen=step.rows.book(first.gate.dataset).frozen,
@@ -319,9 +316,10 @@ def build_refusal(
 # Holding
 
 
-def grant(step: PricedStep, request: Request, author: Author) -> Decision:
+def grant(step: PricedStep, author: Author) -> Decision:
     """Hold the step's amount on each gate's account, and claim its release key."""
-    rows, decision = step.rows, Decision(author, request.reservation)
+    rows, request = step.rows, step.request
+    decision = Decision(author, request.reservation)
     for opened in step.opened:
         write_term(decision, opened)
     amounts, postings = dict[str, Held](), dict[str, dict[str, Posting]]()
@@ -342,7 +340,7 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
         request.flow,
         request.flow_run,
         request.release_key,
-        {**author.facts, **describe_priced(step, request), "accounts": [*amounts]},
+        {**author.provenance, **describe_priced(step), "accounts": [*amounts]},
         amounts,
     )
     decision.changes.append(("insert_charge", charge))
@@ -361,7 +359,7 @@ def grant(step: PricedStep, request: Request, author: Author) -> Decision:
     decision.answer = Granted(
         reservation=charge.id,
         accounts=tuple(amounts),
-        opened=tuple(term for term in step.terms if rows.account(term.whole) is None),
+        opened=tuple(term for term in step.terms if rows.account(term.root) is None),
     )
     return decision
 
@@ -408,20 +406,21 @@ def describe_request(request: Request) -> dict[str, Any]:
     """Return what the ledger keeps of a request."""
     return {
         **request.body,
-        "cost": described(request.cost),
+        "cost": describe_cost(request.cost),
         "datasets": request.datasets,
         "partitions": [*request.partitions],
         **without_empty(key_text=request.key_text),
     }
 
 
-def describe_priced(step: PricedStep, request: Request) -> dict[str, Any]:
+def describe_priced(step: PricedStep) -> dict[str, Any]:
     """Return what the ledger keeps of a request and its gates."""
+    request = step.request
     policies = (*request.policies, *request.populations)
     arguments = {k: v for k, v in (request.arguments or {}).items() if v}
     return {
         **describe_request(request),
-        "policy": {term.book: term.facts["policy_hash"] for term in step.terms},
+        "policy": {term.book: term.fields["policy_hash"] for term in step.terms},
         **without_empty(
             units={gate.id: gate.size for gate, _ in step.charges if gate.size != 1},
             arguments=arguments,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
-from operator import le, neg
+from operator import le
 from typing import Any
 
 from dpflow.accounting.costs.base import Outcome, cost_from_description
@@ -25,11 +25,11 @@ from dpflow.exceptions import (
 )
 from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.decisions.decision import Author, Decision
+from dpflow.ledger.decisions.decision import Author, Decision, negative
 from dpflow.ledger.decisions.gates import Gate, gate_at
 from dpflow.ledger.decisions.pinned_rules import OF_SHARES
 from dpflow.ledger.decisions.windows import accounts_near
-from dpflow.ledger.requests import Alert
+from dpflow.ledger.requests import Alert, Settled
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Charge, Held, Posting
 from dpflow.rounding import number_from_text
@@ -61,18 +61,6 @@ class End:
     shape: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The answer to the end of a charge.
-
-    Attributes:
-        alerts: Thresholds that were crossed with it; empty for a command that was sent
-            again.
-    """
-
-    alerts: tuple[Alert, ...] = field(default=(), compare=False)
-
-
 def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
     """Post a charge, and keep its release.
 
@@ -82,25 +70,18 @@ def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
     charge = find_charge(rows, end)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    posted, realised, body = name_held(charge), None, end.body
+    posted, realised = name_held(charge), None
     # Only the process that ran the body knows its outcome and its cost's class.
     if end.reported is not None and charge.owner == end.owner:
         cost_from_description(charge.request["cost"])
         realised = end.reported
-        body = {**body, "reported": realised}
+        end = replace(end, body={**end.body, "reported": realised})
         corrected = any(held.added is not None for held in charge.amounts.values())
         is_whole = corrected or is_before_repair(rows)
-        if body.get("outcome") == "completed" and not is_whole:
+        if end.body.get("outcome") == "completed" and not is_whole:
             posted = price_end(rows, charge, realised)
     return post_end(
-        rows,
-        charge,
-        end,
-        author,
-        kind="settle",
-        posted=posted,
-        body=body,
-        realised=realised,
+        rows, charge, end, author, kind="settle", posted=posted, realised=realised
     )
 
 
@@ -116,11 +97,9 @@ def decide_void(rows: Rows, end: End, author: Author) -> Decision:
         raise refuse_end(charge, problem)
     if (sent := answer_sent_end(rows, charge, end)) is not None:
         return sent
-    whole = is_before_repair(rows)
-    posted = name_held(charge) if whole else price_end(rows, charge)
-    return post_end(
-        rows, charge, end, author, kind="void", posted=posted, body=end.body
-    )
+    in_full = is_before_repair(rows)
+    posted = name_held(charge) if in_full else price_end(rows, charge)
+    return post_end(rows, charge, end, author, kind="void", posted=posted)
 
 
 def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
@@ -134,8 +113,9 @@ def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
         return sent
     if rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    posted, body = name_held(charge), {**author.facts, **end.body}
-    return post_end(rows, charge, end, author, kind="forfeit", posted=posted, body=body)
+    end = replace(end, body={**author.provenance, **end.body})
+    posted = name_held(charge)
+    return post_end(rows, charge, end, author, kind="forfeit", posted=posted)
 
 
 def name_held(charge: Charge) -> dict[str, Amounts]:
@@ -181,7 +161,8 @@ def answer_sent_end(rows: Rows, charge: Charge, end: End) -> Decision | None:
     if not parts or parts[0].end_command != end.command:
         raise refuse_end(charge, f"is {charge.state} already")
     entries = [(p.dataset, p.end_number or 0, str(p.end_hash)) for p in parts]
-    return Decision(answer=Ended(), earlier=tuple(entries))
+    answer = Settled(digest=end.body.get("digest"), alerts=())
+    return Decision(answer=answer, earlier=tuple(entries))
 
 
 def post_end(
@@ -192,7 +173,6 @@ def post_end(
     *,
     kind: str,
     posted: Mapping[str, Amounts],
-    body: Mapping[str, Any],
     realised: Any = None,
 ) -> Decision:
     """Move a charge from held to settled, and end it in all its datasets."""
@@ -206,21 +186,21 @@ def post_end(
             # A page of an older time may be whole.
             msg = f"account {name!r} is missing, or older than its charge {charge.id}"
             raise LedgerCorrupt(msg)
-        change = posted[name], (*map(neg, held.amount),)
+        change = posted[name], negative(held.amount)
         decision.accounts[name] = before.posted(*change)
         # Charges that others made meanwhile were priced beside it, and stay so.
         version = held.version + (before.version == held.version)
         amounts[name] = held._replace(version=version)
         postings[split(name)[0]][name] = change
     alerts = raise_alerts(decision, rows, charge.request.get("alerts", {}))
-    decision.answer = Ended(alerts=tuple(alerts))
+    decision.answer = Settled(digest=end.body.get("digest"), alerts=tuple(alerts))
     for part in rows.charge_datasets:
         raised = {a.account: a.threshold for a in alerts if a.dataset == part.dataset}
         entry = decision.append(
             rows.book(part.dataset),
             kind,
             postings=postings[part.dataset],
-            body={**body, "alerts": raised} if raised else body,
+            body={**end.body, "alerts": raised} if raised else end.body,
             about=charge.about,
         )
         ended = part._replace(end_number=entry.number)
@@ -356,9 +336,9 @@ def raise_alerts(
         if gate.window is not None:
             after = ChainMap(decision.accounts, rows.account_rows)
             near = accounts_near(after, name, gate.window.length)
-            near[gate.window.place] = account
-            settled = {place: Tally(row.settled) for place, row in near.items()}
-            used = fullest_window(settled, gate.window.place, gate.window.length)
+            near[gate.window.position] = account
+            settled = {position: Tally(row.settled) for position, row in near.items()}
+            used = fullest_window(settled, gate.window.position, gate.window.length)
             alerted = [row.alerted for row in near.values()]
         raised = [read_threshold(text) for text in alerted if text]
         for text in limits:
@@ -377,7 +357,7 @@ def raise_alerts(
                 gate=gate.kind,
                 name=gate.name,
                 threshold=crossed,
-                used_fraction=gate.used_share(used) or 0.0,
+                used_fraction=gate.measure_use(used) or 0.0,
             )
             alerts.append(alert)
     return alerts
@@ -392,12 +372,12 @@ def find_settled_next_to(rows: Rows, gate: Gate) -> Tally:
     if window is None:
         return zero
     near = accounts_near(rows.account_rows, gate.id, window.length + 1)
-    settled = {place: Tally(row.settled) for place, row in near.items()}
+    settled = {position: Tally(row.settled) for position, row in near.items()}
     sums = (
         sum((settled.get(n, zero) for n in range(first, first + window.length)), zero)
-        for first in (window.place - window.length, window.place + 1)
+        for first in (window.position - window.length, window.position + 1)
     )
-    return max(sums, key=lambda tally: gate.used_share(tally) or 0.0)
+    return max(sums, key=lambda tally: gate.measure_use(tally) or 0.0)
 
 
 @cache

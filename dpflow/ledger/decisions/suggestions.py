@@ -14,7 +14,7 @@ from dpflow.accounting.solving import before_solving
 from dpflow.exceptions import UnsupportedCost
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.decisions.windows import charged_near
+from dpflow.ledger.decisions.windows import with_use_near
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.periods import name_at, position_of
 
@@ -29,10 +29,10 @@ def with_parts_near(rows: Rows, gate: Gate, parts: Sequence[str] = ()) -> Gate:
     """
     if gate.window is None:
         return gate
-    places, (length, place, *_) = [*map(position_of, parts)], gate.window
+    positions, (length, position, *_) = [*map(position_of, parts)], gate.window
     # A refusal names a later part that fits.
-    near = charged_near(rows, gate.id, gate.window, ahead=length if parts else 0)
-    size = most_in_window(places, place, length) if parts else gate.size
+    near = with_use_near(rows, gate.id, gate.window, ahead=length if parts else 0)
+    size = most_in_window(positions, position, length) if parts else gate.size
     return gate._replace(size=size, window=near)
 
 
@@ -45,14 +45,14 @@ def in_windows(pairs: Sequence[tuple[Gate, Tally]]) -> list[tuple[Gate, Tally]]:
     families: dict[tuple[str, str], dict[int, Tally]] = {}
     for gate, amount in pairs:
         if gate.window is not None:
-            families.setdefault(gate.family, {})[gate.window.place] = amount
+            families.setdefault(gate.family, {})[gate.window.position] = amount
     if not families:
         return [*pairs]
     with_rest = list[tuple[Gate, Tally]]()
     for gate, amount in pairs:
         if gate.window is not None:
-            rest = gate.window.rest(gate.used, families[gate.family])
-            gate = gate._replace(rest=rest)  # noqa: PLW2901
+            neighbours = gate.window.sum_others(gate.used, families[gate.family])
+            gate = gate._replace(neighbours=neighbours)  # noqa: PLW2901
         with_rest.append((gate, amount))
     return with_rest
 
@@ -67,7 +67,7 @@ def with_rests(gates: Iterable[Gate]) -> list[Gate]:
     windows = [(gate, gate.window) for gate in gates]
     for gate, window in windows:
         if window is not None:
-            used.setdefault(gate.family, {})[window.place] = gate.used
+            used.setdefault(gate.family, {})[window.position] = gate.used
     near = [
         gate._replace(window=window.among(used[gate.family])) if window else gate
         for gate, window in windows
@@ -89,17 +89,17 @@ def first_fitting_part(pairs: Sequence[tuple[Gate, Tally]]) -> str | None:
     if any(gate.partition and gate.window is None for gate, _ in pairs):
         return None
     gates = [(gate, gate.window, amount) for gate, amount in pairs if gate.window]
-    first = min(gates, key=lambda each: each[1].place, default=None)
+    first = min(gates, key=lambda triple: triple[1].position, default=None)
     for later in range(1, first[1].length + 1) if first else ():
-        if any(window.place + later in window.overdrawn for _, window, _ in gates):
+        if any(window.position + later in window.overdrawn for _, window, _ in gates):
             continue
         moved = []
         for gate, window, amount in gates:
-            there = window._replace(place=window.place + later)
-            used = dict(window.used).get(there.place, gate.rule.zero())
+            there = window._replace(position=window.position + later)
+            used = dict(window.used).get(there.position, gate.rule.zero())
             moved.append((gate._replace(used=used, window=there), amount))
         if first and all(gate.admits(amount) for gate, amount in in_windows(moved)):
-            return name_at(first[0].partition, first[1].place + later)
+            return name_at(first[0].partition, first[1].position + later)
     return None
 
 

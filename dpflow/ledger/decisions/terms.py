@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dpflow.accounting.solving import before_solving
-from dpflow.exceptions import (
-    ConfigurationError,
-    PolicyChanged,
-    PolicyNotApplied,
-)
+from dpflow.exceptions import ConfigurationError, PolicyChanged, PolicyNotApplied
 from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision, Row
 from dpflow.ledger.decisions.freezes import name_lost_term
@@ -32,21 +28,21 @@ BY_ITSELF = (FIRST, UNCHARGED)
 
 
 def agrees(term: Term, policy: Policy) -> bool:
-    """Say whether a file declares what the ledger has pinned."""
-    if term.facts["declared"] == declared(policy):
+    """Return True if a file declares what the ledger has pinned."""
+    if term.fields["declared"] == declaration_of(policy):
         return True
-    return canonical(term.facts["pinned"]) == canonical(pinned(policy))
+    return canonical(term.fields["pinned"]) == canonical(pins_of(policy))
 
 
 @by_identity
-def pinned(policy: Policy) -> dict[str, Any]:
+def pins_of(policy: Policy) -> dict[str, Any]:
     """Return what a term pins of a file, with solved numbers."""
-    before_solving(lambda: pinned(policy))
+    before_solving(lambda: pins_of(policy))
     return policy.to_pinned()
 
 
 @by_identity
-def declared(policy: Policy) -> dict[str, Any]:
+def declaration_of(policy: Policy) -> dict[str, Any]:
     """Return what a file declares."""
     return policy.to_declared()
 
@@ -61,34 +57,34 @@ def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
     return digest(canonical([pins["unit"], pins["relation"], rules]))[:16]
 
 
-def facts_of(policy: Policy) -> dict[str, Any]:
+def fields_of(policy: Policy) -> dict[str, Any]:
     """Return what the term of a file is opened with."""
-    pins = pinned(policy)
+    pins = pins_of(policy)
     gates = gates_text(pins)
-    promise = promise_of(pins, declared(policy), gates)
+    promise = promise_of(pins, declaration_of(policy), gates)
     return {"pinned": pins, "currency": currency_of(pins, gates), **promise}
 
 
-def opened_as(policy: Policy, number: int = 1) -> TermView:
+def view_policy(policy: Policy, number: int = 1) -> TermView:
     """Return a file as a term."""
-    return view_of({"number": number, **facts_of(policy)})
+    return view_of({"number": number, **fields_of(policy)})
 
 
 def may_be_replaced(rows: Rows, term: Term) -> bool:
-    """Say whether a step with the next file may replace an uncharged term.
+    """Return True if a step with the next file may replace an uncharged term.
 
     It replaces neither a term that a person applied nor one of a frozen dataset, nor
     one after a charged term: a repair may charge an older term later.
     """
     wholes = (f"{term.book}#{number}" for number in range(term.number, 0, -1))
-    by_itself = term.facts["reason"] in BY_ITSELF
+    by_itself = term.fields["reason"] in BY_ITSELF
     is_open = rows.book(term.book).frozen is None
     return by_itself and is_open and not any(map(rows.account, wholes))
 
 
 def is_behind(rows: Rows, term: Term) -> bool:
-    """Say whether an older term was charged since a step opened this uncharged one."""
-    if rows.account(term.whole) is not None or term.facts["reason"] not in BY_ITSELF:
+    """Return True if an older term was charged since a step opened this one."""
+    if rows.account(term.root) is not None or term.fields["reason"] not in BY_ITSELF:
         return False
     older = (f"{term.book}#{number}" for number in range(1, term.number))
     return any(map(rows.account, older))
@@ -125,8 +121,8 @@ def write_term(decision: Decision, change: TermChange) -> None:
     if change.source is not None:
         decision.changes.append(change.source)
     decision.changes.append(("put_term", change.term))
-    facts = decision.author.facts
-    body = {**facts, **change.body, "term": change.term.facts}
+    provenance = decision.author.provenance
+    body = {**provenance, **change.body, "term": change.term.fields}
     decision.append(change.after, change.kind, body=body)
 
 
@@ -138,11 +134,11 @@ def check_populations(request: Request) -> None:
     """
     policies = request.policies
     needed = {population_of(p) for p in policies if p.population is not None}
-    given = {policy.dataset for policy in request.populations}
-    if needed != given:
+    charged = {policy.dataset for policy in request.populations}
+    if needed != charged:
         msg = (
             f"the datasets {', '.join(request.datasets)} belong to the populations "
-            f"{sorted(map(str, needed))}, and the request charges {sorted(given)}"
+            f"{sorted(map(str, needed))}, and the request charges {sorted(charged)}"
         )
         raise ConfigurationError(msg)
 
@@ -186,7 +182,7 @@ def find_term(
 
 
 def open_term(
-    rows: Rows, policy: Policy, author: Author, reason: str, **body: Any
+    rows: Rows, policy: Policy, author: Author, reason: str, **further: Any
 ) -> TermChange:
     """Return the next term of a dataset.
 
@@ -195,47 +191,60 @@ def open_term(
         policy: The file.
         author: Who sends the command.
         reason: Why.
-        **body: Further facts of the entry, of a person's term.
+        **further: Further facts of the entry, of a person's term.
     """
     dataset = rows.book(policy.dataset)
     # Only a person's term has further facts, and it is never taken for a step's.
-    reason += " (applied)" * (bool(body) and reason in BY_ITSELF)
+    reason += " (applied)" * (bool(further) and reason in BY_ITSELF)
     # It goes on behind a term that was lost.
     newest = max(dataset.term, name_lost_term(rows, dataset.name))
-    facts = {
+    opened = {
         "number": newest + 1,
-        **facts_of(policy),
+        **fields_of(policy),
         "reason": reason,
         "at": author.at,
         "by": author.writer,
     }
-    term = pin_term(rows, policy, facts, revision=1)
-    body = {**body, "reason": reason, "policy": term.facts["policy_hash"]}
-    return TermChange("open", dataset, term, body, claim_source(rows, policy))
+    body = {**further, "reason": reason}
+    return pin_term(rows, policy, "open", opened, revision=1, body=body)
 
 
 def pin_term(
-    rows: Rows, policy: Policy, facts: Mapping[str, Any], *, revision: int
-) -> Term:
-    """Return a term with the copy of a policy's file.
+    rows: Rows,
+    policy: Policy,
+    kind: str,
+    fields: Mapping[str, Any],
+    *,
+    revision: int,
+    body: Mapping[str, Any],
+) -> TermChange:
+    """Return the change of a term to the copy of a policy's file.
 
     Args:
         rows: Rows of the ledger.
         policy: The file.
-        facts: What its file does not declare: the copy with solved numbers as
+        kind: Kind of the entry: "open", "tighten" or "access".
+        fields: What its file does not declare: the copy with solved numbers as
             `pinned`, and gates, which stay where the copy has none.
         revision: Revision of the term.
+        body: Further facts of the entry.
     """
     check_source(rows, policy)
-    pins = facts["pinned"]
-    whole = {
-        **facts,
-        "declared": declared(policy),
+    pins = fields["pinned"]
+    pinned_copy = {
+        **fields,
+        "declared": declaration_of(policy),
         "about": dict(policy.about),
         "policy_hash": digest(canonical(pins)),
-        "gates": {**facts.get("gates", {}), **gates_text(pins)},
+        "gates": {**fields.get("gates", {}), **gates_text(pins)},
     }
-    return Term(policy.dataset, facts["number"], revision, whole)
+    return TermChange(
+        kind,
+        rows.book(policy.dataset),
+        Term(policy.dataset, fields["number"], revision, pinned_copy),
+        {**body, "policy": pinned_copy["policy_hash"]},
+        claim_source(rows, policy),
+    )
 
 
 def claim_source(rows: Rows, policy: Policy) -> tuple[str, Row] | None:
@@ -274,7 +283,7 @@ def check_source(rows: Rows, policy: Policy) -> None:
 
 
 def _refuse_changed_policy(term: Term, policy: Policy) -> PolicyChanged:
-    differences = difference_lines(term.facts["declared"], policy.to_declared())
+    differences = difference_lines(term.fields["declared"], policy.to_declared())
     msg = (
         f"the policy of dataset {policy.dataset!r} is not the one that the ledger has "
         f"applied (term {term.number}): {'; '.join(differences)}. The ledger's copy "

@@ -33,23 +33,25 @@ class PartWindows(NamedTuple):
 
     Attributes:
         length: Number of parts of a window.
-        place: Of the part in the calendar.
+        position: Of the part in the calendar.
         used: Amounts of charged parts around it, by place.
         overdrawn: Places of those that admit nothing more.
     """
 
     length: int
-    place: int
+    position: int
     used: tuple[tuple[int, Tally], ...] = ()
     overdrawn: tuple[int, ...] = ()
 
     def among(self, used: Mapping[int, Tally]) -> PartWindows:
         """Return the same with the amounts of charged parts, by place."""
-        places = range(self.place - self.length + 1, self.place + self.length)
-        near = tuple((place, used[place]) for place in places if place in used)
+        positions = range(self.position - self.length + 1, self.position + self.length)
+        near = tuple(
+            (position, used[position]) for position in positions if position in used
+        )
         return self._replace(used=near)
 
-    def rest(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
+    def sum_others(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
         """Return what the other parts of the fullest window use.
 
         Args:
@@ -57,10 +59,10 @@ class PartWindows(NamedTuple):
             added: What the same step adds, by place.
         """
         amounts, zero = dict(self.used), own.times(0)
-        for place, amount in added.items():
-            amounts[place] = amounts.get(place, zero) + amount
-        amounts[self.place] = own
-        return fullest_window(amounts, self.place, self.length) - own
+        for position, amount in added.items():
+            amounts[position] = amounts.get(position, zero) + amount
+        amounts[self.position] = own
+        return fullest_window(amounts, self.position, self.length) - own
 
 
 def window_of(pinned: Mapping[str, Any], part: str) -> PartWindows | None:
@@ -69,12 +71,12 @@ def window_of(pinned: Mapping[str, Any], part: str) -> PartWindows | None:
     return PartWindows(length, position_of(part)) if length else None
 
 
-def used_of(row: Account) -> Tally:
+def use_of(row: Account) -> Tally:
     """Return what is settled and held on an account."""
     return Tally((*map(add, row.settled, row.held),))
 
 
-def charged_near(
+def with_use_near(
     rows: Rows, account: str, window: PartWindows, ahead: int = 0
 ) -> PartWindows:
     """Return the windows of a part with what was charged around it.
@@ -86,8 +88,8 @@ def charged_near(
         ahead: Number of further parts, after those that share a window with it.
     """
     near = accounts_near(rows.account_rows, account, window.length, ahead)
-    used = ((place, used_of(row)) for place, row in near.items())
-    overdrawn = (place for place, row in near.items() if row.overdrawn)
+    used = ((position, use_of(row)) for position, row in near.items())
+    overdrawn = (position for position, row in near.items() if row.overdrawn)
     return window._replace(used=tuple(used), overdrawn=tuple(overdrawn))
 
 
@@ -103,18 +105,18 @@ def accounts_near(
         ahead: Number of further parts, after those.
     """
     near = name_near(account, length, ahead)
-    return {place: accounts[name] for place, name in near if name in accounts}
+    return {position: accounts[name] for position, name in near if name in accounts}
 
 
 def window_total(rows: Rows, account: str) -> Tally | None:
     """Return the sum of a part's fullest window; None if its term has no windows."""
     book, number, _, _, part = split(account)
     term, row = rows.term(book, number), rows.account(account)
-    window = window_of(term.facts["pinned"], part) if term else None
+    window = window_of(term.fields["pinned"], part) if term else None
     if window is None or row is None:
         return None
-    own = used_of(row)
-    return own + charged_near(rows, account, window).rest(own, {})
+    own = use_of(row)
+    return own + with_use_near(rows, account, window).sum_others(own, {})
 
 
 def continuation_problem(
@@ -131,9 +133,9 @@ def continuation_problem(
     charged = [
         term
         for term in rows.terms(book)
-        if rows.account(term.whole) is not None or term.whole in forgotten
+        if rows.account(term.root) is not None or term.root in forgotten
     ]
-    before = charged[-1].facts["pinned"] if charged else {}
+    before = charged[-1].fields["pinned"] if charged else {}
     if not charged or not (window_length(before) or window_length(pins)):
         return ""
     fields = [name for name in _EQUAL if before.get(name) != pins.get(name)]
@@ -162,14 +164,14 @@ def name_near(account: str, length: int, ahead: int = 0) -> tuple[tuple[int, str
         length: Number of parts of a window.
         ahead: Number of further parts, after those.
     """
-    part, (book, _, rest) = split(account)[4], account.partition("#")
-    number, _, rest = rest.partition("/")
-    tail = rest[len(f"partition/{part}") :]
+    part, (book, _, path) = split(account)[4], account.partition("#")
+    number, _, path = path.partition("/")
+    tail = path[len(f"partition/{part}") :]
     try:
-        place = position_of(part)
+        position = position_of(part)
     except without_interrupts(ValueError, TypeError):
         return ()
-    places = range(place - length + 1, place + length + ahead)
-    parts = ((place, name_at(part, place)) for place in places)
+    positions = range(position - length + 1, position + length + ahead)
+    parts = ((position, name_at(part, position)) for position in positions)
     begin = f"{book}#{number}/partition/"
-    return tuple((place, f"{begin}{name}{tail}") for place, name in parts if name)
+    return tuple((position, f"{begin}{name}{tail}") for position, name in parts if name)

@@ -166,7 +166,7 @@ def name_accounts(request: Request, terms: Mapping[str, int]) -> list[str]:
 
 def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]:
     """Return accounts with all in a window that contains one of them or is next."""
-    lengths = {term.book: window_length(term.facts["pinned"]) for term in terms}
+    lengths = {term.book: window_length(term.fields["pinned"]) for term in terms}
     names: dict[str, None] = {}
     for name in accounts:
         names[name] = None
@@ -331,7 +331,7 @@ def load_claims(
         return
     claims: dict[str, dict[str, str]] = {source: {} for source in sources}
     for columns in transaction.ask("read_sources"):
-        pinned = read_row(Term, columns).facts["pinned"]
+        pinned = read_row(Term, columns).fields["pinned"]
         if pinned.get("source") in claims:
             claims[pinned["source"]][columns[0]] = pinned.get("population", "")
     rows.claims = claims

@@ -68,7 +68,7 @@ def _load_held(text: str) -> dict[str, Held]:
 #: Fields that a database has as JSON: how each is read and written.
 _JSON: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
     "frozen": (json.loads, canonical),
-    "facts": (json.loads, canonical),
+    "fields": (json.loads, canonical),
     "settled": (_load_tuple, amounts_text),
     "held": (_load_tuple, amounts_text),
     "request": (json.loads, request_text),

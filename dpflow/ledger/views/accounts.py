@@ -15,10 +15,10 @@ from typing import Any
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.ledger.account_ids import Amounts, term_of
-from dpflow.ledger.decisions.gates import Gate, announced_gates
+from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.decisions.gates import Gate, preview_gates
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
-from dpflow.ledger.decisions.windows import used_of
+from dpflow.ledger.decisions.windows import use_of
 from dpflow.ledger.tables.rows import Account, Term
 from dpflow.ledger.views.reading import (
     Forfeits,
@@ -112,7 +112,7 @@ def account_view(
     return view(
         id=gate.id,
         dataset=gate.dataset,
-        term=term_of(gate.id) if gate.id else 0,
+        term=split(gate.id)[1] if gate.id else 0,
         kind=gate.kind,
         name=gate.name,
         theorem=rule.theorem,
@@ -125,7 +125,7 @@ def account_view(
         reserved=rule.label(gate.used - settled - dead),
         forfeited=rule.label(dead + closed),
         left=None if left is None else rule.label(left),
-        used_fraction=gate.used_share(gate.total),
+        used_fraction=gate.measure_use(gate.total),
         reading=rule.read(gate.used) if isinstance(rule, Odometer) else None,
         halt_at=None if gate.halt is None else number_text(gate.halt),
         gate=gate,
@@ -195,11 +195,11 @@ def term_accounts(
     Raises:
         ConfigurationError: If the part has no account.
     """
-    pinned, gates = term.facts["pinned"], dict(reading.term_gates(term.whole))
-    charged = gates[term.whole].row is not None
+    pinned, gates = term.fields["pinned"], dict(reading.term_gates(term.root))
+    charged = gates[term.root].row is not None
     if "partition" in pinned and "whole" not in pinned:
         # The account has no budget: it only opens and freezes the dataset.
-        del gates[term.whole]
+        del gates[term.root]
     if part is not None and all(gate.partition != part for gate in gates.values()):
         msg = (
             f"nothing was charged to a part {part!r} of dataset {term.book!r}. Its "
@@ -234,7 +234,7 @@ def window_view(
         ended: Forfeits of the ledger.
         charged: True if a step may have read data under the term.
     """
-    gates = {gate.window.place: gate for gate in family if gate.window is not None}
+    gates = {gate.window.position: gate for gate in family if gate.window is not None}
     last = max(gates)
     newest, zero, full = gates[last], family[0].rule.zero(), 0
     assert newest.window is not None
@@ -245,11 +245,11 @@ def window_view(
     held = sum((Tally(row.held) for row in rows), zero).amounts
     row = Account(newest.id, settled, held, overdrawn=max(r.overdrawn for r in rows))
     state = "overdrawn" if newest.state == "open" and row.overdrawn else newest.state
-    whole = newest._replace(used=used_of(row), rest=None, row=row, state=state)
+    whole = newest._replace(used=use_of(row), neighbours=None, row=row, state=state)
     for gate in family:
         assert gate.window is not None
-        near = (used for at, used in gate.window.used if at <= gate.window.place)
-        full += (newest.used_share(sum(near, zero)) or 0.0) > FULL
+        near = (used for at, used in gate.window.used if at <= gate.window.position)
+        full += (newest.measure_use(sum(near, zero)) or 0.0) > FULL
     dead, closed = ({newest.id: sum_forfeits(a, parts, zero)} for a in ended)
     ended = dead, closed
     return account_view(whole, ended, WindowView, charged=charged, full_windows=full)
@@ -343,18 +343,18 @@ def read_standing(
         assert policy is not None
         pinned = policy.to_pinned()
     else:
-        pinned = term.facts["pinned"]
+        pinned = term.fields["pinned"]
         opened = term_accounts(reading, term, part)
         if part is None:
-            gates = reading.term_gates(term.whole).values()
+            gates = reading.term_gates(term.root).values()
             parts = {gate.partition for gate in gates} - {""}
         if policy is not None and not agrees(term, policy):
-            copy = term.facts["declared"]
+            copy = term.fields["declared"]
             differences = difference_lines(copy, policy.to_declared())
     known = {(view.kind, view.name) for view in opened}
     views = [
         account_view(gate._replace(state=NOT_OPENED))
-        for gate in announced_gates(pinned)
+        for gate in preview_gates(pinned)
         if (gate.kind, gate.name) not in known
     ]
     views = [*opened, *views]

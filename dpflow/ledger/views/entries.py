@@ -339,17 +339,17 @@ def describe_line(
         body: Facts of the entry and of the request of its charge.
         fate: Fate of an open charge.
     """
-    named, left, share, used_share = gate.rule.label, None, None, None
+    named, left, share, measure_use = gate.rule.label, None, None, None
     amount = body.get("asked", {}) if gate.id == body.get("account") else {}
     settled: Mapping[str, str] = {}
     if after is not None:
         change = read_postings(entry.postings)[gate.id]
         posted = Tally(find_amount(entry.kind, change))
-        amount, share = named(posted), gate.used_share(posted)
+        amount, share = named(posted), gate.measure_use(posted)
         settled, used = named(Tally(after[0])), Tally(sum_amounts(*after))
         # What remains in a window depends on its other parts.
         left = None if gate.window else gate._replace(used=used).left()
-        used_share = None if gate.window else gate.used_share(used)
+        measure_use = None if gate.window else gate.measure_use(used)
     return JournalEntry(
         account=gate.id,
         seq=entry.number,
@@ -364,7 +364,7 @@ def describe_line(
         fate=fate,
         gate=gate,
         share=share,
-        left_share=None if used_share is None else max(1 - used_share, 0.0),
+        left_share=None if measure_use is None else max(1 - measure_use, 0.0),
     )
 
 

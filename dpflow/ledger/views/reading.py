@@ -84,7 +84,7 @@ class Reading:
     """
 
     def __init__(self, ledger: Ledger, transaction: Transaction) -> None:
-        self.ledger, self.id, self.place = ledger, ledger.id, ledger.place
+        self.ledger, self.id, self.place = ledger, ledger.id, ledger.address
         self.transaction = transaction
         (answer,) = transaction.begin([], [("read_every_dataset", {})], lock=False)
         datasets = (Dataset.from_columns(tuple(columns)) for columns in answer)
@@ -125,7 +125,7 @@ class Reading:
     def newest_of(self, dataset: str) -> list[Term]:
         """Return the newest terms of a dataset and of its population."""
         term = self.newest(dataset)
-        above = None if term is None else population_of(term.facts["pinned"])
+        above = None if term is None else population_of(term.fields["pinned"])
         terms = (term, None if above is None else self.newest(above))
         return [term for term in terms if term is not None]
 
@@ -196,7 +196,7 @@ class Reading:
     def newest_gates(self, dataset: str) -> dict[str, Gate]:
         """Return the gates of a dataset's newest term."""
         term = self.newest(dataset)
-        return {} if term is None else self.term_gates(term.whole)
+        return {} if term is None else self.term_gates(term.root)
 
     # Charges and entries
 
@@ -313,7 +313,7 @@ def open_reading(source: Source) -> Iterator[Reading]:
         with source.database.snapshot() as transaction:
             yield Reading(source, transaction)
     except without_interrupts(DamagedRow) as error:
-        raise damaged(str(error), source.place) from error
+        raise damaged(str(error), source.address) from error
 
 
 # Entries as people read them

@@ -315,7 +315,7 @@ def usage(
             point = Usage(
                 seq=number,
                 kind=kind,
-                used_fraction=gates[name].used_share(Tally(used)) or 0.0,
+                used_fraction=gates[name].measure_use(Tally(used)) or 0.0,
                 release_key=key or drawn.get(name, {}).get(number),
                 at=at,
             )

@@ -103,6 +103,6 @@ def find_governing(source: Source, policy: Policy) -> Mapping[str, Any]:
     """
     term = newest_term(source, policy.dataset)
     if term is not None and agrees(term, policy):
-        pinned: Mapping[str, Any] = term.facts["pinned"]
+        pinned: Mapping[str, Any] = term.fields["pinned"]
         return pinned
     return policy.to_pinned()

@@ -100,7 +100,7 @@ def read_report(
     with inspected(setup, tell=tell) as ledger:
         stamped = None if stamp is None else stamp(ledger)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        url, warnings = ledger.place, tuple(problems)
+        url, warnings = ledger.address, tuple(problems)
         empty = Report(ledger.id, url, at=at, warnings=warnings, stamp=stamped)
         try:
             return _collect(setup, ledger, dataset, empty)

@@ -116,7 +116,7 @@ def opened(ledger: Ledger, policy: Policy = POLICY, **fields: object) -> list[st
     answer = ledger.reserve(request(ledger, "0.1", policies=(policy,), **fields))
     assert isinstance(answer, Granted)
     return [
-        f"{each.book} {each.number} {each.facts['reason']}" for each in answer.opened
+        f"{each.book} {each.number} {each.fields['reason']}" for each in answer.opened
     ]
 
 
@@ -128,7 +128,7 @@ def test_a_term_is_announced_with_its_first_charge(ledger):
     answer = ledger.reserve(first)
     assert isinstance(answer, Granted)
     (term,) = answer.opened
-    assert (term.book, term.number, term.facts["reason"]) == ("a", 1, FIRST)
+    assert (term.book, term.number, term.fields["reason"]) == ("a", 1, FIRST)
     ledger.void(first.reservation, reason="not started")
     assert [opened(ledger) for _ in range(2)] == [[], []]
     policy = make_policy(lifetime="{epsilon: 9}", budget="{epsilon: 2}")

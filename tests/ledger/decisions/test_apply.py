@@ -473,7 +473,7 @@ def promised(made: Ledger, file: Policy) -> tuple[list[str], dict[str, Any]]:
     with views.open_reading(made) as reading:
         term = reading.newest("a")
     assert term is not None
-    gates = term.facts["gates"].items()
+    gates = term.fields["gates"].items()
     return words, {k: g for k, g in gates if k.partition("/")[0] not in FLOW}
 
 

@@ -37,7 +37,7 @@ from dpflow.ledger.tables.rows import (
 from dpflow.rounding import UNITS
 from tests.ledger.support import make_policy
 
-AUTHOR = Author(at="2026-01-01T12:00:00", writer="w", facts={"who": "ann"})
+AUTHOR = Author(at="2026-01-01T12:00:00", writer="w", provenance={"who": "ann"})
 POLICY = make_policy("a", budget="{epsilon: 10}", alerts="[0.5, 0.9]")
 UNIT = UNITS
 ME, OTHER = "1" * 32, "2" * 32
@@ -147,7 +147,7 @@ def answered(before: Rows, request: Request) -> object:
     except (ConfigurationError, PolicyChanged) as error:
         return error
     if isinstance(decision, Refused):
-        decision = decide_refusal(before, request, decision, AUTHOR)
+        decision = decide_refusal(before, decision)
     return decision.answer
 
 

@@ -16,7 +16,7 @@ from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.decision import Decision
-from dpflow.ledger.decisions.terms import FIRST, open_term, opened_as, write_term
+from dpflow.ledger.decisions.terms import FIRST, open_term, view_policy, write_term
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.loading import Scope, load_rows
 from dpflow.policy import Policy, parse_policy
@@ -127,7 +127,7 @@ TOTALS |= dict.fromkeys((*BY_BUDGETS, "{theorem: rdp, orders: [8, 9]}"), "15")
 def test_each_filter_adds_terms_up_in_its_own_way(filter_, total):
     """In its tally where constants are declared and steady, else by budgets."""
     file = policy("15", filter=filter_)
-    terms = [opened_as(file, number) for number in range(1, 6)]
+    terms = [view_policy(file, number) for number in range(1, 6)]
     assert f"add up to (epsilon = {total}, delta = 5e-06)" in terms_in_words(terms)
 
 

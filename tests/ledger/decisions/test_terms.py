@@ -85,13 +85,13 @@ def test_each_decision_names_its_author_code_and_policy(path):
     make_ledger(path).close()
     dirty = {"commit": "c0ffee", "dirty": True}
     bob = {"who": "bob", "code": dirty, "dpflow": "9"}
-    worker = open_ledger(url(path), conditions=Conditions(facts=bob))
+    worker = open_ledger(url(path), conditions=Conditions(provenance=bob))
     reservation = granted(worker)
     worker.settle(reservation)
     with pytest.raises(Exception, match="refused"):
         granted(worker, "5")
     dead, ann = granted(worker, owner="0" * 32), {"who": "ann"}
-    officer = open_ledger(url(path), conditions=Conditions(facts=ann))
+    officer = open_ledger(url(path), conditions=Conditions(provenance=ann))
     more, spent = PureDP(epsilon="0.2"), PureDP(epsilon="0.1")
     officer.amend(reservation, more, reason="it cost more")
     officer.charge_prior(BASIC, spent, reason="2024", evidence="0" * 64)

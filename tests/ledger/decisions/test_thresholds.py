@@ -31,7 +31,7 @@ STEP = Gaussian(sensitivity=1, sigma=1)
 @pytest.fixture(autouse=True)
 def _nothing_solved() -> Iterator[None]:
     """Let each test solve its rules and numbers itself."""
-    remembered = (gates._solved_price, suggestions.fitting_factor, rule_of)
+    remembered = (gates._solve_price, suggestions.fitting_factor, rule_of)
     for cache in (residue_charge.residue_charge, *remembered):
         cache.cache_clear()
     yield
