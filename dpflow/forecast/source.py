@@ -18,7 +18,7 @@ from dpflow.ledger import Ledger
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.views.accounts import (
     check_dataset,
-    known_datasets,
+    find_datasets,
     standing_gates,
 )
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
@@ -66,7 +66,7 @@ class ProjectSource:
         """The datasets that the ledger or a policy knows, without populations."""
         names = set(self.policies)
         if self.ledger is not None:
-            names = known_datasets(self.ledger, self.policies)
+            names = find_datasets(self.ledger, self.policies)
         return sorted(name for name in names if not name.startswith(PREFIX))
 
     def require_ledger(self) -> Ledger:

@@ -63,21 +63,21 @@ def copy_ledger(ledger: Ledger, target: Any) -> None:
 
 
 @contextmanager
-def filled_copy(
-    ledger: Ledger, kind: Any, place: Path | str, witness: Witness | None = None
+def fill_copy(
+    ledger: Ledger, kind: Any, address: Path | str, witness: Witness | None = None
 ) -> Iterator[Ledger]:
     """Give a copy of a ledger to a block; it is complete afterwards, or removed.
 
     Args:
         ledger: The ledger.
         kind: The class of the copy's database.
-        place: Place of the copy.
+        address: Place of the copy.
         witness: Witness of the copy.
     """
     with open_snapshot(ledger) as source:
         identity, secret = source.identity, source.secret()
         older = list_tables(source)
-    target = kind.create(place, identity, secret, complete=0)
+    target = kind.create(address, identity, secret, complete=0)
     try:
         target.is_copy = True
         target.version = ledger.database.version
@@ -137,7 +137,7 @@ def backup(ledger: Ledger, path: Path) -> Verification:
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     advice = "No backup was made. `dpflow ledger verify` shows all of it."
     result = Verification()
-    with filled_copy(ledger, SqliteDatabase, fresh) as copy:
+    with fill_copy(ledger, SqliteDatabase, fresh) as copy:
         # An upgrade verifies what an older version has.
         if ledger.database.version == VERSION:
             result = check_whole(copy, advice, label=ledger.address)

@@ -90,7 +90,7 @@ def load_lines(lines: Iterable[str], database: Any, path: Path) -> None:
             write_rows(database, tables()[name], page)
 
 
-def read_row(line: str, place: str) -> tuple[str, dict[str, Any]]:
+def read_row(line: str, position: str) -> tuple[str, dict[str, Any]]:
     """Return the table and the row of a line; a column that is hidden is null."""
     try:
         row = json.loads(line)
@@ -100,5 +100,5 @@ def read_row(line: str, place: str) -> tuple[str, dict[str, Any]]:
             return name, {**row, **hidden}
     except without_interrupts(ValueError, TypeError, LookupError, AttributeError):
         pass
-    msg = f"{place} is no row of a ledger: the export was edited, or cut."
+    msg = f"{position} is no row of a ledger: the export was edited, or cut."
     raise LedgerCorrupt(msg)

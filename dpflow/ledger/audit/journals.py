@@ -32,9 +32,9 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         """Return the place and the problem."""
-        place = f"dataset {self.dataset!r}" if self.dataset else ""
-        place += "" if self.entry is None else f", entry {self.entry}"
-        return f"{place}: {self.problem}" if place else self.problem
+        position = f"dataset {self.dataset!r}" if self.dataset else ""
+        position += "" if self.entry is None else f", entry {self.entry}"
+        return f"{position}: {self.problem}" if position else self.problem
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,17 +72,17 @@ class Verification:
         self,
         what: str,
         dataset: str,
-        found: Mapping[Any, Any],
+        rows: Mapping[Any, Any],
         stated: Mapping[Any, Any],
     ) -> None:
         """Compare rows with what the entries of a dataset come to, by key."""
-        for key in sorted(found.keys() | stated.keys()):
-            if key not in found:
+        for key in sorted(rows.keys() | stated.keys()):
+            if key not in rows:
                 self.add(f"{what} {key!r} was removed", dataset)
             elif key not in stated:
                 self.add(f"no entry made {what} {key!r}", dataset)
-            elif found[key] != stated[key]:
-                row, other = found[key], stated[key]
+            elif rows[key] != stated[key]:
+                row, other = rows[key], stated[key]
                 names = getattr(row, "_fields", ())
                 wrong = [n for n in names if getattr(row, n) != getattr(other, n)]
                 problem = f"{what} {key!r} is not what its entries come to"
@@ -197,12 +197,12 @@ class Journal:
 
     def _pin(self, entry: Entry, body: Mapping[str, Any], row: Dataset) -> Dataset:
         """Note a term."""
-        facts = body["term"]
-        number = facts["number"]
+        fields = body["term"]
+        number = fields["number"]
         revision = 1 if entry.kind == "open" else self.terms[number].entry + 1
-        term = Term(entry.dataset, number, revision, facts)
+        term = Term(entry.dataset, number, revision, fields)
         self.terms[number] = term
-        pinned = facts["pinned"]
+        pinned = fields["pinned"]
         if pinned.get("source") is not None:
             self.sources[pinned["source"]] = pinned.get("population")
         if entry.kind == "access":
@@ -211,7 +211,7 @@ class Journal:
             self.opened[number] = term
             self.opening[number] = body
         else:
-            self.opened[number] = with_gates(self.opened[number], facts["gates"])
+            self.opened[number] = with_gates(self.opened[number], fields["gates"])
         return row._replace(term=number, revision=revision)
 
 

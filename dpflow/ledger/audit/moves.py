@@ -39,8 +39,8 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         LedgerCorrupt: If the copy is not whole.
     """
     kind, where = find_database(url)
-    place = str(kind(where).place)
-    secret = begin_move(ledger, place, anyway=anyway)
+    address = str(kind(where).place)
+    secret = begin_move(ledger, address, anyway=anyway)
     target: Any = kind(where)
     is_finished = is_complete(ledger, target, read_heads(ledger))
     if not is_finished:
@@ -53,19 +53,19 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         check_whole(there, "It is a copy, and the ledger stays where it is.")
         with there.writing() as transaction:
             transaction.begin(lock=False)
-            write_upgrades(there, transaction, {"from": ledger.address, "to": place})
-    finish_move(ledger, None if is_finished else target, place)
+            write_upgrades(there, transaction, {"from": ledger.address, "to": address})
+    finish_move(ledger, None if is_finished else target, address)
     # Until here the source may be used again, and has what the witness shows.
     witness_heads(there)
-    return place
+    return address
 
 
-def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
+def begin_move(ledger: Ledger, address: str, *, anyway: bool) -> bytes:
     """Mark a ledger as being moved, and return its secret."""
-    with locked(ledger) as transaction:
+    with lock_steps(ledger) as transaction:
         where = transaction.moved_to or transaction.moving_to
         msg = f"the ledger {transaction.place} moves to {where} already."
-        require(not transaction.moved_to and where in (None, place), msg)
+        require(not transaction.moved_to and where in (None, address), msg)
         secret = transaction.secret()
         rows = transaction.ask("read_open_reservations")
         owners = {row[4]: row[6] for row in rows}
@@ -77,12 +77,12 @@ def begin_move(ledger: Ledger, place: str, *, anyway: bool) -> bytes:
                 "then they stay charged in full."
             )
             raise ConfigurationError(msg)
-        transaction.send([("mark_moving", {"moving_to": place})])
+        transaction.send([("mark_moving", {"moving_to": address})])
     return secret
 
 
 @contextmanager
-def locked(ledger: Ledger) -> Iterator[Transaction]:
+def lock_steps(ledger: Ledger) -> Iterator[Transaction]:
     """Run a block in a transaction that waits for all steps and keeps others away."""
     with ledger.writing() as transaction:
         transaction.is_of_copy = True
@@ -122,8 +122,8 @@ def is_complete(
             there.begin(lock=False)
             ((*_, complete, _, _),) = there.ask("read_ledger")
             is_same = there.identity == ledger.database.identity
-            found = [(name, n, there.hash_of(name, n)) for name, n, _ in heads or ()]
-        if is_same and complete and found == heads:
+            newest = [(name, n, there.hash_of(name, n)) for name, n, _ in heads or ()]
+        if is_same and complete and newest == heads:
             return True
         msg = f"a ledger is at {target.place} already, and none is overwritten."
         require(is_same and not complete, msg)
@@ -161,14 +161,14 @@ def witness_heads(there: Ledger) -> None:
     there.watch.record(Decision(earlier=tuple(heads)), rows)
 
 
-def finish_move(ledger: Ledger, target: Any, place: str) -> None:
+def finish_move(ledger: Ledger, target: Any, address: str) -> None:
     """Complete the target, then mark the source as moved, under its lock."""
-    with locked(ledger) as transaction:
-        msg = f"the move of {ledger.address} to {place} was taken back meanwhile."
-        require(transaction.moving_to == place, msg)
+    with lock_steps(ledger) as transaction:
+        msg = f"the move of {ledger.address} to {address} was taken back meanwhile."
+        require(transaction.moving_to == address, msg)
         if target is not None:
             target.complete()
-        transaction.send([("mark_moved", {"moved_to": place})])
+        transaction.send([("mark_moved", {"moved_to": address})])
 
 
 def move_back(ledger: Ledger, url: str) -> None:
@@ -179,7 +179,7 @@ def move_back(ledger: Ledger, url: str) -> None:
         LedgerError: If it is out of reach.
     """
     kind, where = find_database(url)
-    with locked(ledger) as transaction:
+    with lock_steps(ledger) as transaction:
         msg = f"the ledger {ledger.address} moved to {transaction.moved_to}."
         require(not transaction.moved_to, msg)
         is_complete(ledger, kind(where))

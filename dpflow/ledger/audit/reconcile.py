@@ -105,8 +105,8 @@ def repair_dataset(
     after = decision.datasets.get(name, rows.book(name))
     accounts = {**rows.account_rows, **decision.accounts}
     people = {k: store.newest for k, store in rows.people.items()} | dict(loss.people)
-    place = name, after.epoch, after.number, after.hash, "repair", after.term
-    lines = [Line(*place, uses_of(accounts, name), people)]
+    columns = name, after.epoch, after.number, after.hash, "repair", after.term
+    lines = [Line(*columns, uses_of(accounts, name), people)]
     frozen = any(entry.kind == "freeze" for entry, *_ in decision.entries)
     if frozen:
         lines.append(lines[0]._replace(kind="freeze"))
@@ -183,8 +183,8 @@ def is_behind(
     head, dataset = witnessed.heads[name], rows.book(name)
     if head.epoch < dataset.epoch:
         # The line of a repair may not have reached the witness.
-        place = head.epoch, head.number
-        return head.forked or is_repaired(transaction, name, place)
+        state = head.epoch, head.number
+        return head.forked or is_repaired(transaction, name, state)
     if head.epoch > dataset.epoch or head.forked:
         return True
     if head.number > 0 and transaction.hash_of(name, head.number) != head.hash:
@@ -197,10 +197,10 @@ def is_behind(
     return False
 
 
-def is_repaired(transaction: Transaction, name: str, place: tuple[int, int]) -> bool:
+def is_repaired(transaction: Transaction, name: str, state: tuple[int, int]) -> bool:
     """Return True if the newest repair of a dataset names this state of the witness."""
     rows = transaction.ask("read_newest_repair", dataset=name)
-    return bool(rows) and json.loads(rows[0][0])["witness"] == [*place]
+    return bool(rows) and json.loads(rows[0][0])["witness"] == [*state]
 
 
 def read_own(

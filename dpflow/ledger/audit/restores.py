@@ -13,7 +13,7 @@ from dpflow.durable import sync_path
 from dpflow.exceptions import DpflowError, LedgerUnavailable, require
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
-from dpflow.ledger.audit.copies import filled_copy
+from dpflow.ledger.audit.copies import fill_copy
 from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
 from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
@@ -71,7 +71,7 @@ def restore(
             is at the place.
         LedgerCorrupt: If the backup is damaged.
     """
-    kind, place = find_database(url)
+    kind, address = find_database(url)
     witness_of = witness_at(witness, url)
     database: Any = SqliteDatabase(backup, read_only=True)
     source = Ledger(database, Liveness())
@@ -80,10 +80,10 @@ def restore(
         f"the backup {backup} is of the ledger {source.id}, and the project pins "
         f"{ledger_id}. Nothing was restored.",
     )
-    kept = None if witness_of is None else witness_of(source.id)
-    is_known = kept is not None and kept.exists()
-    state = kept.read_all() if kept is not None and is_known else None
-    file = place if isinstance(place, Path) else None
+    own_witness = None if witness_of is None else witness_of(source.id)
+    is_known = own_witness is not None and own_witness.exists()
+    state = own_witness.read_all() if own_witness is not None and is_known else None
+    file = address if isinstance(address, Path) else None
     replaced = read_replaced(file, source.id) if file else None
     state = replaced if state is None else state
     check_whole(source, "It is the backup. Nothing was restored.")
@@ -94,16 +94,16 @@ def restore(
         "Set DPFLOW_WITNESS to the witness of that time, or write --accept-loss: what "
         "was charged since is forgotten.",
     )
-    where = file.with_name(f"{file.name}.{os.getpid()}.new") if file else place
+    where = file.with_name(f"{file.name}.{os.getpid()}.new") if file else address
     repaired = []
-    with filled_copy(source, kind, where, kept) as there:
+    with fill_copy(source, kind, where, own_witness) as there:
         if state is not None:
             repaired = reconcile(there, reason=reason, witnessed=state)
         else:
             end_in_full(there, reason)
-        if kept is not None and (unknown or not is_known):
+        if own_witness is not None and (unknown or not is_known):
             begun = state_of_ledger(there.database, is_trusted=bool(unknown))
-            kept.begin(begun, anew=is_known)
+            own_witness.begin(begun, anew=is_known)
     aside = replace_file(Path(where), file, replaced) if file else None
     return Restored(repaired=tuple(repaired), aside=aside)
 
@@ -122,8 +122,8 @@ def find_unknown(source: Ledger, state: Witnessed | None) -> str:
             return f"nothing of dataset {name!r} was witnessed, so nothing says"
     with open_snapshot(source) as transaction:
         for name, head in state.heads.items():
-            found = transaction.hash_of(name, head.trusted_number)
-            if head.trusted_number and found != head.trusted_hash:
+            own_hash = transaction.hash_of(name, head.trusted_number)
+            if head.trusted_number and own_hash != head.trusted_hash:
                 return (
                     f"`ledger trust` began the witness of dataset {name!r} after a "
                     "loss, so it does not say"
@@ -131,67 +131,67 @@ def find_unknown(source: Ledger, state: Witnessed | None) -> str:
     return ""
 
 
-def read_replaced(place: Path, ledger: str) -> Witnessed | None:
+def read_replaced(path: Path, ledger: str) -> Witnessed | None:
     """Return what the ledger at a place holds; None if it cannot be read.
 
     Raises:
         ConfigurationError: If it is another ledger.
     """
-    if (left := find_left(place)) is None:
+    if (left := find_left(path)) is None:
         return None
     database: Any = SqliteDatabase(left, read_only=True)
-    state, found = None, ledger
+    state, ledger_id = None, ledger
     with suppress(DpflowError):
-        found = database.identity.ledger
+        ledger_id = database.identity.ledger
         state = state_of_ledger(database)
     require(
-        found == ledger,
-        f"the ledger at {place} is another one, with id {found}. Nothing was restored. "
-        "Move it away first.",
+        ledger_id == ledger,
+        f"the ledger at {path} is another one, with id {ledger_id}. Nothing was "
+        "restored. Move it away first.",
     )
     return state
 
 
-def find_left(place: Path) -> Path | None:
+def find_left(path: Path) -> Path | None:
     """Return the path of the replaced ledger; None without one.
 
     A restore that ended between its renames left it under another name.
     """
-    leaving = place.with_name(f"{place.name}.replaced")
-    if place.exists() or not leaving.exists():
-        return place if place.exists() else None
-    rename_files(place, leaving)
+    leaving = path.with_name(f"{path.name}.replaced")
+    if path.exists() or not leaving.exists():
+        return path if path.exists() else None
+    rename_files(path, leaving)
     return leaving
 
 
-def replace_file(fresh: Path, place: Path, replaced: Witnessed | None) -> Path | None:
+def replace_file(fresh: Path, path: Path, replaced: Witnessed | None) -> Path | None:
     """Put a file in the place of another, and return where that one stays.
 
     Args:
         fresh: The new file.
-        place: The place.
+        path: Path of the replaced file.
         replaced: What the file at the place held when it was read.
 
     Raises:
         LedgerUnavailable: If it was charged since, or is in use for too long.
     """
-    names = (place.with_name(f"{place.name}.replaced-{n}") for n in count(1))
+    names = (path.with_name(f"{path.name}.replaced-{n}") for n in count(1))
     aside = next(name for name in names if not name.exists())
-    leaving = place.with_name(f"{place.name}.replaced")
+    leaving = path.with_name(f"{path.name}.replaced")
 
     def replace(_: int) -> None:
-        check_unchanged(place, replaced)
-        if place.exists():
+        check_unchanged(path, replaced)
+        if path.exists():
             if leaving.exists():
-                rename_files(leaving, place.with_name(f"{aside.name}-older"))
-            rename_files(place, leaving)
-        fresh.rename(place)
-        sync_path(place.parent)
+                rename_files(leaving, path.with_name(f"{aside.name}-older"))
+            rename_files(path, leaving)
+        fresh.rename(path)
+        sync_path(path.parent)
 
     try:
-        FileLock(real_path(place, ".lock")).run(replace, LOCK_SECONDS)
+        FileLock(real_path(path, ".lock")).run(replace, LOCK_SECONDS)
     except without_interrupts(sqlite3.Error, OSError) as error:
-        raise translated(error, place, 0) from None
+        raise translated(error, path, 0) from None
     finally:
         for end in _ENDS:
             fresh.with_name(f"{fresh.name}{end}").unlink(missing_ok=True)
@@ -201,28 +201,28 @@ def replace_file(fresh: Path, place: Path, replaced: Witnessed | None) -> Path |
     return aside
 
 
-def check_unchanged(place: Path, replaced: Witnessed | None) -> None:
+def check_unchanged(path: Path, replaced: Witnessed | None) -> None:
     """Refuse to replace a ledger that was charged after it was read.
 
     Raises:
         LedgerUnavailable: If it was.
     """
-    if replaced is None or not place.exists():
+    if replaced is None or not path.exists():
         return
-    with opened_for_reading(place) as connection:
-        found = connection.execute("SELECT name, number, hash FROM dataset").fetchall()
+    with opened_for_reading(path) as connection:
+        rows = connection.execute("SELECT name, number, hash FROM dataset").fetchall()
     heads = [(name, head.number, head.hash) for name, head in replaced.heads.items()]
-    if sorted(found) != sorted(heads):
+    if sorted(rows) != sorted(heads):
         msg = (
-            f"the ledger {place} was charged while its backup was restored. It was not "
+            f"the ledger {path} was charged while its backup was restored. It was not "
             "replaced. End all runs, and restore the backup again."
         )
-        raise LedgerUnavailable(msg, ledger=str(place))
+        raise LedgerUnavailable(msg, ledger=str(path))
 
 
-def rename_files(place: Path, to: Path) -> None:
+def rename_files(path: Path, to: Path) -> None:
     """Rename what there is of a file and its companions, the file first."""
     for end in _ENDS:
-        old = place.with_name(f"{place.name}{end}")
+        old = path.with_name(f"{path.name}{end}")
         if old.exists():
             old.rename(to.with_name(f"{to.name}{end}"))

@@ -27,14 +27,14 @@ def check_terms(
     for name in rows.datasets:
         # An overdraft may be newer than the next term.
         views = [replace(v, overdrawn=False) for v in term_views(rows, name)]
-        for place, term in enumerate(rows.terms(name)):
+        for index, term in enumerate(rows.terms(name)):
             if digest(canonical(term.fields["pinned"])) != term.fields["policy_hash"]:
                 add(f"the pinned policy of term {term.number} was edited")
             body = opening[term.number]
-            if term.fields["reason"] in BY_ITSELF or not views[place].charged:
+            if term.fields["reason"] in BY_ITSELF or not views[index].charged:
                 continue
             raises = bool(body.get("raises"))
-            before, new = views[:place], views[place]
+            before, new = views[:index], views[index]
             if error := lifetime_error(name, before, new, raises=raises):
                 add(error.message)
 
@@ -46,10 +46,10 @@ def with_gates(term: Term, revised: Mapping[str, Any]) -> Term:
     used.
     """
     gates = dict(term.fields["gates"])
-    for place, gate in revised.items():
-        kind, _, name = place.partition("/")
+    for position, gate in revised.items():
+        kind, _, name = position.partition("/")
         if kind == "others" or gate_in(gates, kind, name) is None:
-            gates[place] = gate
+            gates[position] = gate
     return term._replace(fields={**term.fields, "gates": gates})
 
 

@@ -59,8 +59,8 @@ def upgrade(
         ConfigurationError: If something is at the place of the backup, or the ledger
             is on a server and no place is named.
     """
-    kind, place = find_database(url)
-    database = kind(place)
+    kind, address = find_database(url)
+    database = kind(address)
     database.version = before = read_version(database)
     steps = [migrations.get(n, {}) for n in range(before + 1, version + 1)]
     if before > version or not all(steps):

@@ -280,15 +280,15 @@ def check_tables(
 def check_releases(transaction: Transaction, name: str, result: Verification) -> None:
     """Compare releases with the ends of their charges."""
     for row in pages(transaction, "read_release_page", name, ""):
-        _, key_text, charge, state, kept, charge_state, body, withdrawn = row
+        _, key_text, charge, state, stored, charge_state, body, withdrawn = row
         result.releases += 1
         ended = {} if body is None else json.loads(body)
         completed = charge_state == "settled" and ended.get("outcome") == "completed"
         right = {
-            "claimed": charge_state == "open" and kept is None,
-            "settled": completed and ended.get("digest") == kept,
+            "claimed": charge_state == "open" and stored is None,
+            "settled": completed and ended.get("digest") == stored,
             "withdrawn": completed and withdrawn is not None,
-            "free": charge_state in ENDED and not completed and kept is None,
+            "free": charge_state in ENDED and not completed and stored is None,
         }
         if not right.get(state):
             what = f"release {key_text!r} is {state}, and its charge {charge} is not"
@@ -301,8 +301,8 @@ def check_values(
     transaction: Transaction, ledger: Ledger, name: str, result: Verification
 ) -> None:
     """Compare stored values with their digests."""
-    for key, charge, kept, value in pages(transaction, "read_values", name, ""):
-        if ledger.digests.of_value(charge, value) != kept:
+    for key, charge, stored, value in pages(transaction, "read_values", name, ""):
+        if ledger.digests.of_value(charge, value) != stored:
             result.add(f"the value of release {key} is not the settled one", name)
 
 

@@ -245,14 +245,14 @@ def window_view(
     held = sum((Tally(row.held) for row in rows), zero).amounts
     row = Account(newest.id, settled, held, overdrawn=max(r.overdrawn for r in rows))
     state = "overdrawn" if newest.state == "open" and row.overdrawn else newest.state
-    whole = newest._replace(used=use_of(row), neighbours=None, row=row, state=state)
+    total = newest._replace(used=use_of(row), neighbours=None, row=row, state=state)
     for gate in family:
         assert gate.window is not None
         near = (used for at, used in gate.window.used if at <= gate.window.position)
         full += (newest.measure_use(sum(near, zero)) or 0.0) > FULL
     dead, closed = ({newest.id: sum_forfeits(a, parts, zero)} for a in ended)
     ended = dead, closed
-    return account_view(whole, ended, WindowView, charged=charged, full_windows=full)
+    return account_view(total, ended, WindowView, charged=charged, full_windows=full)
 
 
 def sum_forfeits(
@@ -273,10 +273,10 @@ def alerts(source: Source, dataset: str) -> list[AlertView]:
         # Parts of windows belong to all terms.
         after = 0 if any(raised.values()) else reading.find_openings(dataset)[-1]
         where = {"dataset": dataset, "after": after, "pattern": '%"alerts":{%'}
-        found = reading.ask("read_alerts", **where)
+        entries = reading.ask("read_alerts", **where)
     return [
         AlertView(account=account, threshold=threshold, at=at)
-        for _, at, body in found
+        for _, at, body in entries
         for account, threshold in sorted(json.loads(body).get("alerts", {}).items())
         if account in raised
     ]
@@ -323,7 +323,7 @@ def standings(
         ConfigurationError: If the part has no account.
     """
     with open_reading(source) as reading:
-        names = {dataset} if dataset else known_datasets(reading, policies)
+        names = {dataset} if dataset else find_datasets(reading, policies)
         if dataset is not None:
             check_dataset(reading, policies, dataset)
         reading.load(dataset)
@@ -351,11 +351,11 @@ def read_standing(
         if policy is not None and not agrees(term, policy):
             copy = term.fields["declared"]
             differences = difference_lines(copy, policy.to_declared())
-    known = {(view.kind, view.name) for view in opened}
+    names = {(view.kind, view.name) for view in opened}
     views = [
         account_view(gate._replace(state=NOT_OPENED))
         for gate in preview_gates(pinned)
-        if (gate.kind, gate.name) not in known
+        if (gate.kind, gate.name) not in names
     ]
     views = [*opened, *views]
     views.sort(key=lambda view: (_ORDER.index(view.kind), view.name, view.id))
@@ -370,7 +370,7 @@ def read_standing(
     )
 
 
-def known_datasets(source: Source, policies: PolicySet) -> set[str]:
+def find_datasets(source: Source, policies: PolicySet) -> set[str]:
     """Return the datasets that the ledger or a policy knows."""
     with open_reading(source) as reading:
         return {*reading.datasets, *policies}
@@ -382,8 +382,8 @@ def check_dataset(source: Source, policies: PolicySet, dataset: str) -> None:
     Raises:
         UnknownDataset: It is one.
     """
-    known = known_datasets(source, policies)
-    if dataset not in known:
-        hint = did_you_mean(dataset, known)
+    names = find_datasets(source, policies)
+    if dataset not in names:
+        hint = did_you_mean(dataset, names)
         msg = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"
-        raise UnknownDataset(msg, dataset=dataset, known=sorted(known), hint=hint)
+        raise UnknownDataset(msg, dataset=dataset, known=sorted(names), hint=hint)

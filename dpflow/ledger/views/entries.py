@@ -262,13 +262,13 @@ def find_sums(reading: Reading, lines: Sequence[Line]) -> dict[Place, Posting]:
     for dataset, places in own.items():
         now = {name: (rows[name].settled, rows[name].held) for _, name in places}
         before = min(number for number, _ in places) - 1
-        found = reading.ask("read_postings", dataset=dataset, after=before)
-        for number, text in reversed(found):
+        postings = reading.ask("read_postings", dataset=dataset, after=before)
+        for number, text in reversed(postings):
             for name, (settled, held) in read_postings(text).items():
                 if name in now:
-                    sums[number, name] = done, kept = now[name]
-                    done = sum_amounts(done, negative(settled))
-                    now[name] = done, sum_amounts(kept, negative(held))
+                    sums[number, name] = settled_sum, held_sum = now[name]
+                    settled_sum = sum_amounts(settled_sum, negative(settled))
+                    now[name] = settled_sum, sum_amounts(held_sum, negative(held))
     return sums
 
 
@@ -323,8 +323,8 @@ def find_words(reading: Reading, entry: Entry) -> Entry:
     if entry.kind != "refuse" or elsewhere is None:
         return entry
     where = {"datasets": [elsewhere], "command": entry.command}
-    found = (Entry(*columns) for columns in reading.ask("find_command", **where))
-    return next((other for other in found if other.kind == "refuse"), entry)
+    entries = (Entry(*columns) for columns in reading.ask("find_command", **where))
+    return next((other for other in entries if other.kind == "refuse"), entry)
 
 
 def describe_line(

@@ -162,10 +162,10 @@ class Reading:
         missing = [name for name in wanted if name not in self.rows.account_rows]
         if missing:
             self._add_accounts("read_accounts", ids=missing)
-        found = ((name, gate_at(self.rows, name)) for name in wanted)
-        return {name: gate for name, gate in found if gate is not None}
+        gates = ((name, gate_at(self.rows, name)) for name in wanted)
+        return {name: gate for name, gate in gates if gate is not None}
 
-    def term_gates(self, whole: str) -> dict[str, Gate]:
+    def term_gates(self, account: str) -> dict[str, Gate]:
         """Return the gates of a term: that of the whole, and of charged accounts.
 
         A share that a change of access ended has none.
@@ -173,16 +173,16 @@ class Reading:
         Raises:
             LedgerCorrupt: If another account has no gate in the term.
         """
-        if whole in self._gates:
-            return self._gates[whole]
-        dataset, number = split(whole)[:2]
+        if account in self._gates:
+            return self._gates[account]
+        dataset, number = split(account)[:2]
         self.load(dataset)
         if number != self.rows.book(dataset).term:
-            between = {"first": f"{whole}/", "last": f"{whole}0"}
+            between = {"first": f"{account}/", "last": f"{account}0"}
             self._add_accounts("read_accounts_between", **between)
-        ids, read = [whole], self.rows.account_rows
+        ids, read = [account], self.rows.account_rows
         # Parts of windows belong to all terms.
-        for prefix in (f"{whole}/", f"{dataset}#/"):
+        for prefix in (f"{account}/", f"{dataset}#/"):
             ids += sorted(name for name in read if name.startswith(prefix))
         gates = self.gates(ids)
         for lost in sorted({*ids} - gates.keys()):
@@ -190,8 +190,8 @@ class Reading:
                 continue
             msg = f"account {lost!r} has no gate in its term"
             raise LedgerCorrupt(msg, ledger=self.place)
-        self._gates[whole] = {gate.id: gate for gate in with_rests(gates.values())}
-        return self._gates[whole]
+        self._gates[account] = {g.id: g for g in with_rests(gates.values())}
+        return self._gates[account]
 
     def newest_gates(self, dataset: str) -> dict[str, Gate]:
         """Return the gates of a dataset's newest term."""
@@ -203,7 +203,8 @@ class Reading:
     @cached_property
     def open_charges(self) -> list[OpenReservation]:
         """Charges that no process ended, oldest first."""
-        alive, found = cache(self.ledger.owners.alive), dict[str, OpenReservation]()
+        alive = cache(self.ledger.owners.alive)
+        reservations = dict[str, OpenReservation]()
         for at, _, _, writer, *columns in self.ask("read_open_reservations"):
             charge = Charge.from_columns(columns)
             reservation = OpenReservation(
@@ -214,8 +215,8 @@ class Reading:
                 writer=writer,
                 charge=charge,
             )
-            found.setdefault(charge.id, reservation)
-        return [*found.values()]
+            reservations.setdefault(charge.id, reservation)
+        return [*reservations.values()]
 
     @cached_property
     def forfeits(self) -> Forfeits:
@@ -233,11 +234,11 @@ class Reading:
 
     def refusals(self, dataset: str | None, limit: int = ENDLESS) -> list[Entry]:
         """Return the newest refusals of one dataset or of each, newest first."""
-        found = list[Entry]()
+        entries = list[Entry]()
         for name in self.names(dataset):
             where = {"dataset": name, "after": ENDLESS, "limit": limit}
-            found += map(Entry._make, self.ask("read_refusals", **where))
-        return found
+            entries += map(Entry._make, self.ask("read_refusals", **where))
+        return entries
 
     @cached_property
     def refused_runs(self) -> set[str]:
@@ -261,8 +262,8 @@ class Reading:
         names = [*dict.fromkeys(filter(None, ids))]
         if not names:
             return {}
-        found = self.ask("read_charges", ids=names)
-        charges = (Charge.from_columns(tuple(columns)) for columns in found)
+        rows = self.ask("read_charges", ids=names)
+        charges = (Charge.from_columns(tuple(columns)) for columns in rows)
         return {charge.id: describe_charge(charge) for charge in charges}
 
 

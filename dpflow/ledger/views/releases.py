@@ -139,8 +139,8 @@ def releases(
     """Return the releases of one dataset or of all, newest first, or the newest."""
     with open_reading(source) as reading:
         rows = islice(read_releases(reading, dataset, min(most or _PAGE, _PAGE)), most)
-        found = [*describe_releases(reading, rows)]
-    return sorted(found, key=lambda release: (release.at, release.id), reverse=True)
+        views = [*describe_releases(reading, rows)]
+    return sorted(views, key=lambda release: (release.at, release.id), reverse=True)
 
 
 def read_releases(
@@ -157,11 +157,11 @@ def read_releases(
 
 
 def describe_releases(
-    reading: Reading, found: Iterable[tuple[Any, ...]]
+    reading: Reading, rows: Iterable[tuple[Any, ...]]
 ) -> Iterator[KeptRelease]:
     """Yield releases with what the entries of their charges say."""
-    rows = iter(found)
-    while page := [*islice(rows, _PAGE)]:
+    remaining = iter(rows)
+    while page := [*islice(remaining, _PAGE)]:
         keys = [columns[2] for columns in page if columns[7] == "settled"]
         sizes = dict(reading.ask("read_release_sizes", keys=keys)) if keys else {}
         for columns in page:
@@ -212,24 +212,24 @@ def release_value(source: Source, name: str) -> tuple[KeptRelease, str]:
             value is not the one that was settled.
     """
     with open_reading(source) as reading:
-        found = named_release(reading, name)
-        value = release_values(reading, [found]).get(found.id)
+        release = find_release(reading, name)
+        value = release_values(reading, [release]).get(release.id)
     if value is None:
-        msg = f"release {name!r} is {found.state}: there is no value to read"
+        msg = f"release {name!r} is {release.state}: there is no value to read"
         raise ReleaseError(msg)
-    return found, value
+    return release, value
 
 
-def release_values(source: Source, kept: Sequence[KeptRelease]) -> dict[str, str]:
+def release_values(source: Source, views: Sequence[KeptRelease]) -> dict[str, str]:
     """Return the encoded values of the releases that have one, by id.
 
     Raises:
         ReleaseError: If a value is not the one that was settled.
     """
-    by_key, values = {each.row.key: each for each in kept}, dict[str, str]()
+    by_key, values = {view.row.key: view for view in views}, dict[str, str]()
     with open_reading(source) as reading:
-        found = reading.ask("read_release_values", keys=[*by_key]) if by_key else []
-        for key, value in found:
+        rows = reading.ask("read_release_values", keys=[*by_key]) if by_key else []
+        for key, value in rows:
             release = by_key[key]
             name = release.key or release.id
             charge, digest = release.row.charge, release.digest
@@ -238,7 +238,7 @@ def release_values(source: Source, kept: Sequence[KeptRelease]) -> dict[str, str
     return values
 
 
-def named_release(source: Source, name: str) -> KeptRelease:
+def find_release(source: Source, name: str) -> KeptRelease:
     """Return the one release that a name means.
 
     Args:
@@ -256,15 +256,15 @@ def named_release(source: Source, name: str) -> KeptRelease:
         for dataset, number in sorted(places, reverse=True):
             where = {"dataset": dataset, "after": number + 1, "limit": 1}
             rows += reading.ask("read_releases", **where)
-        kept = [*describe_releases(reading, rows)]
-    kept.sort(key=lambda release: release.at, reverse=True)
-    found = [release for release in kept if release.key == name] or kept
+        candidates = [*describe_releases(reading, rows)]
+    candidates.sort(key=lambda release: release.at, reverse=True)
+    matches = [release for release in candidates if release.key == name] or candidates
     msg = f"there is no release {name!r}; `dpflow releases list` shows them all"
-    if found:
-        ids = ", ".join(release.id for release in found[:5])
-        msg = f"{name!r} names {len(found)} releases; say which by its id: {ids}"
-    require(len(found) == 1, msg, ReleaseError)
-    return found[0]
+    if matches:
+        ids = ", ".join(release.id for release in matches[:5])
+        msg = f"{name!r} names {len(matches)} releases; say which by its id: {ids}"
+    require(len(matches) == 1, msg, ReleaseError)
+    return matches[0]
 
 
 # Withdrawals
@@ -289,7 +289,7 @@ def withdraw_release(
             draw fits, without `anyway`.
     """
     with open_reading(ledger) as reading:
-        release = named_release(reading, name)
+        release = find_release(reading, name)
         fits = admits_again(reading, release.row.charge)
     require(
         release.state != "settled" or fits or anyway,
@@ -361,9 +361,9 @@ def refusal_of_run(
     views = [view for view in met if flow_run in view.body.get("runs", ())][after:]
     if not views:
         return None
-    found = min(views, key=lambda refusal: not refusal.is_exhausted)
-    step = {name: found.body.get(name) for name in ("step", "flow", "cost")}
-    return read_refusal(found.body, flow_run=flow_run, **step)
+    refusal = min(views, key=lambda refusal: not refusal.is_exhausted)
+    step = {name: refusal.body.get(name) for name in ("step", "flow", "cost")}
+    return read_refusal(refusal.body, flow_run=flow_run, **step)
 
 
 def refusals(

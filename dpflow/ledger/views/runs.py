@@ -77,8 +77,9 @@ class Detail(NamedTuple):
             # The writer of its end may have no commit.
             body.pop("code", None)
             body |= json.loads(text)
-        changes = (read_postings(each) for each in postings if each is not None)
-        posted = {name: done for each in changes for name, (done, _) in each.items()}
+        posted = dict[str, Amounts]()
+        for changes in map(read_postings, filter(None, postings)):
+            posted |= {name: settled for name, (settled, _) in changes.items()}
         return cls(charge, at, writer, number, body, posted)
 
 
@@ -86,14 +87,14 @@ def read_details(
     reading: Reading, dataset: str, numbers: Iterable[int]
 ) -> dict[int, Detail]:
     """Return what charges cost, by the numbers of the entries that made them."""
-    found, wanted = dict[int, Detail](), iter(numbers)
+    details, wanted = dict[int, Detail](), iter(numbers)
     # Postings of the population come with them.
     *_, above = [dataset, *(term.book for term in reading.newest_of(dataset))]
     where = {"dataset": dataset, "population": above}
     while page := [*islice(wanted, _PAGE)]:
         for columns in reading.ask("read_charge_lines", **where, numbers=page):
-            found[columns[0]] = Detail.from_columns(columns)
-    return found
+            details[columns[0]] = Detail.from_columns(columns)
+    return details
 
 
 def read_charges(reading: Reading, dataset: str) -> list[Detail]:
@@ -266,8 +267,8 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
         charge = JournalCharge(*columns)
         by_run[charge.run or charge.id].append(charge)
     raised = defaultdict[str, list[Entry]](list)
-    for name in (each.book for each in reading.newest_of(dataset)):
-        for entry in reading.decisions(name):
+    for newest_term in reading.newest_of(dataset):
+        for entry in reading.decisions(newest_term.book):
             if entry.kind == "adjust" and entry.charge is not None:
                 raised[entry.charge].append(entry)
     runs = [

@@ -100,14 +100,14 @@ class Spent(NamedTuple):
     """Equal charges of a term, or an amount that a person charged.
 
     Attributes:
-        facts: Facts by the names of `GROUPS`.
+        labels: Labels by the names of `GROUPS`.
         at: When the newest was posted or, while it is held, reserved; a label.
         amounts: By account, what each posted or still holds.
         way: The unusual way in which they ended; "" if it was usual.
         charges: How many there are.
     """
 
-    facts: Mapping[str, str]
+    labels: Mapping[str, str]
     at: str
     amounts: Mapping[str, Amounts]
     way: str
@@ -154,7 +154,7 @@ def spending(
                 before = unusual.get(way, Unusual(*way, 0, ""))
                 times, last = before.times + spent.charges, max(before.last, spent.at)
                 unusual[way] = Unusual(*way, times, last)
-            group = tuple(spent.facts[name] for name in by)
+            group = tuple(spent.labels[name] for name in by)
             for account, amounts in spent.amounts.items():
                 if account in rules:
                     nothing = Sum(0, rules[account].zero(), "")
@@ -195,7 +195,7 @@ def read_spent(
     for columns in reading.ask("read_ends", **where, **wanted):
         step, flow, kind, postings, day, outcome, error, noise = columns[:8]
         release, who, cost, charges, at = columns[8:]
-        facts = {
+        labels = {
             "flow": flow,
             "step": step,
             "week": name_week(day),
@@ -204,15 +204,15 @@ def read_spent(
             "cost": cost and write_cost(cost),
             "noise": noise,
         }
-        facts = {name: fact or "-" for name, fact in facts.items()}
+        labels = {name: label or "-" for name, label in labels.items()}
         way = find_way(kind, outcome, error, noise)
-        yield Spent(facts, at, find_posted(kind, postings), way, step, flow, charges)
+        yield Spent(labels, at, find_posted(kind, postings), way, step, flow, charges)
     for waiting in reading.open_charges:
         row, way = waiting.charge, "" if waiting.alive else _FORFEITED
         amounts = {name: held.amount for name, held in row.amounts.items()}
         if f"{dataset}#{term}" in amounts:
-            facts = name_facts(waiting.body, waiting.at, waiting.writer)
-            yield Spent(facts, waiting.at, amounts, way, row.step, row.flow)
+            labels = name_labels(waiting.body, waiting.at, waiting.writer)
+            yield Spent(labels, waiting.at, amounts, way, row.step, row.flow)
     yield from read_charged_by_hand(reading, dataset, term)
 
 
@@ -225,8 +225,8 @@ def read_charged_by_hand(reading: Reading, dataset: str, term: int) -> Iterator[
         posted = find_posted(entry.kind, entry.postings)
         if any(split(name)[1] in (0, term) for name in posted):
             body = describe_entry(entry, requests.get(entry.charge or ""))
-            facts = name_facts(body, entry.at, entry.writer)
-            yield Spent(facts, entry.at, posted, "", entry.step or "-", entry.flow)
+            labels = name_labels(body, entry.at, entry.writer)
+            yield Spent(labels, entry.at, posted, "", entry.step or "-", entry.flow)
 
 
 def find_posted(kind: str, postings: str) -> Mapping[str, Amounts]:
@@ -241,9 +241,9 @@ def name_week(day: str) -> str:
     return WEEK.name_around(datetime.fromisoformat(day))
 
 
-def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
-    """Return the facts of a charge by the names of `GROUPS`."""
-    facts = {
+def name_labels(body: Body, at: str, writer: str) -> dict[str, str]:
+    """Return the labels of a charge by the names of `GROUPS`."""
+    labels = {
         "flow": body.get("flow"),
         "step": body.get("step") or body.get("reason"),
         "week": name_week(at[:10]),
@@ -252,7 +252,7 @@ def name_facts(body: Body, at: str, writer: str) -> dict[str, str]:
         "cost": write_cost(json.dumps(body.get("cost"))),
         "noise": body.get("noise"),
     }
-    return {name: str(fact or "-") for name, fact in facts.items()}
+    return {name: str(label or "-") for name, label in labels.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -306,8 +306,8 @@ def usage(
         drawn = {name: dict(line[:most]) for name, line in refused.items()}
         points = draw_points(gates, rows, drawn, most)
         numbers = sorted({number for line in points.values() for number, _ in line})
-        found = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
-        entries = {number: columns for number, *columns in found}
+        ends = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
+        entries = {number: columns for number, *columns in ends}
     usages: dict[str, list[Usage]] = {name: [] for name in points}
     for name, line in points.items():
         for number, used in line:
@@ -370,17 +370,17 @@ def draw_points(
         if end % stride and end < len(rows) and number not in marked:
             continue
         # Most entries post the same amounts.
-        newest = {text: place for place, text in rows[start:end]}
+        newest = {text: position for position, text in rows[start:end]}
         last = dict[str, int]()
         for text, times in Counter(text for _, text in rows[start:end]).items():
             for name, change in read_postings(text).items():
                 if name in used:
-                    more = (times * each for each in sum_amounts(*change))
+                    more = (times * amount for amount in sum_amounts(*change))
                     used[name] = tuple(map(add, used[name], more))
                     last[name] = max(last.get(name, 0), newest[text])
         # A refusal is drawn on the line: it changes no use.
         last |= {name: number for name in used if number in refused.get(name, ())}
-        for name, place in last.items():
-            points[name].append((place, used[name]))
+        for name, position in last.items():
+            points[name].append((position, used[name]))
         start = end
     return points

@@ -85,10 +85,10 @@ def find_past(reading: Reading, dataset: str, number: int) -> Rows:
         overdrawn.update(body.get("overdrawn", ()))
         charged |= {f"{dataset}#{split(n)[1]}" for n in read_postings(entry.postings)}
     openings = [*reading.find_openings(dataset), ENDLESS]
-    for place, (opened, later) in enumerate(pairwise(openings), 1):
+    for term_number, (opened, later) in enumerate(pairwise(openings), 1):
         where = {"dataset": dataset, "after": opened, "before": min(later, number)}
         if reading.ask("read_first_charges", **where):
-            charged.add(f"{dataset}#{place}")
+            charged.add(f"{dataset}#{term_number}")
     rows = [Account(name, (), ()) for name in charged - overdrawn]
     rows += [Account(name, (), (), overdrawn=1) for name in overdrawn]
     past.account_rows = {account.id: account for account in rows}
