@@ -29,8 +29,10 @@ class Digests:
     def of(self, *parts: object) -> str:
         """Return the digest of what identifies something."""
         if self._secret is None:
-            place = self._database.place
-            with readable(place), self._database.snapshot() as transaction:
+            with (
+                self._database.snapshot() as transaction,
+                readable(transaction.address),
+            ):
                 self._secret = transaction.secret()
         text = canonical(list(parts)).encode()
         return hmac.digest(self._secret, text, "sha256").hex()

@@ -196,7 +196,7 @@ def place_of(url: str) -> str:
         ConfigurationError: If the URL names none.
     """
     kind, place = find_database(url)
-    return str(kind(place).place)
+    return str(kind(place).address)
 
 
 def sqlite_path(url: str) -> Path:

@@ -63,7 +63,7 @@ class Shell:
     ) -> None:
         self.database = database
         #: Where the ledger is, for messages.
-        self.place = database.place
+        self.place = database.address
         self.owners = owners
         self.conditions = conditions or Conditions(facts=provenance())
         self.id, self.environment, _ = database.identity
@@ -143,7 +143,7 @@ class Shell:
         watched = self.watch.read(scope, self.terms)
         try:
             with self.database.transaction() as transaction:
-                transaction.expected = self.watch.numbers_of
+                transaction.expected = partial(self.watch.numbers_of, watched)
                 rows = load_rows(transaction, scope, self.terms, again=again)
                 self.watch.check(transaction, rows, watched)
                 try:
