@@ -329,7 +329,7 @@ def _refusals(dataset: Dataset, entries: int) -> Iterator[Entry]:
     previous = dataset.hash
     fields: Any = ("", "", "refuse", "none", *[None] * 4, "{}", "{}")
     for number in range(dataset.number + 1, entries + 1):
-        entry = Entry(dataset.name, number, *fields).chained(previous)
+        entry = Entry(dataset.name, number, *fields).with_hash(previous)
         previous = entry.hash
         yield entry
 

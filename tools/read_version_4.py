@@ -169,7 +169,7 @@ class Carrier:
                 before = Account(account, (0,) * len(settled), (0,) * len(settled))
             if account in body.get("overdrawn", ()):
                 before = before._replace(overdrawn=1)
-            after = before.posted(settled, held)
+            after = before.post(settled, held)
             self._accounts[account] = decision.accounts[account] = after
         self.transaction.write(decision)
         self._datasets[name] = decision.datasets[name]

@@ -29,7 +29,7 @@ class Digests:
     def of(self, *parts: object) -> str:
         """Return the digest of what identifies something."""
         if self._secret is None:
-            address = self._database.place
+            address = self._database.address
             with readable(address), self._database.snapshot() as transaction:
                 self._secret = transaction.secret()
         text = canonical(list(parts)).encode()

@@ -196,7 +196,7 @@ def place_of(url: str) -> str:
         ConfigurationError: If the URL names none.
     """
     kind, address = find_database(url)
-    return str(kind(address).place)
+    return str(kind(address).address)
 
 
 def sqlite_path(url: str) -> Path:

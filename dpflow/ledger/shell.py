@@ -62,7 +62,7 @@ class Shell:
     ) -> None:
         self.database = database
         #: Where the ledger is, for messages.
-        self.address = database.place
+        self.address = database.address
         self.owners = owners
         self.conditions = conditions or Conditions(provenance=provenance())
         self.id, self.environment, _ = database.identity
@@ -139,7 +139,7 @@ class Shell:
         watched = self.watch.read(scope, self.terms)
         try:
             with self.database.transaction() as transaction:
-                transaction.expected = self.watch.numbers_of
+                transaction.expected = partial(self.watch.numbers_of, watched)
                 rows = load_rows(transaction, scope, self.terms, again=again)
                 self.watch.check(transaction, rows, watched)
                 try:

@@ -221,8 +221,8 @@ class ApswDatabase(Database):
         """Return an owner of charges."""
         return Liveness()
 
-    def _translated(self, error: Exception, _: float) -> Exception:
-        return unusable(str(error), self.place)
+    def _translate_error(self, error: Exception, _: float) -> Exception:
+        return unusable(str(error), self.address)
 
     def _open(self) -> apsw.Connection:
         if self._connection is None:

@@ -115,7 +115,7 @@ def made_sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
     settled, held = sums(path)
     assert (settled, held) == (CHARGE + 30 * SMALL, 5 * CHARGE)
     assert len(last) > len(stale) > 8 * PAGE
-    witness = Path(ledger.watch._place)
+    witness = Path(ledger.watch._witness_address)
     yield Sample(last, stale, witness, ledger.owners, charges, settled, held)
     ledger.close()
 

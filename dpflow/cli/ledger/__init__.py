@@ -76,7 +76,7 @@ def _say_created(ledger: Ledger, setup: Settings, lock: Path) -> list[str]:
 
 def _witness_place(ledger: Ledger) -> str:
     witness = ledger.watch.witness
-    return "waived" if witness is None else witness.place
+    return "waived" if witness is None else witness.address
 
 
 def _refuse_existing(setup: Settings, lock: Path) -> None:

@@ -104,11 +104,11 @@ def _free_place(ledger: Ledger) -> str | None:
     witness = ledger.watch.witness
     if witness is not None and witness.exists():
         msg = (
-            f"there is a witness at {witness.place} already. `dpflow ledger "
+            f"there is a witness at {witness.address} already. `dpflow ledger "
             "reconcile` compares it with the ledger."
         )
         raise ConfigurationError(msg)
-    return None if witness is None else witness.place
+    return None if witness is None else witness.address
 
 
 def reconcile(*, reason: str | None = None) -> Answer:

@@ -224,7 +224,7 @@ def read_journal(
         entry = Entry(*columns)
         if entry.number != journal.row.number + 1:
             result.add(f"entry {journal.row.number + 1} is missing", name)
-        if entry.chained(journal.row.hash).hash != entry.hash:
+        if entry.with_hash(journal.row.hash).hash != entry.hash:
             what = "its content, or an entry before it, is not what was hashed"
             result.add(what, name, entry.number)
         try:

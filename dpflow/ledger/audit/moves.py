@@ -39,7 +39,7 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         LedgerCorrupt: If the copy is not whole.
     """
     kind, where = find_database(url)
-    address = str(kind(where).place)
+    address = str(kind(where).address)
     secret = begin_move(ledger, address, anyway=anyway)
     target: Any = kind(where)
     is_finished = is_complete(ledger, target, read_heads(ledger))
@@ -64,7 +64,7 @@ def begin_move(ledger: Ledger, address: str, *, anyway: bool) -> bytes:
     """Mark a ledger as being moved, and return its secret."""
     with lock_steps(ledger) as transaction:
         where = transaction.moved_to or transaction.moving_to
-        msg = f"the ledger {transaction.place} moves to {where} already."
+        msg = f"the ledger {transaction.address} moves to {where} already."
         require(not transaction.moved_to and where in (None, address), msg)
         secret = transaction.secret()
         rows = transaction.ask("read_open_reservations")
@@ -125,7 +125,7 @@ def is_complete(
             newest = [(name, n, there.hash_of(name, n)) for name, n, _ in heads or ()]
         if is_same and complete and newest == heads:
             return True
-        msg = f"a ledger is at {target.place} already, and none is overwritten."
+        msg = f"a ledger is at {target.address} already, and none is overwritten."
         require(is_same and not complete, msg)
         target.remove()
     return False

@@ -21,9 +21,9 @@ from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from dpflow.ledger.tables.sqlite_files import (
-    opened_for_reading,
+    open_for_reading,
     real_path,
-    translated,
+    translate_error,
 )
 from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
 from dpflow.ledger.witness.lines import Witnessed
@@ -191,7 +191,7 @@ def replace_file(fresh: Path, path: Path, replaced: Witnessed | None) -> Path | 
     try:
         FileLock(real_path(path, ".lock")).run(replace, LOCK_SECONDS)
     except without_interrupts(sqlite3.Error, OSError) as error:
-        raise translated(error, path, 0) from None
+        raise translate_error(error, path, 0) from None
     finally:
         for end in _ENDS:
             fresh.with_name(f"{fresh.name}{end}").unlink(missing_ok=True)
@@ -209,7 +209,7 @@ def check_unchanged(path: Path, replaced: Witnessed | None) -> None:
     """
     if replaced is None or not path.exists():
         return
-    with opened_for_reading(path) as connection:
+    with open_for_reading(path) as connection:
         rows = connection.execute("SELECT name, number, hash FROM dataset").fetchall()
     heads = [(name, head.number, head.hash) for name, head in replaced.heads.items()]
     if sorted(rows) != sorted(heads):

@@ -66,10 +66,10 @@ def upgrade(
     if before > version or not all(steps):
         how = "a newer dpflow" if before > version else "the dpflow that made it"
         msg = (
-            f"the ledger {database.place} has version {before}, and this dpflow "
+            f"the ledger {database.address} has version {before}, and this dpflow "
             f"upgrades to version {version} only. Nothing was changed. Use {how}."
         )
-        raise LedgerUnavailable(msg, ledger=database.place)
+        raise LedgerUnavailable(msg, ledger=database.address)
     ledger = watch_ledger(database, witness_at(witness, url))
     problem = ledger.watch.problem()
     if before < version:
@@ -105,7 +105,7 @@ def default_backup(database: Any, version: int) -> Path:
     """
     require(
         not database.has_server,
-        f"an upgrade of the ledger {database.place} makes a backup first, and a "
+        f"an upgrade of the ledger {database.address} makes a backup first, and a "
         "server has no place for it. Nothing was changed. Name a file with --backup.",
     )
     path: Path = database.path

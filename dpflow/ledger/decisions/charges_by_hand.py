@@ -281,7 +281,7 @@ def post_raises(
             named, overdrawn = (gate.rule.label(amount), gate.overdrawn_by(amount))
         if overdrawn:
             before = before._replace(overdrawn=1)
-        decision.accounts[name] = before.posted(amount.amounts, zero)
+        decision.accounts[name] = before.post(amount.amounts, zero)
         postings.setdefault(split(name)[0], {})[name] = amount.amounts, zero
         answers.append(Posted(account=name, amount=named, overdrawn=overdrawn))
     decision.answer = tuple(answers)

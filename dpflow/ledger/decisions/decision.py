@@ -91,7 +91,7 @@ class Decision:
             canonical(postings or {}),
             canonical(body or {}),
         )
-        entry = entry.chained(previous.hash)
+        entry = entry.with_hash(previous.hash)
         after = dataset._replace(number=entry.number, hash=entry.hash)
         statement = _STATEMENTS.get(kind, "advance_dataset")
         self.entries.append((entry, after, statement))

@@ -326,7 +326,7 @@ def grant(step: PricedStep, author: Author) -> Decision:
     for gate, amount in step.charges:
         zero = (0,) * len(amount.amounts)
         before = rows.account_rows.get(gate.id) or Account(gate.id, zero, zero)
-        decision.accounts[gate.id] = after = before.posted(zero, amount.amounts)
+        decision.accounts[gate.id] = after = before.post(zero, amount.amounts)
         used = None if gate.rule.steady else gate.used.amounts
         amounts[gate.id] = Held(amount.amounts, after.version, used)
         postings.setdefault(gate.dataset, {})[gate.id] = (zero, amount.amounts)

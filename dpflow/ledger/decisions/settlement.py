@@ -187,7 +187,7 @@ def post_end(
             msg = f"account {name!r} is missing, or older than its charge {charge.id}"
             raise LedgerCorrupt(msg)
         change = posted[name], negative(held.amount)
-        decision.accounts[name] = before.posted(*change)
+        decision.accounts[name] = before.post(*change)
         # Charges that others made meanwhile were priced beside it, and stay so.
         version = held.version + (before.version == held.version)
         amounts[name] = held._replace(version=version)

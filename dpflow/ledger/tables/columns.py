@@ -38,12 +38,12 @@ class TableColumns(NamedTuple):
 def tables() -> dict[str, TableColumns]:
     """Return the tables by name."""
     script = read_statements("schema")["tables"]
-    found = {}
+    by_name = {}
     for name, body in re.findall(
         r"CREATE TABLE (\w+) \(\n(.*?)\n\)", script, flags=re.DOTALL
     ):
         columns = re.findall(r"^    ([a-z_]+) [A-Z]", body, flags=re.MULTILINE)
         several = re.search(r"PRIMARY KEY \((.*?)\)", body)
         key = several[1].split(", ") if several else columns[:1]
-        found[name] = TableColumns(name, tuple(columns), tuple(key))
-    return found
+        by_name[name] = TableColumns(name, tuple(columns), tuple(key))
+    return by_name

@@ -23,7 +23,7 @@ class Database(ABC):
     """A database that holds a ledger, used by one thread of a process at a time.
 
     Args:
-        place: The ledger, for messages; without any secret.
+        address: The ledger, for messages; without any secret.
         read_only: Refuse every write, whatever this process may do.
     """
 
@@ -35,11 +35,11 @@ class Database(ABC):
     version = VERSION
     #: How long to wait for other writers.
     lock_seconds = LOCK_SECONDS
-    #: Errors of the driver and the system, which `_translated` replaces.
+    #: Errors of the driver and the system, which `_translate_error` replaces.
     _errors: tuple[type[Exception], ...]
 
-    def __init__(self, place: str, *, read_only: bool) -> None:
-        self.place = place
+    def __init__(self, address: str, *, read_only: bool) -> None:
+        self.address = address
         self._read_only = read_only
         self.opened: Identity | None = None
         self._pid = os.getpid()
@@ -70,7 +70,7 @@ class Database(ABC):
         if not self._read_only:
             return None
         return unavailable(
-            self.place, "was opened for reading only; nothing is charged"
+            self.address, "was opened for reading only; nothing is charged"
         )
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Database(ABC):
         """Close it; a later call opens it again."""
 
     @abstractmethod
-    def _translated(self, error: Exception, waited: float) -> Exception:
+    def _translate_error(self, error: Exception, waited: float) -> Exception:
         """Return the error of dpflow for one of `_errors`.
 
         Args:
@@ -128,7 +128,7 @@ class Database(ABC):
             try:
                 if not line.take(turn, self.lock_seconds):
                     holder = f"thread of this process, {line.first_name()},"
-                    raise busy(self.place, holder, self.lock_seconds)
+                    raise busy(self.address, holder, self.lock_seconds)
                 begun: Any = turn if begin is None else begin(since)
                 yield begun
                 if end is not None:
@@ -137,7 +137,7 @@ class Database(ABC):
                 self._leave(line, turn)
         except without_interrupts(*self._errors) as error:
             # The driver's message may hold a password.
-            raise self._translated(error, time.monotonic() - since) from None
+            raise self._translate_error(error, time.monotonic() - since) from None
         finally:
             # An interrupt may have come before the line above.
             self._leave(line, turn)

@@ -20,7 +20,7 @@ MEMORY = "memory://"
 
 
 def is_postgres(url: str) -> bool:
-    """Say whether a URL names a PostgreSQL database."""
+    """Return True if a URL names a PostgreSQL database."""
     return url.startswith(("postgresql://", "postgres://"))
 
 
@@ -41,24 +41,26 @@ def driver_needed(what: str) -> Iterator[None]:
         raise ConfigurationError(msg) from error
 
 
-def unavailable(place: str, what: str, **details: Any) -> LedgerUnavailable:
+def unavailable(address: str, what: str, **details: Any) -> LedgerUnavailable:
     """Return the error for a ledger that cannot be used now, in the words of `what`."""
-    return LedgerUnavailable(f"the ledger {place} {what}", ledger=place, **details)
+    return LedgerUnavailable(f"the ledger {address} {what}", ledger=address, **details)
 
 
-def unusable(text: str, place: str) -> LedgerUnavailable:
+def unusable(text: str, address: str) -> LedgerUnavailable:
     """Return the error for a transaction that failed for another reason."""
     nothing = "The step did not run and nothing was charged unless `dpflow history` "
-    return unavailable(place, f"cannot be used: {text}. {nothing}shows it.")
+    return unavailable(address, f"cannot be used: {text}. {nothing}shows it.")
 
 
-def busy(place: str, holder: str, waited: float, advice: str = "") -> LedgerUnavailable:
+def busy(
+    address: str, holder: str, waited: float, advice: str = ""
+) -> LedgerUnavailable:
     """Return the error for a lock that others hold for too long."""
     msg = (
-        f"another {holder} holds the lock of the ledger {place}; waited {waited:g} s. "
-        f"The step did not run; try again{advice}."
+        f"another {holder} holds the lock of the ledger {address}; waited {waited:g} "
+        f"s. The step did not run; try again{advice}."
     )
-    return LedgerUnavailable(msg, ledger=place, waited=waited)
+    return LedgerUnavailable(msg, ledger=address, waited=waited)
 
 
 # Damage
@@ -68,28 +70,30 @@ def busy(place: str, holder: str, waited: float, advice: str = "") -> LedgerUnav
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def damaged(what: str, place: str) -> LedgerCorrupt:
+def refuse_damaged(what: str, address: str) -> LedgerCorrupt:
     """Return the error for what is not what it should be."""
     msg = (
-        f"the ledger {place} is damaged, or someone edited it. {what[:1].upper()}"
+        f"the ledger {address} is damaged, or someone edited it. {what[:1].upper()}"
         f"{what[1:]}. The step did not run. `dpflow ledger verify` shows all of it; "
         "restore a backup before any further step (a file: `dpflow ledger restore`)."
     )
-    return LedgerCorrupt(msg, ledger=place)
+    return LedgerCorrupt(msg, ledger=address)
 
 
-def unreadable(error: Exception, place: str) -> LedgerCorrupt:
+def unreadable(error: Exception, address: str) -> LedgerCorrupt:
     """Return the error for something in a ledger that cannot be read."""
     what = f"something in it cannot be read, or dpflow erred ({error!r:.80})"
-    return damaged(str(error) if isinstance(error, DamagedRow) else what, place)
+    return refuse_damaged(
+        str(error) if isinstance(error, DamagedRow) else what, address
+    )
 
 
 @contextmanager
-def readable(place: str) -> Iterator[None]:
+def readable(address: str) -> Iterator[None]:
     """Run a block that reads a ledger; a step's value survives the ledger's damage.
 
     Args:
-        place: The ledger, for messages.
+        address: The ledger, for messages.
 
     Raises:
         LedgerCorrupt: If something in the ledger is not what it should be.
@@ -99,4 +103,4 @@ def readable(place: str) -> Iterator[None]:
     except DpflowError:
         raise
     except without_interrupts(*UNREADABLE) as error:
-        raise unreadable(error, place) from error
+        raise unreadable(error, address) from error

@@ -214,45 +214,45 @@ def load_rows(
         if scope.is_made:
             raise
         return Rows(known_terms=remembered)
-    found = dict(zip(asked, answers, strict=True))
+    rows_of = dict(zip(asked, answers, strict=True))
     if scope.accounts is None:
-        add_terms(remembered, found["terms"])
+        add_terms(remembered, rows_of["terms"])
     elif load_terms(transaction, remembered, scope.datasets):
         ids = scope.accounts(remembered)
-        found["accounts"] = transaction.ask("read_accounts", ids=ids)
+        rows_of["accounts"] = transaction.ask("read_accounts", ids=ids)
     rows = Rows(
         datasets=transaction.datasets,
         known_terms=remembered,
-        account_rows=read_accounts(found["accounts"]),
+        account_rows=read_accounts(rows_of["accounts"]),
         read_ids={*ids},
     )
-    rows.charge, rows.release = read_claim(found.get("charge", ()))
-    if "parts" in found or rows.charge is not None:
-        parts = found.get("parts")
+    rows.charge, rows.release = read_claim(rows_of.get("charge", ()))
+    if "parts" in rows_of or rows.charge is not None:
+        parts = rows_of.get("parts")
         if parts is None:
             parts = transaction.ask("read_charge_datasets", charge=scope.charge)
         rows.charge_datasets = [ChargeDataset(*row) for row in parts]
     if scope.policies:
         load_claims(transaction, rows, scope.policies)
     if scope.release_key is not None:
-        rows.release_charge, rows.release = read_claim(found["release"])
+        rows.release_charge, rows.release = read_claim(rows_of["release"])
         if rows.release is not None and rows.release_charge is None:
             message = f"the charge of release {rows.release.key_text!r} is missing"
             raise DamagedRow(message)
-    _add_rare_rows(rows, found)
+    _add_rare_rows(rows, rows_of)
     return rows
 
 
-def _add_rare_rows(rows: Rows, found: Mapping[str, Iterable[Any]]) -> None:
+def _add_rare_rows(rows: Rows, rows_of: Mapping[str, Iterable[Any]]) -> None:
     """Add the rows that few commands read."""
-    for run in (read_row(Run, row) for row in found.get("runs", ())):
+    for run in (read_row(Run, row) for row in rows_of.get("runs", ())):
         rows.runs[run.id, run.dataset] = run
-    for name, dataset in rows.datasets.items() if "flows" in found else ():
-        flows = tuple(sorted(flow for (flow,) in found["flows"]))
+    for name, dataset in rows.datasets.items() if "flows" in rows_of else ():
+        flows = tuple(sorted(flow for (flow,) in rows_of["flows"]))
         rows.datasets[name] = dataset._replace(flows=flows)
-    rows.people = {row[0]: PeopleStore(*row) for row in found.get("people", ())}
-    rows.evidence = [Evidence(*row) for row in found.get("evidence", ())]
-    rows.sent = [Entry(*row) for row in found.get("sent", ())]
+    rows.people = {row[0]: PeopleStore(*row) for row in rows_of.get("people", ())}
+    rows.evidence = [Evidence(*row) for row in rows_of.get("evidence", ())]
+    rows.sent = [Entry(*row) for row in rows_of.get("sent", ())]
 
 
 def read_accounts(answer: Iterable[tuple[Any, ...]]) -> dict[str, Account]:
@@ -335,8 +335,8 @@ def load_claims(
         if pinned.get("source") in claims:
             claims[pinned["source"]][columns[0]] = pinned.get("population", "")
     rows.claims = claims
-    found = [Source(*row) for row in transaction.ask("read_all_sources")]
-    rows.sources = {row.name: row for row in found if row.name in sources}
+    claimed = [Source(*row) for row in transaction.ask("read_all_sources")]
+    rows.sources = {row.name: row for row in claimed if row.name in sources}
 
 
 def load_earlier_amounts(

@@ -58,7 +58,7 @@ class Liveness:
         return self._name
 
     def alive(self, owner: str) -> bool:
-        """Say whether the process behind an owner name still runs.
+        """Return True if the process behind an owner name still runs.
 
         Raises:
             LedgerUnavailable: If the system or the server gives no answer.
@@ -88,7 +88,7 @@ class Liveness:
         return uuid.uuid4().hex
 
     def _is_held(self, owner: str) -> bool:  # noqa: ARG002 (no other process has names)
-        """Say whether another process holds a name."""
+        """Return True if another process holds a name."""
         return False
 
     def _give_up(self) -> None:

@@ -9,6 +9,7 @@ an error of the server's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
@@ -87,10 +88,10 @@ class PostgresTransaction(Transaction):
             problem = f"has {unlogged} tables that are unlogged or have row security"
         if problem:
             msg = (
-                f"the ledger {self.place} {problem}. Nothing was charged. An owner of "
-                "the tables has to undo that; then run `dpflow ledger verify`."
+                f"the ledger {self.address} {problem}. Nothing was charged. An owner "
+                "of the tables has to undo that; then run `dpflow ledger verify`."
             )
-            raise LedgerUnavailable(msg, ledger=self.place)
+            raise LedgerUnavailable(msg, ledger=self.address)
 
 
 class _Statements(dict[str, bytes]):
@@ -121,7 +122,7 @@ class PostgresDatabase(Database):
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.server = Server(url)
-        super().__init__(self.server.place, read_only=read_only)
+        super().__init__(self.server.address, read_only=read_only)
         self._url = url
 
     @classmethod
@@ -145,9 +146,8 @@ class PostgresDatabase(Database):
                     if complete:
                         connection.execute(_SQL["rules"], prepare=False)
             except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
-                msg = (
-                    f"a ledger is at {database.place} already, and none is overwritten"
-                )
+                name = database.address
+                msg = f"a ledger is at {name} already, and none is overwritten"
                 raise ConfigurationError(msg) from None
         return database
 
@@ -159,17 +159,13 @@ class PostgresDatabase(Database):
                 self.server.open()
         return self.server.login
 
-    @contextmanager
-    def transaction(self) -> Iterator[PostgresTransaction]:
+    def transaction(self) -> AbstractContextManager[PostgresTransaction]:
         """Run a block in one transaction; what it stored goes if it raises."""
-        with self._begun(_WRITING) as transaction:
-            yield transaction
+        return self._begun(_WRITING)
 
-    @contextmanager
-    def snapshot(self) -> Iterator[PostgresTransaction]:
+    def snapshot(self) -> AbstractContextManager[PostgresTransaction]:
         """Run a block that reads one consistent state; the right to read will do."""
-        with self._begun(_READING) as transaction:
-            yield transaction
+        return self._begun(_READING)
 
     def remove(self) -> None:
         """Remove the schema of an unfinished copy."""
@@ -199,7 +195,7 @@ class PostgresDatabase(Database):
                     ended = connection.execute(b"COMMIT")
                 if ended.statusmessage != "COMMIT":
                     text = f"the server answered {ended.statusmessage} to a COMMIT"
-                    raise unusable(text, self.place)
+                    raise unusable(text, self.address)
             except BaseException as error:
                 if not isinstance(error, DpflowError):
                     # The caller looks up whether a commit without an answer happened.
@@ -225,14 +221,14 @@ class PostgresDatabase(Database):
         with self._alone():
             self.server.drop()
 
-    def _translated(self, error: Any, waited: float) -> Exception:  # noqa: ARG002
+    def _translate_error(self, error: Any, waited: float) -> Exception:  # noqa: ARG002
         if error.sqlstate == "42703" and self.opened is None:
-            return refuse_version_4(self.place)
+            return refuse_version_4(self.address)
         if error.sqlstate in _MIGRATED and self.opened is not None:
             return self._say_version(error)
         if isinstance(error, psycopg.errors.UndefinedTable) and self._is_denied():
             return self.server.deny("it has no right to the schema dpflow")
-        return self.server.translated(error)
+        return self.server.translate_error(error)
 
     def _is_denied(self) -> bool:
         """Return True if the login sees no tables where there may be some."""
@@ -247,9 +243,9 @@ class PostgresDatabase(Database):
             connection = self.server.open()
             ((_, version, *_),) = connection.execute(_SQL["read_ledger"])
             msg = (
-                f"the tables of the ledger {self.place} were changed: it has version "
+                f"the tables of the ledger {self.address} were changed: it has version "
                 f"{version} now. Nothing was charged. Start this process again, with "
                 "the dpflow of that version."
             )
-            return LedgerUnavailable(msg, ledger=self.place)
-        return self.server.translated(error)
+            return LedgerUnavailable(msg, ledger=self.address)
+        return self.server.translate_error(error)

@@ -25,7 +25,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.interrupts import contextmanager, suppress
-from dpflow.ledger.tables.errors import busy, damaged, unusable
+from dpflow.ledger.tables.errors import busy, refuse_damaged, unusable
 from dpflow.ledger.tables.owners import Liveness, names_here
 from dpflow.ledger.tables.statements import read_statements
 from dpflow.locks import LOCK_SECONDS, TurnQueue
@@ -87,10 +87,10 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection whose every wait has an end.
 
     Attributes:
-        facts: The answer to the question `prepare_connection`, by name.
+        properties: The answer to the question `prepare_connection`, by name.
     """
 
-    facts: Mapping[str, Any]
+    properties: Mapping[str, Any]
 
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
         """Wait for the server, at most so long that a stopped one is noticed.
@@ -117,7 +117,7 @@ class Server:
         url: `postgresql://user:password@host:port/database?options`.
 
     Attributes:
-        place: The URL without any secret, for messages.
+        address: The URL without any secret, for messages.
         login: The name under which the server knows this process; None before the
             first connection.
 
@@ -144,7 +144,7 @@ class Server:
             )
             raise ConfigurationError(msg)
         self._options = {**_DEFAULTS, **options, **_FIXED}
-        self.place = _shown(options)
+        self.address = _without_password(options)
         self.login: str | None = None
         self._connection: Connection | None = None
         self._pid = os.getpid()
@@ -158,7 +158,7 @@ class Server:
         except BaseException as error:
             self.drop()
             if isinstance(error, psycopg.Error):
-                raise self.translated(error) from None
+                raise self.translate_error(error) from None
             raise
 
     def open(self) -> Connection:
@@ -193,28 +193,28 @@ class Server:
             connection = Connection.connect(**self._options)
             # In a transaction of its own, should a pooler stand in between.
             cursor = connection.cursor(row_factory=dict_row)
-            (facts,) = cursor.execute(
+            (properties,) = cursor.execute(
                 session_statements()["prepare_connection"], limits
             )
             (settings,) = connection.execute(session_statements()["durable"])
             self.check_durable(settings)
-            if facts["pid"] != connection.info.backend_pid:
+            if properties["pid"] != connection.info.backend_pid:
                 self._refuse(
                     "is behind a connection pooler, and a session of its own is "
                     "needed; point the URL at the server"
                 )
-            if facts["server_encoding"] != "UTF8":
+            if properties["server_encoding"] != "UTF8":
                 self._refuse(
-                    f"has a database of encoding {facts['server_encoding']}, which "
-                    "cannot keep every name; make one of encoding UTF8"
+                    f"has a database of encoding {properties['server_encoding']}, "
+                    "which cannot keep every name; make one of encoding UTF8"
                 )
         except BaseException as error:
             if connection is not None:
                 connection.close()
             if isinstance(error, psycopg.Error):
-                raise self.translated(error) from None
+                raise self.translate_error(error) from None
             raise
-        connection.facts, self.login = facts, facts["login"]
+        connection.properties, self.login = properties, properties["login"]
         return connection
 
     def check_durable(self, settings: Sequence[Any]) -> None:
@@ -241,38 +241,38 @@ class Server:
                 )
 
     def _refuse(self, what: str) -> NoReturn:
-        msg = f"the server of the {self.keeps} {self.place} {what}"
-        raise LedgerUnavailable(msg, ledger=self.place)
+        msg = f"the server of the {self.keeps} {self.address} {what}"
+        raise LedgerUnavailable(msg, ledger=self.address)
 
-    def translated(self, error: psycopg.Error) -> Exception:
+    def translate_error(self, error: psycopg.Error) -> Exception:
         """Turn a driver's error into the ledger's, without any secret."""
-        code, text, place = error.sqlstate or "", self.clean(error), self.place
+        code, text, address = error.sqlstate or "", self.clean(error), self.address
         unknown = re.search(r'database ".*" does not exist', str(error))
         wrong = psycopg.IntegrityError | psycopg.DataError | psycopg.ProgrammingError
         if code in _NO_LEDGER or (unknown and not code):
             msg = (
-                f"there is no ledger at {place} ({text}). For a new project, make one "
-                "with `dpflow ledger init`; if there was one, restore it: a new, empty "
-                "ledger would forget what has been spent."
+                f"there is no ledger at {address} ({text}). For a new project, make "
+                "one with `dpflow ledger init`; if there was one, restore it: a new, "
+                "empty ledger would forget what has been spent."
             )
-            return LedgerMissing(msg, ledger=place)
+            return LedgerMissing(msg, ledger=address)
         if code == "55P03":
             advice = ", or find the holder in pg_stat_activity"
-            return busy(place, "process", self.lock_seconds, advice)
+            return busy(address, "process", self.lock_seconds, advice)
         if code == "42501":
             return self.deny(text)
         if isinstance(error, wrong) or code.startswith("XX"):
-            return damaged(text, place)
-        return unusable(text, place)
+            return refuse_damaged(text, address)
+        return unusable(text, address)
 
     def deny(self, text: str) -> LedgerUnavailable:
         """Return the error for a role that lacks a right."""
         msg = (
-            f"the role that uses the ledger {self.place} may not do this: {text}. "
+            f"the role that uses the ledger {self.address} may not do this: {text}. "
             "`dpflow ledger roles --sql` shows who may; opening a term and "
             "unfreezing need the role dpflow_operator."
         )
-        return LedgerUnavailable(msg, ledger=self.place)
+        return LedgerUnavailable(msg, ledger=self.address)
 
     def clean(self, error: psycopg.Error) -> str:
         """Return the server's message in one line, or what the driver's means."""
@@ -284,7 +284,7 @@ class Server:
         return next(meanings, "the connection failed or is lost; `psql` says why")
 
 
-def _shown(options: Mapping[str, Any]) -> str:
+def _without_password(options: Mapping[str, Any]) -> str:
     user = f"{options['user']}@" if options.get("user") else ""
     host, port = str(options.get("host") or ""), options.get("port")
     database = options.get("dbname") or options.get("user") or ""
@@ -306,7 +306,7 @@ os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def _is_stale(connection: Connection) -> bool:
-    """Say whether a connection is not idle, or something came on it meanwhile."""
+    """Return True if a connection is not idle, or something came on it meanwhile."""
     if connection.info.transaction_status != TransactionStatus.IDLE:
         return True
     with suppress(OSError, ValueError, psycopg.Error):
@@ -374,8 +374,8 @@ class SessionOwners(Liveness):
                     )
                 except psycopg.errors.LockNotAvailable:
                     holder = "session, under the name of this process,"
-                    place, waited = self._server.place, self._server.lock_seconds
-                    raise busy(place, holder, waited, _ADVICE) from None
+                    address, waited = self._server.address, self._server.lock_seconds
+                    raise busy(address, holder, waited, _ADVICE) from None
                 self._holder = connection
             yield connection
 

@@ -105,8 +105,8 @@ def form_of(kind: Any) -> Form:
     is_marked = columns[-1] == "mark"
     width = len(columns) - is_marked
     codecs = [
-        (place, *_JSON[name], kind._field_defaults.get(name))
-        for place, name in enumerate(kind._fields[:width])
+        (position, *_JSON[name], kind._field_defaults.get(name))
+        for position, name in enumerate(kind._fields[:width])
         if name in _JSON
     ]
     return Form(columns, width, is_marked, tuple(codecs))
@@ -136,9 +136,9 @@ def read_row(kind: Callable[..., R], columns: Sequence[Any]) -> R:
             raise DamagedRow(message)
     else:
         values = [*columns]
-    for place, load, _, empty in form.codecs:
-        text = values[place]
-        values[place] = empty if text is None else load(text)
+    for position, load, _, empty in form.codecs:
+        text = values[position]
+        values[position] = empty if text is None else load(text)
     row = kind(*values)
     if form.is_marked:
         _remember(columns, row)
@@ -150,9 +150,9 @@ def name_columns(row: Any) -> dict[str, Any]:
     kind: Any = type(row)
     form = form_of(kind)
     values = [*row[: form.width]]
-    for place, _, dump, empty in form.codecs:
-        value = values[place]
-        values[place] = None if value is None or value == empty else dump(value)
+    for position, _, dump, empty in form.codecs:
+        value = values[position]
+        values[position] = None if value is None or value == empty else dump(value)
     if form.is_marked:
         values.append(hash_columns(*values))
         is_whole = len(row) == form.width
@@ -214,7 +214,7 @@ class Account(NamedTuple):
     alerted: str | None = None
     overdrawn: int = 0
 
-    def posted(self, settled: Amounts, held: Amounts) -> Account:
+    def post(self, settled: Amounts, held: Amounts) -> Account:
         """Return the account after a posting.
 
         Raises:
@@ -414,7 +414,7 @@ class Entry(NamedTuple):
     body: str
     hash: str = ""
 
-    def chained(self, previous: str) -> Entry:
+    def with_hash(self, previous: str) -> Entry:
         """Return the entry with its hash."""
         columns = self[:12]
         return Entry(*columns, hash_columns(previous, *columns))

@@ -19,13 +19,13 @@ from dpflow.exceptions import ConfigurationError, LedgerError, LedgerMissing
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import MEMORY, damaged
+from dpflow.ledger.tables.errors import MEMORY, refuse_damaged
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite_connection import SqliteConnection
 from dpflow.ledger.tables.sqlite_files import (
     check_before_making,
     is_only_read,
-    opened_for_reading,
+    open_for_reading,
     real_path,
 )
 from dpflow.ledger.tables.statements import statements
@@ -129,7 +129,7 @@ class SqliteDatabase(SqliteConnection):
         return self._alone(self._begin, self._commit)
 
     def _begin(self, since: float) -> SqliteTransaction:
-        connection = self._locked(since + self.lock_seconds)
+        connection = self._lock_connection(since + self.lock_seconds)
         connection.execute("BEGIN IMMEDIATE")
         return SqliteTransaction(self, connection)
 
@@ -137,14 +137,14 @@ class SqliteDatabase(SqliteConnection):
         transaction.connection.execute("COMMIT")
         # What went into a file that is not there any more is no commit.
         log_size = self._check_same_files()
-        self._whole = turn
+        self._committed = turn
         if log_size > self._log_limit:
             self._shorten_log(transaction.connection)
 
-    def _translated(self, error: Exception, waited: float) -> LedgerError:
+    def _translate_error(self, error: Exception, waited: float) -> LedgerError:
         if str(error).startswith("no such column: id"):
-            return refuse_version_4(self.place)
-        return super()._translated(error, waited)
+            return refuse_version_4(self.address)
+        return super()._translate_error(error, waited)
 
     def remove(self) -> None:
         """Remove the files of an unfinished copy."""
@@ -169,11 +169,11 @@ class SqliteDatabase(SqliteConnection):
         with self._alone():
             if self._connection is None and is_only_read(self.path):
                 # A reader changes no file that it may not.
-                with opened_for_reading(self.path) as connection:
+                with open_for_reading(self.path) as connection:
                     connection.execute("BEGIN")
                     yield SqliteTransaction(self, connection)
                 return
-            connection = self._unlocked(until)
+            connection = self._connect_without_lock(until)
             try:
                 connection.execute("BEGIN")
                 yield SqliteTransaction(self, connection)
@@ -213,7 +213,7 @@ class MemoryDatabase(Database):
         """
         database = cls(name)
         if not name or name in _ledgers:
-            msg = f"there is a ledger at {database.place} already, or it has no name"
+            msg = f"there is a ledger at {database.address} already, or it has no name"
             raise ConfigurationError(msg)
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False
@@ -231,11 +231,11 @@ class MemoryDatabase(Database):
         """
         if self.name not in _ledgers:
             msg = (
-                f"there is no ledger at {self.place} in this process; `create_ledger` "
-                "makes one. A ledger in memory is for tests and ends with its process: "
-                "a forked child needs one in a file."
+                f"there is no ledger at {self.address} in this process; "
+                "`create_ledger` makes one. A ledger in memory is for tests and ends "
+                "with its process: a forked child needs one in a file."
             )
-            raise LedgerMissing(msg, ledger=self.place)
+            raise LedgerMissing(msg, ledger=self.address)
         # Every object that names the ledger stands in its line.
         connection, self._line = _ledgers[self.name]
         return connection
@@ -259,8 +259,8 @@ class MemoryDatabase(Database):
 
     snapshot = transaction
 
-    def _translated(self, error: Exception, waited: float) -> Exception:  # noqa: ARG002
-        return damaged(str(error), self.place)
+    def _translate_error(self, error: Exception, waited: float) -> Exception:  # noqa: ARG002
+        return refuse_damaged(str(error), self.address)
 
     def close(self) -> None:
         """Do nothing: other objects of this process may use the same ledger."""

@@ -31,7 +31,7 @@ from dpflow.ledger.tables.sqlite_files import (
     real_path,
     set_durable,
     sync_log,
-    translated,
+    translate_error,
 )
 from dpflow.locks import FileLock, Turn, TurnQueue
 
@@ -66,7 +66,7 @@ class SqliteConnection(Database):
         self._file_lock = FileLock(real_path(self.path, ".lock"))
         self._connection: sqlite3.Connection | None = None
         #: The turn whose transaction was committed last.
-        self._whole: Turn | None = None
+        self._committed: Turn | None = None
         #: The file and the log that were opened.
         self._file: FileId | None = None
         self._wal: FileId | None = None
@@ -101,13 +101,13 @@ class SqliteConnection(Database):
             self._file_lock.close()
         self._file = None
 
-    def _unlocked(self, until: float) -> sqlite3.Connection:
+    def _connect_without_lock(self, until: float) -> sqlite3.Connection:
         """Return the connection without the writers' lock."""
         look_at(self.path, self._file)
         connection = self._connection
         if connection is None or not self._has_its_log():
             # To open or to close it may write to its files.
-            connection = self._locked(until)
+            connection = self._lock_connection(until)
             self._file_lock.free()
         connection.rollback()
         return connection
@@ -123,12 +123,12 @@ class SqliteConnection(Database):
         size = self._wal_path.stat().st_size
         self._log_limit = min(max(LOG_BYTES, 2 * size), MOST_LOG_BYTES)
 
-    def _translated(self, error: Exception, waited: float) -> LedgerError:
-        return translated(error, self.path, waited)
+    def _translate_error(self, error: Exception, waited: float) -> LedgerError:
+        return translate_error(error, self.path, waited)
 
     # The connection and its lock
 
-    def _locked(self, until: float) -> sqlite3.Connection:
+    def _lock_connection(self, until: float) -> sqlite3.Connection:
         """Keep other processes away and return the connection."""
         if self._file_lock.is_held:
             # An interrupt prevented the end of the turn before.
@@ -138,7 +138,7 @@ class SqliteConnection(Database):
         look_at(self.path, self._file)
         if self._file_lock.take(until) is None:
             advice = f" (`fuser {self._file_lock.path}` names it)"
-            raise busy(self.place, "process", self.lock_seconds, advice)
+            raise busy(self.address, "process", self.lock_seconds, advice)
         self._check_same_files()
         if self._connection is None:
             self._connection = self._connect()
@@ -154,7 +154,7 @@ class SqliteConnection(Database):
         if turn.is_done:
             return
         if line.is_first(turn):
-            if self._file_lock.is_held and turn is not self._whole:
+            if self._file_lock.is_held and turn is not self._committed:
                 self._drop()
             self._file_lock.free()
         line.leave(turn)
@@ -189,7 +189,7 @@ class SqliteConnection(Database):
         if self._file in _unusable:
             why = _unusable[self._file]
             what = f"cannot be used by this process: {why}. The step did not run; "
-            raise unavailable(self.place, f"{what}start it again.")
+            raise unavailable(self.address, f"{what}start it again.")
         return size
 
     def _log(self) -> tuple[FileId | None, int]:
@@ -201,7 +201,7 @@ class SqliteConnection(Database):
         return (status.st_dev, status.st_ino), status.st_size
 
     def _has_its_log(self) -> bool:
-        """Say whether the -wal file is the one that was opened, if one was noted."""
+        """Return True if the -wal file is the one that was opened, if one was noted."""
         with suppress(OSError):
             return self._wal in (None, self._log()[0])
         return False

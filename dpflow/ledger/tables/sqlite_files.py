@@ -30,7 +30,7 @@ from dpflow.exceptions import (
     LedgerUnavailable,
 )
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
-from dpflow.ledger.tables.errors import busy, damaged, unavailable, unusable
+from dpflow.ledger.tables.errors import busy, refuse_damaged, unavailable, unusable
 from dpflow.locks import reason_of
 
 logger = logging.getLogger("dpflow")
@@ -57,9 +57,9 @@ def mount_of(path: Path) -> tuple[str, str]:
     # O_PATH: opening and closing the file itself would drop SQLite's locks on it.
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        facts = (_FDINFO / str(descriptor)).read_text("utf-8")
+        descriptor_info = (_FDINFO / str(descriptor)).read_text("utf-8")
         mounts = _MOUNTINFO.read_text("utf-8", "surrogateescape")
-        number = re.findall(r"^mnt_id:\s*(\d+)$", facts, re.MULTILINE)[0]
+        number = re.findall(r"^mnt_id:\s*(\d+)$", descriptor_info, re.MULTILINE)[0]
         # proc_pid_mountinfo(5): number, parent, device, root, point, ... - type, ...
         kind = re.findall(rf"^{number} .*? - (\S+) ", mounts, re.MULTILINE)[0]
     except without_interrupts(OSError, IndexError):
@@ -225,7 +225,7 @@ def check_left(path: Path) -> None:
 
 
 def _is_cut_off(path: Path) -> bool:
-    """Say whether a file has fewer pages than it says; SQLite would not miss them.
+    """Return True if a file has fewer pages than it says; SQLite would not miss them.
 
     While there is a log, its pages may be there.
     """
@@ -237,8 +237,10 @@ def _is_cut_off(path: Path) -> bool:
         return False
     size, pages = (int.from_bytes(header[at], "big") for at in _PAGES)
     # The format writes the largest size, 65,536, as 1.
-    whole = pages * (65536 if size == 1 else size)
-    return header.startswith(b"SQLite format 3\0") and path.stat().st_size < whole
+    header_bytes = pages * (65536 if size == 1 else size)
+    return (
+        header.startswith(b"SQLite format 3\0") and path.stat().st_size < header_bytes
+    )
 
 
 #: Where a file's header has the size of a page, and the number of pages.
@@ -246,7 +248,7 @@ _PAGES = slice(16, 18), slice(28, 32)
 
 
 def _has_content(path: Path) -> bool:
-    """Say whether a file is there and not empty."""
+    """Return True if a file is there and not empty."""
     with suppress(FileNotFoundError):
         return path.stat().st_size > 0
     return False
@@ -314,7 +316,7 @@ def set_durable(connection: sqlite3.Connection, path: Path) -> None:
         raise unavailable(str(path), what)
 
 
-def translated(error: Exception, path: Path, waited: float) -> LedgerError:
+def translate_error(error: Exception, path: Path, waited: float) -> LedgerError:
     """Return the error that a failed transaction of a ledger file ends with.
 
     Args:
@@ -337,7 +339,7 @@ def translated(error: Exception, path: Path, waited: float) -> LedgerError:
     damages = ("no such table", "malformed JSON")
     if (operational or "readonly" in text) and not text.startswith(damages):
         return unusable(text, str(path))
-    return damaged(text.rstrip("."), str(path))
+    return refuse_damaged(text.rstrip("."), str(path))
 
 
 # A file that this process may read and not write. SQLite reads a write-ahead log with
@@ -375,7 +377,7 @@ def is_only_read(path: Path) -> bool:
 
 
 @contextmanager
-def opened_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
+def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a ledger file that this process may not write.
 
     Raises:

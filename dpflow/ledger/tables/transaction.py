@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dpflow.exceptions import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpflow.ledger.decisions.decision import Decision
-from dpflow.ledger.tables.errors import damaged
+from dpflow.ledger.tables.errors import refuse_damaged
 from dpflow.ledger.tables.rows import Dataset, first_hash, name_columns, read_row
 
 #: Version of the tables; the ledgers of before had a journal of rows.
@@ -79,7 +79,7 @@ class Transaction(ABC):
     moved_to: str | None
 
     def __init__(self, database: Any, connection: Any) -> None:
-        self.place, self._opened = database.place, database.opened
+        self.address, self._opened = database.address, database.opened
         self.connection = connection
         self.is_of_copy, self.version = database.is_copy, database.version
         self.datasets: dict[str, Dataset] = {}
@@ -160,7 +160,7 @@ class Transaction(ABC):
         """Check which ledger it is, and that it may be used."""
         if len(answers[0]) != 1:
             what = "its identity row is missing"
-            raise damaged(what, self.place)
+            raise refuse_damaged(what, self.address)
         ledger, version, environment, created, complete, moving, moved = answers[0][0]
         self.identity = Identity(ledger, environment, created)
         self.moving_to, self.moved_to = moving, moved
@@ -184,19 +184,19 @@ class Transaction(ABC):
             what, advice = "is being copied into", "Wait for the end of the copy."
         else:
             return
-        msg = f"the ledger {self.place} {what}. Nothing was charged. {advice}"
-        raise kind(msg, ledger=self.place)
+        msg = f"the ledger {self.address} {what}. Nothing was charged. {advice}"
+        raise kind(msg, ledger=self.address)
 
 
-def refuse_version_4(place: str) -> LedgerUnavailable:
+def refuse_version_4(address: str) -> LedgerUnavailable:
     """Return the error for a ledger whose tables are those of version 4."""
     msg = (
-        f"the ledger {place} has version 4, whose tables this dpflow does not read. "
+        f"the ledger {address} has version 4, whose tables this dpflow does not read. "
         "Nothing was changed. Run `python -m tools.read_version_4 OLD NEW` in a "
         "checkout of dpflow's repository, where the folder `tools` holds it: it makes "
         "a new ledger with the releases and sums of the old one."
     )
-    return LedgerUnavailable(msg, ledger=place)
+    return LedgerUnavailable(msg, ledger=address)
 
 
 def new_dataset(ledger: str, name: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.suggestions import with_rests
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.tables.errors import damaged
+from dpflow.ledger.tables.errors import refuse_damaged
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.loading import load_terms, read_accounts
 from dpflow.ledger.tables.rows import Charge, DamagedRow, Dataset, Entry, Posting, Term
@@ -314,7 +314,7 @@ def open_reading(source: Source) -> Iterator[Reading]:
         with source.database.snapshot() as transaction:
             yield Reading(source, transaction)
     except without_interrupts(DamagedRow) as error:
-        raise damaged(str(error), source.address) from error
+        raise refuse_damaged(str(error), source.address) from error
 
 
 # Entries as people read them

@@ -45,15 +45,15 @@ class Witness(ABC):
     hold no secret.
 
     Args:
-        place: Where it is, for messages; without any secret.
+        address: Where it is, for messages; without any secret.
         ledger: Id of the ledger.
     """
 
-    #: So many lines of ends are written together: in a file, each one alone.
-    most_ends = 1
+    #: So many lines of ends wait for the next line of another kind.
+    most_ends = 100
 
-    def __init__(self, place: str, ledger: str) -> None:
-        self.place = place
+    def __init__(self, address: str, ledger: str) -> None:
+        self.address = address
         self.ledger = ledger
         self._alone = TurnQueue()
         #: Lines of ends, which are written with the next line.
@@ -67,11 +67,11 @@ class Witness(ABC):
             LedgerCorrupt: If it is damaged or another ledger's.
             LedgerUnavailable: If it cannot be read.
         """
-        return self._asked(self._load, datasets, accounts)
+        return self._call(self._load, datasets, accounts)
 
     def read_all(self) -> Witnessed:
         """Return everything; raises as `read`."""
-        return self._asked(self._load_all)
+        return self._call(self._load_all)
 
     def exists(self) -> bool:
         """Return True if it was begun.
@@ -98,7 +98,7 @@ class Witness(ABC):
             LedgerUnwitnessed: If it was never begun, or is lost.
             LedgerUnavailable: If they cannot be written; no step may start then.
         """
-        written = self._asked(partial(self._record, lines, prove, synced=synced))
+        written = self._call(partial(self._record, lines, prove, synced=synced))
         for line in written:
             if line.kind == "forked":
                 raise self.say_forked(line.dataset)
@@ -106,7 +106,7 @@ class Witness(ABC):
     def _record(
         self, lines: Sequence[Line], prove: Prove, *, synced: bool
     ) -> Sequence[Line]:
-        """Write lines with the ends before them; on a server ends wait for them."""
+        """Write lines with the ends that waited for them."""
         every = [*self._ends, *lines]
         if not every or (not synced and len(every) < self.most_ends):
             self._ends = every
@@ -127,7 +127,7 @@ class Witness(ABC):
             ConfigurationError: If there is one, without `anew`.
         """
         state.thin()
-        self._asked(partial(self._begin, state, anew=anew))
+        self._call(partial(self._begin, state, anew=anew))
 
     @abstractmethod
     def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
@@ -179,46 +179,46 @@ class Witness(ABC):
         """Return the error for a dataset of which two copies are in use."""
         msg = (
             f"two copies of the ledger {self.ledger} are in use: the witness "
-            f"{self.place} holds entries of dataset {dataset!r} that this one lacks. "
+            f"{self.address} holds entries of dataset {dataset!r} that this one lacks. "
             "The step did not run. Stop all runs, remove the other copy, and run "
             "`dpflow ledger reconcile` on the one that stays."
         )
-        return LedgerRolledBack(msg, ledger=self.ledger, witness=self.place)
+        return LedgerRolledBack(msg, ledger=self.ledger, witness=self.address)
 
     def refuse_second(self) -> ConfigurationError:
         """Return the error for a witness that exists."""
-        msg = f"there is a witness of this ledger at {self.place} already"
+        msg = f"there is a witness of this ledger at {self.address} already"
         return ConfigurationError(msg)
 
-    def _asked(self, ask: Callable[..., T], *arguments: Any) -> T:
+    def _call(self, ask: Callable[..., T], *arguments: Any) -> T:
         """Ask the place while no other thread does."""
         try:
             return self._alone.run(ask, _THREAD_SECONDS, *arguments)
         except without_interrupts(FileNotFoundError):
             msg = (
-                f"there is no witness at {self.place}, so nothing outside the ledger "
+                f"there is no witness at {self.address}, so nothing outside the ledger "
                 f"{self.ledger} says that it forgot no charge. Restore it, or set "
                 "DPFLOW_WITNESS to its place. On a new machine, and after checking "
                 "what the ledger holds, run `dpflow ledger trust`."
             )
-            raise LedgerUnwitnessed(msg, witness=self.place) from None
+            raise LedgerUnwitnessed(msg, witness=self.address) from None
         except without_interrupts(ValueError) as error:
             msg = (
-                f"the witness {self.place} is damaged: {error}. Restore it from a "
+                f"the witness {self.address} is damaged: {error}. Restore it from a "
                 "backup. Without one, move it away, check the ledger with `dpflow "
                 "ledger verify`, and begin a new witness with `dpflow ledger trust`."
             )
-            raise LedgerCorrupt(msg, witness=self.place) from None
+            raise LedgerCorrupt(msg, witness=self.address) from None
         except LedgerRolledBack:
             raise
         except without_interrupts(OSError, LedgerUnavailable) as error:
             why = reason_of(error) if isinstance(error, OSError) else str(error)
             text = why.rstrip(".?")
             msg = (
-                f"the witness {self.place} does not answer: {text}. The step did not "
+                f"the witness {self.address} does not answer: {text}. The step did not "
                 "run; try again. DPFLOW_WITNESS names another place for it."
             )
-            raise LedgerUnavailable(msg, witness=self.place) from error
+            raise LedgerUnavailable(msg, witness=self.address) from error
 
 
 def find_forked(
@@ -246,6 +246,6 @@ def find_forked(
         in_epoch = epochs.get(line.dataset) == line.epoch and line.number > 0
         if in_epoch and own.get(pair) != line.hash:
             unproved.setdefault(pair, []).append(line.hash)
-    found = prove([*unproved]) if unproved else {}
-    lacking = [p[0] for p, hashes in unproved.items() if {*hashes} != {found.get(p)}]
+    proofs = prove([*unproved]) if unproved else {}
+    lacking = [p[0] for p, hashes in unproved.items() if {*hashes} != {proofs.get(p)}]
     return list(dict.fromkeys(lacking))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from operator import add
 from pathlib import Path
@@ -26,10 +27,10 @@ from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import (
     MEMORY,
-    damaged,
     driver_needed,
     is_postgres,
     readable,
+    refuse_damaged,
 )
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import Scope
@@ -101,14 +102,13 @@ class Watch:
     """
 
     def __init__(self, database: Database, witness: Witness | None = None) -> None:
-        self.database, self.place = database, database.place
+        self.database, self.address = database, database.address
         self.witness = witness
+        self._witness_address = "" if witness is None else witness.address
         #: The newest entries that this process saw.
         self._seen: dict[str, Head] = {}
-        #: Heads of the witness that are compared in this transaction.
-        self._heads: Mapping[str, Head] = {}
         #: Hashes of entries that this process saw in the journal.
-        self._known: dict[tuple[str, int], str] = {}
+        self._hashes: dict[tuple[str, int], str] = {}
 
     # Before a decision
 
@@ -124,18 +124,20 @@ class Watch:
             LedgerCorrupt: If the witness is damaged.
             LedgerUnavailable: If it cannot be read.
         """
-        witnessed = None
-        if self.witness is not None and scope.is_witnessed and scope.accounts:
-            accounts = partial(scope.accounts, terms)
-            witnessed = self.witness.read(scope.datasets, accounts)
-        self._heads = {} if witnessed is None else dict(witnessed.heads)
-        return witnessed
+        if self.witness is None or not scope.is_witnessed or scope.accounts is None:
+            return None
+        accounts = partial(scope.accounts, terms)
+        witnessed = self.witness.read(scope.datasets, accounts)
+        # Another thread may raise the heads before this one has the lock.
+        return replace(witnessed, heads=dict(witnessed.heads))
 
-    def numbers_of(self, names: Sequence[str]) -> list[tuple[str, int]]:
+    def numbers_of(
+        self, witnessed: Witnessed | None, names: Sequence[str]
+    ) -> list[tuple[str, int]]:
         """Return datasets and numbers whose hashes the first trip reads."""
-        pairs = [(n, self._seen[n].number) for n in names if n in self._seen]
-        heads = [(n, self._heads[n].number) for n in names if n in self._heads]
-        return [pair for pair in dict.fromkeys((*pairs, *heads)) if pair[1] > 0]
+        shown = {} if witnessed is None else witnessed.heads
+        heads = [(n, h[n].number) for h in (self._seen, shown) for n in names if n in h]
+        return [pair for pair in dict.fromkeys(heads) if pair[1] > 0]
 
     def check(
         self, transaction: Transaction, rows: Rows, witnessed: Witnessed | None
@@ -150,8 +152,8 @@ class Watch:
             if name in self._seen:
                 whose = ", which this process saw"
                 self._check_hash(transaction, dataset, self._seen[name], whose)
-            if witnessed is not None and name in self._heads:
-                self._check_head(transaction, dataset, self._heads[name])
+            if witnessed is not None and name in witnessed.heads:
+                self._check_head(transaction, dataset, witnessed.heads[name])
             self._note(dataset)
         if witnessed is not None:
             self._check_accounts(transaction, rows, witnessed)
@@ -165,7 +167,7 @@ class Watch:
         if dataset.epoch < head.epoch:
             what = f"lacks repair {head.epoch} of dataset {dataset.name!r}"
             raise self._say_older(what)
-        whose = f" of its witness {self.witness.place}"
+        whose = f" of its witness {self.witness.address}"
         self._check_hash(transaction, dataset, head, whose)
 
     def _check_hash(
@@ -175,10 +177,10 @@ class Watch:
         # A repair that the head lacks was made after what it shows.
         if dataset.epoch != head.epoch or head.number <= 0:
             return
-        found = dataset.hash
+        own = dataset.hash
         if head.number != dataset.number:
-            found = transaction.hash_of(dataset.name, head.number)
-        if found != head.hash:
+            own = transaction.hash_of(dataset.name, head.number)
+        if own != head.hash:
             what = f"lacks entry {head.number} of dataset {dataset.name!r}{whose}"
             raise self._say_older(what)
 
@@ -195,25 +197,22 @@ class Watch:
             own = 0 if row is None else row.version
             if own < version:
                 what = f"has account {name!r} at version {own}, and the witness "
-                what += f"{self._place} says {version}"
+                what += f"{self._witness_address} says {version}"
                 raise self._say_older(what)
             if row and own == version and (*map(add, row.settled, row.held),) != used:
-                what = f"account {name!r} is not what its witness {self._place} says"
-                raise damaged(what, self.place)
-
-    @property
-    def _place(self) -> str:
-        return "" if self.witness is None else self.witness.place
+                what = f"account {name!r} is not what its witness "
+                what += f"{self._witness_address} says"
+                raise refuse_damaged(what, self.address)
 
     def _say_older(self, what: str) -> LedgerRolledBack:
         msg = (
-            f"the ledger {self.place} {what}. A backup was restored, its -wal was "
+            f"the ledger {self.address} {what}. A backup was restored, its -wal was "
             "lost, it is a copy, or a copy of it is in use. Stop that, and bring "
             "the right ledger back; if none has all entries, `dpflow ledger "
             "reconcile` shows the missing ones and charges them. No step runs "
             "until then."
         )
-        return LedgerRolledBack(msg, ledger=self.place, witness=self._place)
+        return LedgerRolledBack(msg, ledger=self.address, witness=self._witness_address)
 
     # After a commit
 
@@ -225,9 +224,9 @@ class Watch:
     def _note(self, dataset: Dataset) -> None:
         """Remember the newest entry of a dataset."""
         self._seen[dataset.name] = Head(dataset.epoch, dataset.number, dataset.hash)
-        if len(self._known) > _MOST:
-            self._known.clear()
-        self._known[dataset.name, dataset.number] = dataset.hash
+        if len(self._hashes) > _MOST:
+            self._hashes.clear()
+        self._hashes[dataset.name, dataset.number] = dataset.hash
 
     def record(self, decision: Decision, rows: Rows, key: str | None = None) -> None:
         """Write committed entries to the witness, durably.
@@ -264,9 +263,9 @@ class Watch:
 
     def prove(self, pairs: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], str]:
         """Read hashes of the own journal, unless this process saw the entries."""
-        if self._known.keys() >= {*pairs}:
-            return self._known
-        with readable(self.place), self.database.snapshot() as transaction:
+        if self._hashes.keys() >= {*pairs}:
+            return self._hashes
+        with readable(self.address), self.database.snapshot() as transaction:
             transaction.begin(lock=False)
             return {pair: transaction.hash_of(*pair) for pair in pairs}
 
@@ -291,7 +290,7 @@ class Watch:
         except LedgerError as error:
             return error.message
         except without_interrupts(DamagedRow) as error:
-            return damaged(str(error), self.database.place).message
+            return refuse_damaged(str(error), self.database.address).message
         return None
 
     def forgotten(self, rows: Rows, names: Sequence[str]) -> list[str]:
@@ -319,7 +318,7 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
         LedgerCorrupt: If a row is damaged.
     """
     state = Witnessed()
-    with readable(database.place), database.snapshot() as transaction:
+    with readable(database.address), database.snapshot() as transaction:
         transaction.begin(lock=False)
         decided = {
             name: (number, digest)

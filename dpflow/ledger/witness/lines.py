@@ -89,7 +89,7 @@ class Head(NamedTuple):
     trusted_number: int = 0
     trusted_hash: str = ""
 
-    def raised(self, line: Line) -> Head:
+    def raise_to(self, line: Line) -> Head:
         """Return the head after a line."""
         if line.kind == "forked":
             return self._replace(forked=self.forked or line.epoch >= self.epoch)
@@ -149,7 +149,7 @@ class Witnessed:
     def add(self, line: Line) -> None:
         """Raise by a line."""
         before = self.heads.get(line.dataset, Head())
-        head = self.heads[line.dataset] = before.raised(line)
+        head = self.heads[line.dataset] = before.raise_to(line)
         if line.kind == "forked" or line.epoch < head.epoch:
             return
         self.hashes.setdefault(line.dataset, {})[line.number] = line.hash
@@ -263,8 +263,8 @@ def write_line(dataset: Dataset, entry: Entry, accounts: Mapping[str, Use]) -> L
     people = {}
     if entry.kind == "pay":
         people[json.loads(entry.body)["people"]] = str(entry.charge)
-    place = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
-    return Line(*place, dataset.term, accounts, people)
+    address = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
+    return Line(*address, dataset.term, accounts, people)
 
 
 def is_opened_by_step(entry: Entry) -> bool:

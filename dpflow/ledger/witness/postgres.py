@@ -30,7 +30,7 @@ class _WitnessServer(Server):
     keeps = "witness"
     lock_seconds = 20.0
 
-    def translated(self, error: psycopg.Error) -> Exception:
+    def translate_error(self, error: psycopg.Error) -> Exception:
         """Return the error of a place that has no witness, or does not answer."""
         if isinstance(error, psycopg.errors.UndefinedTable):
             return FileNotFoundError(errno.ENOENT, _ABSENT)
@@ -49,22 +49,19 @@ class PostgresWitness(Witness):
         ConfigurationError: If a URL cannot be read.
     """
 
-    #: Ends wait for the next line: each line alone is a trip.
-    most_ends = 100
-
     def __init__(self, url: str, ledger_url: str | None, ledger: str) -> None:
         self._server = _WitnessServer(url)
-        super().__init__(self._server.place, ledger)
+        super().__init__(self._server.address, ledger)
         #: The ledger's server, until it was compared with the witness's.
         self._ledger = None if ledger_url is None else Server(ledger_url)
 
     def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
-        with self._connected() as connection, connection.pipeline():
+        with self._connect() as connection, connection.pipeline():
             names = [*datasets, *accounts()]
             return self._read_rows(connection, names)
 
     def _load_all(self) -> Witnessed:
-        with self._connected() as connection:
+        with self._connect() as connection:
             return _state_of(self._ask(connection, "read_all").fetchall())
 
     def _read_rows(self, connection: Connection, names: Sequence[str]) -> Witnessed:
@@ -97,7 +94,7 @@ class PostgresWitness(Witness):
         self._ask(connection, "put", **dict(zip(_COLUMNS, row, strict=True)))
 
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
-        with self._connected() as connection, connection.transaction():
+        with self._connect() as connection, connection.transaction():
             if connection.execute(_statements()["find_table"]).fetchall() == [(None,)]:
                 connection.execute(_statements()["schema"], prepare=False)
             self._ask(connection, "lock", name="")
@@ -118,7 +115,7 @@ class PostgresWitness(Witness):
         The server's settings are read back: they may have changed since the connection
         began.
         """
-        with self._connected() as connection, connection.pipeline():
+        with self._connect() as connection, connection.pipeline():
             connection.execute(b"BEGIN")
             durable = connection.execute(session_statements()["durable"])
             yield connection
@@ -126,7 +123,7 @@ class PostgresWitness(Witness):
             connection.execute(b"COMMIT")
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def _connect(self) -> Iterator[Connection]:
         """Give the connection to a block, unless it leads to the ledger's database."""
         with self._server.session() as connection:
             if self._ledger is not None:
@@ -138,12 +135,12 @@ class PostgresWitness(Witness):
         """Refuse a witness in the ledger's own database."""
         with ledger.connect() as other:
             both = [
-                (c.facts["system_identifier"], c.info.dbname)
+                (c.properties["system_identifier"], c.info.dbname)
                 for c in (connection, other)
             ]
         if both[0] == both[1]:
             msg = (
-                f"the witness {self.place} is in the ledger's own database: "
+                f"the witness {self.address} is in the ledger's own database: "
                 "one restore would bring both back, and nothing would show "
                 "it. Set DPFLOW_WITNESS to another database, best on another "
                 "server, or to a folder."

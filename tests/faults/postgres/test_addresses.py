@@ -89,7 +89,7 @@ SECRET = "s3cr3t/w@rd"
 )
 def test_a_place_is_its_url_without_a_secret(url, place):
     """So that any message may say it."""
-    assert PostgresDatabase(url).place == place
+    assert PostgresDatabase(url).address == place
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_driver_s_message_is_never_shown(password):
     """A mask would show where a short password stands in a sentence that all know."""
     url = f"postgresql://app:{password}@db/x"
     failed = f'connection failed: {url} at "127.0.0.1": Connection refused'
-    error = Server(url).translated(psycopg.OperationalError(failed))
+    error = Server(url).translate_error(psycopg.OperationalError(failed))
     assert str(error) == (
         "the ledger postgresql://app@db/x cannot be used: no server accepts "
         "connections at this address. The step did not run and nothing was charged "

@@ -239,7 +239,7 @@ def test_a_shorter_journal_reaches_other_heads(tmp_path, rows):
     entries = [row for row in of(edited, "journal") if row["dataset"] == "a"]
     last = entries[-1]
     draft = {k: v for k, v in last.items() if k != "table"} | {"body": "{}"}
-    entry = Entry(**draft).chained(entries[-2]["hash"])
+    entry = Entry(**draft).with_hash(entries[-2]["hash"])
     last.update(body=entry.body, hash=entry.hash)
     assert verify_export(write(tmp_path / "e", edited))[1].heads != whole
 

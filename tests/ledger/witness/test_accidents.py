@@ -141,7 +141,7 @@ def test_a_missing_witness_fails_closed(host):
     for opened in (ledger, host.open()):
         with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust") as caught:
             granted(opened, "0.25", policies=[POLICY])
-        assert caught.value.witness == ledger.watch.witness.place
+        assert caught.value.witness == ledger.watch.witness.address
 
 
 @pytest.mark.promise("older-copy")

@@ -26,10 +26,10 @@ from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Granted
-from dpflow.ledger.tables.errors import is_postgres
+from dpflow.ledger.tables.loading import Scope
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
 from dpflow.ledger.witness import file as file_module
-from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
+from dpflow.ledger.witness.comparison import Watch, state_of_ledger, witness_at
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
@@ -117,11 +117,11 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
     server().drop(place)
 
 
-def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
-    """There with the next step, after some others, or last; in a file alone."""
-    ledger, waits = make(tmp_path / "ledger.db", place), is_postgres(place)
+def test_ends_wait_for_the_next_line(tmp_path, place, monkeypatch):
+    """They are written with the next step, after some others, or last."""
+    ledger = make(tmp_path / "ledger.db", place)
     charged(ledger, "0.01")
-    assert witnessed_number(ledger) == (2 if waits else 3)
+    assert witnessed_number(ledger) == 2
     ledger.close()
     assert witnessed_number(ledger) == 3
     granted(ledger, "0.01")
@@ -129,6 +129,17 @@ def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
     monkeypatch.setattr(type(ledger.watch.witness), "most_ends", 1)
     charged(ledger, "0.01")
     assert witnessed_number(ledger) == 6
+
+
+def test_a_step_compares_the_heads_that_it_read(tmp_path, place):
+    """Another thread reads none of them between its read and its lock."""
+    ledger = make(tmp_path / "ledger.db", place)
+    charged(ledger, "0.01")
+    watch, terms = Watch(ledger.database, witness_of(ledger)), ledger.terms
+    scope = Scope(datasets=["a"], accounts=lambda _: [], is_witnessed=True)
+    watched = watch.read(scope, terms)
+    assert watch.read(Scope(datasets=["a"], accounts=lambda _: []), terms) is None
+    assert watch.numbers_of(watched, ["a"]) == [("a", 2)]
 
 
 def witnessed_number(ledger: Ledger) -> int:
@@ -333,7 +344,7 @@ def test_where_a_witness_is(monkeypatch, state, setting, ledger, expected):
             witness_at(setting, ledger)
         return
     made = witness_at(setting, ledger)
-    found = None if made is None else made(LEDGER).place
+    found = None if made is None else made(LEDGER).address
     assert found == (expected and f"{expected}/{LEDGER}.witness")
 
 
