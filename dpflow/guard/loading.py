@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from dpflow.exceptions import LoadFailed
 from dpflow.guard.bodies import begin_body, end_body, home
 from dpflow.guard.functions import check_reusable
-from dpflow.guard.redaction import StoredError, shown_of_load
+from dpflow.guard.redaction import StoredError, redact_load_error
 from dpflow.guard.signatures import count_receivers
 from dpflow.guard.step import Step
 from dpflow.interrupts import contextmanager
@@ -30,7 +30,7 @@ _failed: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
 Around = Callable[[], AbstractContextManager[None]]
 
 
-class Load:
+class StepLoad:
     """The load of one call of a step, which runs once at most.
 
     Args:
@@ -119,7 +119,7 @@ class Load:
             end_body(frame, self, token)
 
     def _store_error(self, error: BaseException) -> None:
-        self._error = shown_of_load(error, self.request)
+        self._error = redact_load_error(error, self.request)
 
     def _end(self) -> None:
         """Raise the error of the load, or note that the input is read."""
@@ -131,7 +131,7 @@ class Load:
         self.is_due = False
 
 
-def failed_loads(step: Step) -> dict[str, int]:
+def count_failed_loads(step: Step) -> dict[str, int]:
     """Return the number of failed loads before this charge, for the journal."""
     number = 0 if step.load is None else _failed.get(step.body, 0)
     return {"failed_loads": number} if number else {}

@@ -160,7 +160,8 @@ class TheoremChoice(BaseModel):
         try:
             own = {*self.arguments()}.difference(_GIVEN)
         except ImportError as error:
-            message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
+            why = str(error).rstrip(".")
+            message = f"the {self.kind} {self.theorem!r} cannot be loaded: {why}."
             raise problem(message, "Install what it needs.") from error
         problems = (
             problem_at(

@@ -19,7 +19,7 @@ class Stamp:
         at: Time of its beginning.
     """
 
-    found: Verification
+    verification: Verification
     at: str
 
 
@@ -27,6 +27,8 @@ def make_stamp(ledger: Ledger) -> Stamp:
     """Recompute the whole ledger; nothing is written."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
-        return Stamp(found=verify(ledger), at=at)
+        return Stamp(verification=verify(ledger), at=at)
     except LedgerError as error:
-        return Stamp(found=Verification(bad=[Finding(problem=error.message)]), at=at)
+        return Stamp(
+            verification=Verification(bad=[Finding(problem=error.message)]), at=at
+        )
