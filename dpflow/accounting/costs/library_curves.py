@@ -102,7 +102,8 @@ def _divergences(event: Any, orders: Sequence[Fraction], relation: str) -> list[
         except without_interrupts(
             ArithmeticError, AssertionError, TypeError, ValueError
         ) as error:
-            raise _unusable(part, str(error) or type(error).__name__) from error
+            why = str(error).rstrip(".") or type(error).__name__
+            raise _unusable(part, why) from error
         return dict(zip(grid, map(float, accountant.rdp), strict=True))
 
     if type(event).__name__ != _BATCH and hasattr(event, "event"):
