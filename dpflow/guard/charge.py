@@ -438,11 +438,11 @@ def run(
     project, request = ask(step, args, kwargs, context)
     load = StepLoad(step, request, args, kwargs, around)
     with owe_if_stopped(project, request):
-        answer = reserve(project, request, context, noise=step.noise, load=load)
+        answer = reserve(project, load, context)
         if isinstance(answer, Replayed):
             return _replay(request, answer, context)
         args, kwargs = load.pass_on()
-        execution = begin_execution(project, request, answer, context, noise=step.noise)
+        execution = begin_execution(project, load, answer, context)
         with execution.run_body(inspect.currentframe()), around():
             execution.value = step.body(*args, **kwargs)
         return execution.end(step.cell)
@@ -462,11 +462,11 @@ async def arun(
     """
     project, request = ask(step, args, kwargs, context)
     load = StepLoad(step, request, args, kwargs, around)
-    answer = await areserve(project, request, context, noise=step.noise, load=load)
+    answer = await areserve(project, load, context)
     if isinstance(answer, Replayed):
         return _replay(request, answer, context)
     args, kwargs = load.pass_on()
-    execution = begin_execution(project, request, answer, context, noise=step.noise)
+    execution = begin_execution(project, load, answer, context)
     with execution.run_body(inspect.currentframe()), around():
         execution.value = await step.body(*args, **kwargs)
     return execution.end(step.cell)
@@ -474,18 +474,18 @@ async def arun(
 
 def begin_execution(
     project: Project,
-    request: Request,
+    load: StepLoad,
     answer: Granted,
     context: StepContext,
     *,
-    noise: str,
     is_function: bool = True,
 ) -> Execution:
     """Return the execution that a grant of the ledger allows."""
+    request = load.request
     context.tell_granted(request, answer)
     ledger, key = project.ledger, request.key_text
     stream = stream_for(ledger.id, ledger.environment, request.step, key)
-    draw = OneDraw(own=noise == OWN, stream=stream)
+    draw = OneDraw(own=load.step.noise == OWN, stream=stream)
     return Execution(
         project=project,
         request=request,

@@ -188,10 +188,8 @@ def spend(
     _check_windows(request)
     load = StepLoad(defined, request, (), {}, nullcontext)
     # A block has no release key, so that nothing is replayed.
-    grant: Any = reserve(project, request, context, noise=noise, load=load)
-    execution = begin_execution(
-        project, request, grant, context, noise=noise, is_function=False
-    )
+    grant: Any = reserve(project, load, context)
+    execution = begin_execution(project, load, grant, context, is_function=False)
     with execution.run_body(entering_frame()):
         yield execution
     execution.end()

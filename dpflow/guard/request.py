@@ -211,9 +211,8 @@ def ask(
     by_hour = any(p.partition and p.partition.by == "hour" for p in policies)
     call = step.ask(args, kwargs, zones, ["UTC"] if by_hour else zones)
     _warn_of_rows(step, call)
-    cost = call.cost
+    cost, flow = call.cost, find_charged_flow(policies, context)
     if not isinstance(cost, Cost):
-        flow = find_charged_flow(policies, context)
         pins = [find_governing(project.ledger, policy) for policy in policies]
         cost = _plan_cost(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
@@ -232,11 +231,17 @@ def ask(
     body = {**context.metadata, "versions": versions, **measured}
     body |= {"shape": declared} if declared else {}
     body |= count_failed_loads(step)
-    request = request_of(
-        project,
-        context,
-        policies,
-        cost,
+    is_reader = project.ledger.database.unwritable is not None
+    request = Request(
+        reservation=os.urandom(16).hex(),
+        # Nothing can be reserved in a reader's name.
+        owner="reader" if is_reader else project.ledger.owners.mine(),
+        policies=policies,
+        populations=project.policies.populations_of(policies),
+        cost=cost,
+        flow=None if flow is None else flow.name,
+        flow_run=None if flow is None else flow.run,
+        enclosing_runs=tuple(f.run for f in context.flows if f.run is not None),
         step=step.name,
         partitions=call.partitions,
         release_key=release_key,
@@ -289,30 +294,6 @@ def warn(step: str, text: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-def request_of(
-    project: Project,
-    context: StepContext,
-    policies: tuple[Policy, ...],
-    cost: Cost,
-    **fields: Any,
-) -> Request:
-    """Make a request that charges the flow of a context.
-
-    Raises:
-        DpflowError: If there is no valid request; nothing was charged.
-    """
-    flow = find_charged_flow(policies, context)
-    values: dict[str, Any] = {
-        "reservation": os.urandom(16).hex(),
-        "owner": owner_of(project),
-        "populations": project.policies.populations_of(policies),
-        "flow": None if flow is None else flow.name,
-        "flow_run": None if flow is None else flow.run,
-        "enclosing_runs": tuple(f.run for f in context.flows if f.run is not None),
-    }
-    return Request(policies=policies, cost=cost, **{**values, **fields})
-
-
 def _check_person_budgets(step: Step, project: Project, request: Request) -> None:
     """Refuse a step that people would pay for where one filter is not all that counts.
 
@@ -340,18 +321,6 @@ def _check_person_budgets(step: Step, project: Project, request: Request) -> Non
         message = f"PersonBudgets() cannot be charged: {problem}. The step did not run."
         require(not is_there, message)
     people_folder(project.settings)
-
-
-def owner_of(project: Project) -> str:
-    """Return this process's name in the ledger.
-
-    Raises:
-        LedgerUnavailable: If it cannot take one.
-    """
-    if project.ledger.database.unwritable is not None:
-        # Nothing can be reserved in its name.
-        return "reader"
-    return project.ledger.owners.mine()
 
 
 def _version(step: Step, call: StepCall, policy: Policy) -> str:

@@ -62,7 +62,7 @@ def _owe(project: Project, request: Request, error: BaseException) -> None:
     project.unsettled.add(request.reservation, outcome="failed", body=body)
 
 
-def _prepare(project: Project, request: Request, noise: str) -> None:
+def _prepare(project: Project, load: StepLoad) -> None:
     """Load the library of `release`, so that no charged body fails without it.
 
     A stored release is replayed without: loading takes long.
@@ -70,8 +70,8 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
     Raises:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
     """
-    ledger = project.ledger
-    if noise == OWN or not mechanism.has_sampler(request.cost):
+    ledger, request = project.ledger, load.request
+    if load.step.noise == OWN or not mechanism.has_sampler(request.cost):
         return
     mechanism.sampler_for(request.cost)
     if not is_replaced(ledger.id, ledger.environment) and (
@@ -82,32 +82,26 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
 
 
 def reserve(
-    project: Project,
-    request: Request,
-    context: StepContext,
-    *,
-    noise: str,
-    load: StepLoad,
+    project: Project, load: StepLoad, context: StepContext
 ) -> Granted | Replayed:
     """Reserve a step's worst case, or return its release.
 
     Args:
         project: The project that is charged.
-        request: The question to the ledger.
+        load: The request, and the load that runs once the ledger would grant it.
         context: Its listener hears of a refusal.
-        noise: Who draws the declared noise: the step's body, if "own".
-        load: Reads the body's input once the ledger would grant the step.
 
     Raises:
         LoadFailed: If the load raises; nothing was charged.
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
+    request = load.request
     with _reserving(project, request, context) as check_patience:
         if context.before_charge is not None:
             context.before_charge(project, request)
-        _prepare(project, request, noise)
-        while isinstance(answer := _load_and_answer(project, request, load), Busy):
+        _prepare(project, load)
+        while isinstance(answer := _load_and_answer(project, load), Busy):
             if not project.unsettled.settle(answer.reservation):
                 check_patience()
                 time.sleep(_POLL_SECONDS)
@@ -117,18 +111,14 @@ def reserve(
 
 
 async def areserve(
-    project: Project,
-    request: Request,
-    context: StepContext,
-    *,
-    noise: str,
-    load: StepLoad,
+    project: Project, load: StepLoad, context: StepContext
 ) -> Granted | Replayed:
     """Reserve as `reserve` does, in a task, while others of its event loop go on.
 
     Raises:
         ConfigurationError: If no event loop of asyncio runs it.
     """
+    request = load.request
     require(
         home()[1] is not None,
         f"async step {request.step!r} runs under asyncio only, not under trio. The "
@@ -137,9 +127,9 @@ async def areserve(
     with _reserving(project, request, context) as check_patience:
         if context.before_charge is not None:
             await asyncio.to_thread(context.before_charge, project, request)
-        await asyncio.to_thread(_prepare, project, request, noise)
+        await asyncio.to_thread(_prepare, project, load)
         while True:
-            answer = await asyncio.to_thread(_preview, project, request, load)
+            answer = await asyncio.to_thread(_preview, project, load)
             await load.arun(answer)
             if not isinstance(answer, Busy):
                 answer = await _answer_in_thread(project, request)
@@ -181,19 +171,19 @@ def _reserving(
         raise
 
 
-def _load_and_answer(project: Project, request: Request, load: StepLoad) -> Answer:
+def _load_and_answer(project: Project, load: StepLoad) -> Answer:
     """Ask the ledger once, after the load if it would grant the step."""
-    answer = _preview(project, request, load)
+    answer = _preview(project, load)
     load.run(answer)
-    return answer if isinstance(answer, Busy) else _answer(project, request)
+    return answer if isinstance(answer, Busy) else _answer(project, load.request)
 
 
-def _preview(project: Project, request: Request, load: StepLoad) -> object:
+def _preview(project: Project, load: StepLoad) -> object:
     """Return what the ledger would answer, if a load waits for it.
 
     What is replayed or refused is not loaded; the refusal is journaled by the request.
     """
-    return project.ledger.would_answer(request) if load.is_due else None
+    return project.ledger.would_answer(load.request) if load.is_due else None
 
 
 @contextmanager

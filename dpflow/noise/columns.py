@@ -17,10 +17,10 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.noise.numbers import (
     NO_BOOL,
     WHOLE_ONLY,
-    build_refusal,
     is_missing,
     is_whole,
     name_of,
+    refuse,
 )
 
 #: Kinds of columns whose labels are numbers.
@@ -144,4 +144,4 @@ def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) ->
         accepted += ["float", "decimal"]
         todo = NO_BOOL if column.kind == "bool" else todo
     if column.kind not in accepted:
-        raise build_refusal(value, f"it holds numbers of dtype {column.dtype}", todo)
+        refuse(value, f"it holds numbers of dtype {column.dtype}", todo)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import PublicError, ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.noise.columns import (
     NUMBERS,
@@ -25,10 +25,10 @@ from dpflow.noise.columns import (
     objects,
 )
 from dpflow.noise.numbers import (
-    build_refusal,
     is_missing,
     name_of,
     numbers_for,
+    refuse,
     type_name,
 )
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape
@@ -74,7 +74,7 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
         numbers = numbers_for(cost, value, [value])
         if shape != Shape():
             todo = "Declare groups=, columns= and length= for several numbers only"
-            raise build_refusal(value, "the step declares several numbers", todo)
+            refuse(value, "the step declares several numbers", todo)
         return numbers, itemgetter(0)
     if content.labels:
         return _take_table(cost, value, shape, content)
@@ -83,7 +83,7 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
     elif shape.length is None:
         what = "how many numbers it holds may depend on private data"
     if what:
-        raise build_refusal(value, what, _line_to_write("length=12"))
+        refuse(value, what, _line_to_write("length=12"))
     column = content.numbers[None]
     check_dtype(cost, value, column, labelled=False)
     if content.sizes != shape.length:
@@ -117,9 +117,7 @@ def _take_table(cost: Cost, value: Any, shape: Shape, table: Content) -> Parts:
         rebuild([0] * len(numbers))
     except without_interrupts(Exception):
         what = "no new value of its type can hold the declared labels"
-        raise build_refusal(
-            value, what, "Declare labels of one type a column"
-        ) from None
+        refuse(value, what, "Declare labels of one type a column")
     return numbers, rebuild
 
 
@@ -135,7 +133,7 @@ def _find_rows(value: Any, groups: Groups, table: Content) -> list[int | None]:
         is_default = column.kind in _DEFAULTS and column.is_absent
         is_other = not kinds & {kind, "missing", "other"} and not is_default
         if is_other and column.kind not in _ANYTHING:
-            raise _other_labels(value, column.dtype, declared)
+            _refuse_labels(value, column.dtype, declared)
     row_numbers: dict[Any, int | None] = dict.fromkeys(groups.rows)
     rows = zip(*(column.entries for column in table.labels), strict=True)
     for number, row in enumerate(rows):
@@ -152,7 +150,7 @@ def _find_rows(value: Any, groups: Groups, table: Content) -> list[int | None]:
     )
     if is_strange and current_stream() is not None:
         dtype = first.dtype if first.kind != "object" else _types(first.entries)
-        raise _other_labels(value, dtype, groups.labels[0])
+        _refuse_labels(value, dtype, groups.labels[0])
     return list(row_numbers.values())
 
 
@@ -162,10 +160,10 @@ _ANYTHING = ("object", "other")
 _DEFAULTS = ("float", "text")
 
 
-def _other_labels(value: Any, dtype: str, declared: Sequence[Any]) -> ReleaseError:
+def _refuse_labels(value: Any, dtype: str, declared: Sequence[Any]) -> NoReturn:
     what = f"its labels of type {dtype} equal no label of groups=, of type "
     todo = "Write the labels in groups= as the data has them; none is converted"
-    return build_refusal(value, what + _types(declared), todo)
+    refuse(value, what + _types(declared), todo)
 
 
 def _types(labels: Sequence[Any]) -> str:
@@ -221,12 +219,12 @@ def _check_groups(value: Any, shape: Shape, *, columns: bool) -> Groups:
     """
     line = _line_to_write(_FRAME if columns else _LABELS)
     if shape.groups is None:
-        raise build_refusal(value, "its labels may depend on private data", line)
+        refuse(value, "its labels may depend on private data", line)
     if columns and shape.columns is None:
-        raise build_refusal(value, "its columns may depend on private data", line)
+        refuse(value, "its columns may depend on private data", line)
     if not columns and shape.columns is not None:
         what = "it has one number for each label, and the step declares columns="
-        raise build_refusal(value, what, "Leave columns= away")
+        refuse(value, what, "Leave columns= away")
     return shape.groups
 
 
@@ -276,11 +274,11 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Content:
     width, numbers = len(groups.labels), shape.columns or (None,)
     if kinds == {dict} and not named:
         what = "the labels of its dicts have a name, and groups= has none"
-        raise build_refusal(values, what, _line_to_write(_FRAME))
+        refuse(values, what, _line_to_write(_FRAME))
     rows = [[r.get(n) for n in names] if kinds == {dict} else r for r in values]
     if any(len(row) != width + len(numbers) for row in rows):
         what = f"a row of it does not have {width} labels and {len(numbers)} numbers"
-        raise build_refusal(values, what, _line_to_write(_FRAME))
+        refuse(values, what, _line_to_write(_FRAME))
 
     def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
         new = zip(*labels, *(array.tolist() for array in arrays), strict=True)
@@ -340,7 +338,7 @@ def _read_frame(value: Any, shape: Shape) -> Content:
     numbers = {name: column_of(column) for name, column in declared}
     if len(numbers) < len(declared):
         what = "two of its columns have one declared name"
-        raise build_refusal(value, what, "Name each column once")
+        refuse(value, what, "Name each column once")
     read = {**levels, **numbers}
     # A frame made of no rows may have no columns, and a Series no index.
     is_made = len(value) or (names if has_columns else levels)
@@ -349,7 +347,7 @@ def _read_frame(value: Any, shape: Shape) -> Content:
         what = "its index has other levels than groups= names"
         if has_columns:
             what = "it has no column or index level with the labels of groups="
-        raise build_refusal(value, what, _line_to_write(_FRAME))
+        refuse(value, what, _line_to_write(_FRAME))
     in_index = levels.keys() - names if has_columns else {*labels}
 
     def make(new: list[list[Any]], arrays: list[Any]) -> Any:

@@ -34,7 +34,7 @@ from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of
 from dpflow.noise.columns import check_dtype, column_of
 from dpflow.noise.containers import take_apart
-from dpflow.noise.numbers import build_refusal, is_whole, name_of, numbers_for
+from dpflow.noise.numbers import is_whole, name_of, numbers_for, refuse
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import current_stream
 from dpflow.rounding import float_up
@@ -130,7 +130,7 @@ def add_noise(cost: Cost, numbers: Any) -> Any:
     elif kind == "list":
         entries, sizes = numbers, (len(numbers),)
     if not entries:
-        raise build_refusal(numbers, "it is empty", "Release at least one number")
+        refuse(numbers, "it is empty", "Release at least one number")
     noisy = sampler(numbers_for(cost, numbers, entries))
     if sizes is None:
         return float(noisy[0])

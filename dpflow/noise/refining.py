@@ -213,8 +213,8 @@ def whole_answers(
     than the price of continuous noise (docs/derivations/accuracy.md#on-a-grid).
     """
     steps = max(GRID // ceil(cost.finest.sensitivity), 1)
-    widen = steps * (1 + Fraction(ADDED, GRID))
-    scales = [Fraction(whole_scale(scale * widen)) for scale in cost.spreads]
+    factor = steps * (1 + Fraction(ADDED, GRID))
+    scales = [Fraction(whole_scale(scale * factor)) for scale in cost.spreads]
     drawn = laplace_answers([value * steps for value in values], scales, noise)
     return (tuple(round(Fraction(n, steps)) for n in answer) for answer in drawn)
 
@@ -237,8 +237,8 @@ def _steps_of(cost: Refined) -> list[Fraction]:
 
     One more step is for the price, which is that of continuous noise.
     """
-    widen = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
-    return [Fraction(whole_scale(scale * widen)) for scale in cost.spreads]
+    factor = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
+    return [Fraction(whole_scale(scale * factor)) for scale in cost.spreads]
 
 
 def coarsen(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int]:
