@@ -37,8 +37,6 @@ _JSON_KEYS = {
     "dpflow/show/why.py": ("place",),
     "dpflow/starter/project.py": ("made", "kept"),
 }
-#: Names that two classes of dpflow may share, with the reason.
-_SHARED_NAMES: dict[str, str] = {}
 
 
 def names_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -107,25 +105,9 @@ def test_a_name_is_counted(tmp_path):
     assert +count_names(tmp_path) == {**expected, "Say whether": 1}
 
 
-def shared_class_names(root: Path) -> dict[str, list[str]]:
-    """Return the files of each name that several classes of the package have."""
-    files: dict[str, list[str]] = {}
-    for path in sorted((root / "dpflow").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                name = node.name.strip("_")
-                files.setdefault(name, []).append(path.relative_to(root).as_posix())
-    return {name: where for name, where in files.items() if len(where) > 1}
-
-
 def test_no_two_classes_share_a_name():
     """A name in an error, a page or a search leads to one class."""
-    assert shared_class_names(ROOT).keys() == _SHARED_NAMES.keys()
-
-
-def test_a_shared_name_is_seen(tmp_path):
-    """Also where one of the two classes is private."""
-    (tmp_path / "dpflow").mkdir()
-    for file, source in {"a.py": "class Run: ...", "b.py": "class _Run: ..."}.items():
-        (tmp_path / "dpflow" / file).write_text(source, "utf-8")
-    assert shared_class_names(tmp_path) == {"Run": ["dpflow/a.py", "dpflow/b.py"]}
+    trees = [ast.parse(p.read_text("utf-8")) for p in (ROOT / "dpflow").rglob("*.py")]
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    names = Counter(n.name.strip("_") for n in nodes if isinstance(n, ast.ClassDef))
+    assert {name: count for name, count in names.items() if count > 1} == {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.answers import sums
-from dpflow.answers.sources import MeasuredRelease, check_shared, periods, read_measured
+from dpflow.answers.sources import Measured, check_shared, periods, read_measured
 from dpflow.config import settings
 from dpflow.exceptions import ReleaseError, require
 from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
@@ -108,9 +108,7 @@ def answer(
     )
 
 
-def _sum_of(
-    sources: Sequence[MeasuredRelease], text: str, measure: str, around: str
-) -> Any:
+def _sum_of(sources: Sequence[Measured], text: str, measure: str, around: str) -> Any:
     """Return the combination with the least noise that sums a measure over a range.
 
     Args:
@@ -129,7 +127,7 @@ def _sum_of(
     good = [s for s in named if not s.problem and len(s.numbers) == 1]
     near = [s for s in good if not parts.isdisjoint(s.parts)]
     check_shared(near)
-    chosen, reach = list[MeasuredRelease](), parts
+    chosen, reach = list[Measured](), parts
     while near:
         chosen, reach = chosen + near, reach.union(*(s.parts for s in near))
         others = [s for s in good if s not in chosen and s.shared == chosen[0].shared]
@@ -151,7 +149,7 @@ def _sum_of(
     return _Sum(dict(zip(chosen, times or (), strict=True)))
 
 
-def _anew(used: Mapping[MeasuredRelease, Any]) -> tuple[str, str]:
+def _anew(used: Mapping[Measured, Any]) -> tuple[str, str]:
     """Return the cost of one release with the same interval, and its dataset.
 
     One privacy unit may be in every part, unless the parts divide the dataset.

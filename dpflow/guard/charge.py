@@ -486,13 +486,8 @@ def begin_execution(
     ledger, key = project.ledger, request.key_text
     stream = stream_for(ledger.id, ledger.environment, request.step, key)
     draw = OneDraw(own=load.step.noise == OWN, stream=stream)
-    return Execution(
-        project=project,
-        request=request,
-        context=context,
-        is_function=is_function,
-        _draw=draw,
-    )
+    options: dict[str, Any] = {"is_function": is_function, "_draw": draw}
+    return Execution(project=project, request=request, context=context, **options)
 
 
 def _replay(request: Request, answer: Replayed, context: StepContext) -> Any:

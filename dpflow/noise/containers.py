@@ -24,13 +24,7 @@ from dpflow.noise.columns import (
     label_kind,
     objects,
 )
-from dpflow.noise.numbers import (
-    is_missing,
-    name_of,
-    numbers_for,
-    refuse,
-    type_name,
-)
+from dpflow.noise.numbers import is_missing, name_of, numbers_for, refuse, type_name
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape
 from dpflow.noise.sources import current_stream
 
@@ -95,22 +89,22 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
 def _take_table(cost: Cost, value: Any, shape: Shape, table: Content) -> Parts:
     """Take the numbers of the declared groups and columns, in their order."""
     assert shape.groups is not None
-    row_numbers = _find_rows(value, shape.groups, table)
+    indexes = _find_rows(value, shape.groups, table)
     entries = list[Any]()
     for name in shape.columns or (None,):
         column = table.numbers.get(name)
         if column is None:
-            entries += [0] * len(row_numbers)
+            entries += [0] * len(indexes)
             continue
         if not column.is_absent:
             check_dtype(cost, value, column, labelled=True)
-        declared = [None if at is None else column.entries[at] for at in row_numbers]
+        declared = [None if at is None else column.entries[at] for at in indexes]
         entries += [0 if is_missing(entry) else entry for entry in declared]
     numbers = numbers_for(cost, value, entries, labelled=True)
     labels = [list(column) for column in zip(*shape.groups.rows, strict=True)]
 
     def rebuild(noisy: list[Any]) -> Any:
-        return table.make(labels, [*_array(noisy).reshape(-1, len(row_numbers))])
+        return table.make(labels, [*_array(noisy).reshape(-1, len(indexes))])
 
     try:
         # The declaration alone, so that no number can fail here.
@@ -134,24 +128,22 @@ def _find_rows(value: Any, groups: Groups, table: Content) -> list[int | None]:
         is_other = not kinds & {kind, "missing", "other"} and not is_default
         if is_other and column.kind not in _ANYTHING:
             _refuse_labels(value, column.dtype, declared)
-    row_numbers: dict[Any, int | None] = dict.fromkeys(groups.rows)
+    indexes: dict[Any, int | None] = dict.fromkeys(groups.rows)
     rows = zip(*(column.entries for column in table.labels), strict=True)
     for number, row in enumerate(rows):
         key = tuple(None if is_missing(label) else label for label in row)
         # What has no hash equals no label.
         with suppress(TypeError):
-            if row_numbers.get(key) is not None:
+            if indexes.get(key) is not None:
                 raise PublicError(DUPLICATE)
-            if key in row_numbers:
-                row_numbers[key] = number
+            if key in indexes:
+                indexes[key] = number
     first = table.labels[0]
-    is_strange = first.entries and all(
-        number is None for number in row_numbers.values()
-    )
+    is_strange = first.entries and all(at is None for at in indexes.values())
     if is_strange and current_stream() is not None:
         dtype = first.dtype if first.kind != "object" else _types(first.entries)
         _refuse_labels(value, dtype, groups.labels[0])
-    return list(row_numbers.values())
+    return list(indexes.values())
 
 
 #: Kinds of columns that may hold any label.

@@ -74,10 +74,8 @@ class DrawnNumbers:
         # An object compares by its own code, and a value may hold itself.
         except without_interrupts(Exception):
             is_drawn = False
-        body: dict[str, Any] = {"as_drawn": is_drawn, "as_int": self._as_int}
-        if is_drawn and self._interval:
-            body["known"] = self._interval
-        return body
+        interval = {"known": self._interval} if is_drawn and self._interval else {}
+        return {"as_drawn": is_drawn, "as_int": self._as_int, **interval}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:

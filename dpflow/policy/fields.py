@@ -160,8 +160,7 @@ class TheoremChoice(BaseModel):
         try:
             own = {*self.arguments()}.difference(_GIVEN)
         except ImportError as error:
-            why = str(error).rstrip(".")
-            message = f"the {self.kind} {self.theorem!r} cannot be loaded: {why}."
+            message = f"the {self.kind} {self.theorem!r} cannot be loaded: {error}."
             raise problem(message, "Install what it needs.") from error
         problems = (
             problem_at(

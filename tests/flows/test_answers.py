@@ -15,7 +15,7 @@ import dpflow
 from dpflow import Gaussian, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.answers import derived
-from dpflow.answers.sources import MeasuredRelease
+from dpflow.answers.sources import Measured
 from dpflow.answers.sums import Noisy
 from dpflow.noise.accuracy import Target
 from dpflow.noise.refining import gaussian_numbers, rule_for
@@ -88,7 +88,7 @@ def test_consistent_baskets_have_smaller_errors(monkeypatch) -> None:
             for number in map(float, true + random.normal(size=7) * 20)
         ]
         sources = [
-            MeasuredRelease(key, (week,), tuple(own), {}, "")
+            Measured(key, (week,), tuple(own), {}, "")
             for key, own in (("count", numbers[:1]), ("baskets", numbers[1:]))
         ]
         monkeypatch.setattr(derived, "read_measured", lambda *_, s=sources: s)

@@ -102,8 +102,7 @@ def _divergences(event: Any, orders: Sequence[Fraction], relation: str) -> list[
         except without_interrupts(
             ArithmeticError, AssertionError, TypeError, ValueError
         ) as error:
-            why = str(error).rstrip(".") or type(error).__name__
-            raise _unusable(part, why) from error
+            raise _unusable(part, str(error) or type(error).__name__) from error
         return dict(zip(grid, map(float, accountant.rdp), strict=True))
 
     if type(event).__name__ != _BATCH and hasattr(event, "event"):
@@ -123,8 +122,8 @@ def _outward(bound: float, event: Any) -> Fraction:
 
 def _unusable(event: Any, why: str) -> InvalidCost:
     msg = (
-        f"dp-accounting has no usable bound of {event!r}: {why}. Correct the numbers "
-        "of the event, or leave this order out of orders=."
+        f"dp-accounting has no usable bound of {event!r}: {why.rstrip('.')}. Correct "
+        "the numbers of the event, or leave this order out of orders=."
     )
     return InvalidCost(msg, name="event", value=repr(event))
 

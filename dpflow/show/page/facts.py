@@ -105,7 +105,7 @@ def read_report(
         try:
             return _collect(setup, ledger, dataset, empty)
         except LedgerCorrupt as error:
-            if stamped is None or stamped.verification.fine:
+            if stamped is None or stamped.result.fine:
                 raise
             return replace(empty, warnings=(*empty.warnings, error.message))
 

@@ -19,7 +19,7 @@ class Stamp:
         at: Time of its beginning.
     """
 
-    verification: Verification
+    result: Verification
     at: str
 
 
@@ -27,8 +27,6 @@ def make_stamp(ledger: Ledger) -> Stamp:
     """Recompute the whole ledger; nothing is written."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
-        return Stamp(verification=verify(ledger), at=at)
+        return Stamp(result=verify(ledger), at=at)
     except LedgerError as error:
-        return Stamp(
-            verification=Verification(bad=[Finding(problem=error.message)]), at=at
-        )
+        return Stamp(result=Verification(bad=[Finding(problem=error.message)]), at=at)
