@@ -33,6 +33,8 @@ _ALLOWED = (
 #: Fields of records whose names are keys of the JSON output, by file.
 _JSON_KEYS = {
     "dpflow/show/history.py": ("place",),
+    "dpflow/show/page/facts.py": ("place", "kept"),
+    "dpflow/show/page/stamp.py": ("found",),
     "dpflow/show/status.py": ("place",),
     "dpflow/show/why.py": ("place",),
     "dpflow/starter/project.py": ("made", "kept"),

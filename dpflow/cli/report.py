@@ -40,9 +40,9 @@ def report(
     data = read_report(settings(), dataset, stamp=make_stamp if verify else None)
     for text in data.warnings:
         warn(text)
-    fine = data.stamp is None or data.stamp.result.fine
+    fine = data.stamp is None or data.stamp.found.fine
     if data.stamp is not None and not fine:
-        warn(f"the ledger is bad: {data.stamp.result.bad[0]}")
+        warn(f"the ledger is bad: {data.stamp.found.bad[0]}")
     return data, _write(data, out), fine
 
 
@@ -59,8 +59,8 @@ def _summary(result: Report) -> str:
     refused = sum(section.status.refused for section in result.sections)
     if result.stamp is None:
         state = "not verified"
-    elif result.stamp.result.fine:
-        state = f"{result.stamp.result.entries:,} entries verified"
+    elif result.stamp.found.fine:
+        state = f"{result.stamp.found.entries:,} entries verified"
     else:
         state = "the ledger is bad"
     names = "dataset" if count == 1 else "datasets"

@@ -53,7 +53,7 @@ def recent_stamps(seconds: float = 60.0) -> Callable[[Ledger], Stamp]:
     def recent(ledger: Ledger) -> Stamp:
         with lock:
             until, stamp = stamps.get(ledger.id, (0.0, None))
-            if stamp is None or not stamp.result.fine or time.monotonic() >= until:
+            if stamp is None or not stamp.found.fine or time.monotonic() >= until:
                 begin = time.monotonic()
                 stamp = make_stamp(ledger)
                 took = time.monotonic() - begin

@@ -79,7 +79,7 @@ def test_all_1378_ranges_of_a_year_are_within_10_percent() -> None:
 def test_consistent_baskets_have_smaller_errors(monkeypatch) -> None:
     """A count and six baskets: 0.93 of the raw errors, and 0.9 without negatives."""
     random, fits, frees, raws = np.random.default_rng(7), [], [], []
-    monkeypatch.setattr(derived, "inspected", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(derived, "inspect_ledger", lambda *_, **__: nullcontext())
     for week in WEEKS:
         baskets = data.basket_sizes(data.purchases(week))
         true = np.array([baskets.sum(), *baskets], dtype=float)

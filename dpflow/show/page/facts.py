@@ -60,12 +60,12 @@ class Report:
         flows: What limits each flow that charges several datasets.
         reservations: Charges that no process has settled, oldest first.
         releases: The newest releases, without their values.
-        stored: Number of stored releases.
+        kept: Number of stored releases.
         stamp: The result of a verification; None without one.
     """
 
     ledger: str
-    url: str
+    place: str
     at: str
     warnings: tuple[str, ...]
     sections: tuple[Section, ...] = ()
@@ -73,7 +73,7 @@ class Report:
     reservations: tuple[OpenReservation, ...] = ()
     held: int = 0
     releases: tuple[KeptRelease, ...] = ()
-    stored: int = 0
+    kept: int = 0
     stamp: Stamp | None = None
 
 
@@ -105,7 +105,7 @@ def read_report(
         try:
             return _collect(setup, ledger, dataset, empty)
         except LedgerCorrupt as error:
-            if stamped is None or stamped.result.fine:
+            if stamped is None or stamped.found.fine:
                 raise
             return replace(empty, warnings=(*empty.warnings, error.message))
 
@@ -128,7 +128,7 @@ def _collect(
         reservations=tuple(held[:_MOST_RESERVATIONS]),
         held=len(held),
         releases=tuple(releases(ledger, dataset, _MOST_RELEASES)),
-        stored=count_releases(ledger, dataset),
+        kept=count_releases(ledger, dataset),
     )
 
 

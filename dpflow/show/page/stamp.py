@@ -19,7 +19,7 @@ class Stamp:
         at: Time of its beginning.
     """
 
-    result: Verification
+    found: Verification
     at: str
 
 
@@ -27,6 +27,6 @@ def make_stamp(ledger: Ledger) -> Stamp:
     """Recompute the whole ledger; nothing is written."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     try:
-        return Stamp(result=verify(ledger), at=at)
+        return Stamp(found=verify(ledger), at=at)
     except LedgerError as error:
-        return Stamp(result=Verification(bad=[Finding(problem=error.message)]), at=at)
+        return Stamp(found=Verification(bad=[Finding(problem=error.message)]), at=at)

@@ -67,7 +67,7 @@ def test_a_page_of_a_bad_ledger_says_so_first(shop):
     """Before any number."""
     made = report()
     problem = Finding(problem="entry 3 was edited")
-    bad = replace(made.stamp, result=replace(made.stamp.result, bad=[problem]))
+    bad = replace(made.stamp, found=replace(made.stamp.found, bad=[problem]))
     text = render(replace(made, stamp=bad))
     assert text.index("The ledger is bad.") < text.index("Status")
     assert "entry 3 was edited" in text
@@ -141,7 +141,7 @@ def test_hostile_names_are_text(shop):
         at="then",
     )
     evil = hostile(report(warnings=("w",), reservations=(held,)))
-    stamp = replace(evil.stamp, result=Verification(bad=[Finding(problem=EVIL)]))
+    stamp = replace(evil.stamp, found=Verification(bad=[Finding(problem=EVIL)]))
     evil = replace(evil, stamp=stamp)
     live = Live(here=EVIL, dataset=EVIL)
     for text in (
