@@ -9,10 +9,10 @@ from typing import Any
 
 from dpflow.accounting.costs.noise import Gaussian, Laplace
 from dpflow.answers import sums
-from dpflow.answers.sources import Source, check_shared, periods, read_measured
+from dpflow.answers.sources import Measured, check_shared, periods, read_measured
 from dpflow.config import settings
 from dpflow.exceptions import ReleaseError, require
-from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.noise.accuracy import Estimate, quantile
 from dpflow.rounding import float_down, float_up, short_down
 
@@ -80,7 +80,7 @@ def answer(
     """
     around = f"{start or ''}..{end or start}" if start or end else ""
     question = f"{measure} {around}".strip()
-    with inspected(settings(), tell=tell) as ledger:
+    with inspect_ledger(settings(), tell=tell) as ledger:
         sources = read_measured(ledger, where or {})
     top, under = _sum_of(sources, measure, measure, around), _Sum()
     if minus is not None:
@@ -108,7 +108,7 @@ def answer(
     )
 
 
-def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> Any:
+def _sum_of(sources: Sequence[Measured], text: str, measure: str, around: str) -> Any:
     """Return the combination with the least noise that sums a measure over a range.
 
     Args:
@@ -127,7 +127,7 @@ def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> 
     good = [s for s in named if not s.problem and len(s.numbers) == 1]
     near = [s for s in good if not parts.isdisjoint(s.parts)]
     check_shared(near)
-    chosen, reach = list[Source](), parts
+    chosen, reach = list[Measured](), parts
     while near:
         chosen, reach = chosen + near, reach.union(*(s.parts for s in near))
         others = [s for s in good if s not in chosen and s.shared == chosen[0].shared]
@@ -149,7 +149,7 @@ def _sum_of(sources: Sequence[Source], text: str, measure: str, around: str) -> 
     return _Sum(dict(zip(chosen, times or (), strict=True)))
 
 
-def _anew(used: Mapping[Source, Any]) -> tuple[str, str]:
+def _anew(used: Mapping[Measured, Any]) -> tuple[str, str]:
     """Return the cost of one release with the same interval, and its dataset.
 
     One privacy unit may be in every part, unless the parts divide the dataset.
@@ -164,7 +164,7 @@ def _anew(used: Mapping[Source, Any]) -> tuple[str, str]:
     return repr(kind(sensitivity=size, **noise)), shared["dataset"]
 
 
-def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Estimate]:
+def consistent(total: str, *parts: str, tell: Tell = as_warning) -> dict[str, Estimate]:
     """Fit a released total and its released parts to each other, at no cost.
 
     Call it only for parts that are disjoint and complete, such as a count and the
@@ -174,7 +174,7 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     Source: docs/derivations/answers.md#consistent-releases.
 
     Args:
-        whole: Release key of the total.
+        total: Release key of the total.
         *parts: Release keys of the parts; a list of numbers is as many parts.
         tell: Hears what is wrong with numbers that are printed all the same.
 
@@ -191,13 +191,13 @@ def consistent(whole: str, *parts: str, tell: Tell = as_warning) -> dict[str, Es
     import numpy as np  # noqa: PLC0415
     from scipy.optimize import nnls  # type: ignore[import-untyped] # noqa: PLC0415
 
-    with inspected(settings(), tell=tell) as ledger:
+    with inspect_ledger(settings(), tell=tell) as ledger:
         sources = [s for s in read_measured(ledger, {}) if not s.problem]
-    chosen = [s for key in (whole, *parts) for s in sources if s.key == key]
+    chosen = [s for key in (total, *parts) for s in sources if s.key == key]
     is_one = len({s.parts for s in chosen}) == 1 == len(chosen[0].numbers) and parts
     require(
-        is_one and [s.key for s in chosen] == [*dict.fromkeys((whole, *parts))],
-        f"Releases {[whole, *parts]} cannot be fitted. Each key needs a usable release "
+        is_one and [s.key for s in chosen] == [*dict.fromkeys((total, *parts))],
+        f"Releases {[total, *parts]} cannot be fitted. Each key needs a usable release "
         "under measures=, all for one period, and the first a single number.",
         ReleaseError,
     )

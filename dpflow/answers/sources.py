@@ -22,7 +22,7 @@ from dpflow.periods import name_at, period_of, position_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class Measured:
     """A release of a declared measure.
 
     Attributes:
@@ -57,7 +57,7 @@ def periods(first: str, last: str) -> tuple[str, ...]:
     return tuple(filter(None, (name_at(first, number) for number in positions)))
 
 
-def check_shared(sources: Sequence[Source], *omitted: str) -> None:
+def check_shared(sources: Sequence[Measured], *omitted: str) -> None:
     """Refuse terms of a sum that differ in something that all of them must share.
 
     Args:
@@ -79,7 +79,7 @@ def check_shared(sources: Sequence[Source], *omitted: str) -> None:
         )
 
 
-def read_measured(ledger: Ledger, where: Mapping[str, str]) -> list[Source]:
+def read_measured(ledger: Ledger, where: Mapping[str, str]) -> list[Measured]:
     """Read the releases that declare a measure and agree with `where`, newest first.
 
     Raises:
@@ -102,7 +102,7 @@ def read_measured(ledger: Ledger, where: Mapping[str, str]) -> list[Source]:
     return chosen
 
 
-def _source(release: KeptRelease, text: str | None) -> Source:
+def _source(release: KeptRelease, text: str | None) -> Measured:
     body, declared = release.facts, release.facts["measures"]
     cost: Any = cost_from_description(body["cost"])
     fields, partitions = declared["fields"], body["partitions"]
@@ -120,7 +120,7 @@ def _source(release: KeptRelease, text: str | None) -> Source:
         "has several periods in its key": len(periods) > 1 and not by_time,
         "holds no number": not listed or not are_numbers,
     }
-    return Source(
+    return Measured(
         key=escape_key(release.key),
         parts=parts,
         numbers=tuple(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -36,6 +37,9 @@ _ROOT = 10**12
 #: not follow time is what it is for, and the sensitivity holds for every key.
 SEED = "dpflow"
 _EXAMPLE = '{"amount": Clip(0, 200)}'
+#: Shortens values of several names without losing a bracket.
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,7 @@ def _check_names(what: str, names: Any, kind: Any, example: str) -> None:
     require(
         isinstance(names, kind) and all(isinstance(n, str) for n in names),
         f"{what} must name columns by their texts, such as {example}, got "
-        f"{names!r:.60}. Rename a column that has a number for its name",
+        f"{_SHORT.repr(names)}. Rename a column that has a number for its name",
     )
 
 
@@ -299,7 +303,7 @@ def _check_words(objects: Any, columns: Collection[str]) -> None:
     require(
         are_words and words.keys() <= {"", *columns},
         f"objects must be one of {', '.join(get_args(Word))}, or a mapping of "
-        f"columns in unit, by and order_by to such words, got {objects!r:.60}",
+        f"columns in unit, by and order_by to such words, got {_SHORT.repr(objects)}",
     )
 
 

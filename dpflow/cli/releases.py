@@ -64,12 +64,12 @@ def show(name: str) -> Answer:
 
 def _describe(value: Any, interval: tuple[float, float]) -> str:
     """Return the interval of a release as drawn, in words."""
-    from dpflow.noise.accuracy import described
+    from dpflow.noise.accuracy import describe_interval
 
     half, share = interval
     if isinstance(value, int | float):
         ends = getattr(value, "interval", (value - half, value + half))
-        return described(ends, share)
+        return describe_interval(ends, share)
     return f"each number within {half:.10g} at {100 * share:.4g} %"
 
 

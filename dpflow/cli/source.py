@@ -31,10 +31,10 @@ def project_ledger(
         ConfigurationError: If the settings cannot be read.
     """
     from dpflow.config import settings
-    from dpflow.guard.inspection import inspected
+    from dpflow.guard.inspection import inspect_ledger
 
     setup = settings()
-    with inspected(setup, writes=writes, tell=None if quiet else warn) as ledger:
+    with inspect_ledger(setup, writes=writes, tell=None if quiet else warn) as ledger:
         yield setup, ledger
 
 

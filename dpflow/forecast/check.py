@@ -28,7 +28,7 @@ from dpflow.forecast.counting import (
     workload_of,
 )
 from dpflow.forecast.outlook import example_run
-from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import Ledger, TermView, views
 from dpflow.ledger.decisions.gates import preview_gates
 from dpflow.ledger.views.accounts import AccountView, Standing, account_view, standings
@@ -141,7 +141,7 @@ class PolicyCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class PolicyFindings:
     """The findings in policy files.
 
     Attributes:
@@ -175,7 +175,7 @@ def check_policies(
     people: int | None = None,
     strict: bool = False,
     tell: Tell = as_warning,
-) -> Check:
+) -> PolicyFindings:
     """Check policy files: what they guarantee, how many steps fit, what is weak.
 
     Every file is checked, however many are bad.
@@ -208,7 +208,7 @@ def check_policies(
     if strict and warning:
         tell(warning)
     judged = [_judge(check, costs, people, strict=strict) for check in files]
-    return Check(
+    return PolicyFindings(
         files=tuple(judged),
         errors=tuple(errors),
         compared=compared,
@@ -257,7 +257,7 @@ def _read(source: Path, tell: Tell) -> list[PolicyCheck]:
 def _compare(files: list[PolicyCheck], tell: Tell) -> list[PolicyCheck]:
     """Compare files with the ledger's copies."""
     policies = {check.policy.dataset: check.policy for check in files if check.policy}
-    with inspected(settings(), tell=tell) as ledger:
+    with inspect_ledger(settings(), tell=tell) as ledger:
         return [_beside(ledger, PolicySet(policies), check) for check in files]
 
 

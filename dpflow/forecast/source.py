@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dpflow.config import settings, short_path
 from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.forecast.counting import Pinned
-from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import Ledger
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.views.accounts import (
@@ -170,7 +170,7 @@ def project_source(tell: Tell = as_warning) -> Iterator[ProjectSource]:
     with ExitStack() as stack:
         ledger, missing = None, None
         try:
-            ledger = stack.enter_context(inspected(setup, tell=tell))
+            ledger = stack.enter_context(inspect_ledger(setup, tell=tell))
         except LedgerMissing as error:
             missing = error
         yield ProjectSource(

@@ -170,7 +170,7 @@ def forecast(
             "and the newest term has charged none. Describe a run with --cost."
         )
         raise ConfigurationError(msg)
-    run = _Run(result, flow, workload, from_full_budget)
+    run = _PlannedRun(result, flow, workload, from_full_budget)
     pinned, schedule = result.pinned, _schedule(result, flow, every, start)
     outlook = outlook_of(
         run.loads(),
@@ -222,7 +222,7 @@ def forecast_flows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _PlannedRun:
     """A run of a flow, on a dataset as it stands or with a full budget."""
 
     on: Governed
@@ -337,7 +337,7 @@ def _schedule(
     return replace(cadence, first=start)
 
 
-def _rows(run: _Run, schedule: Schedule | None) -> Iterator[NoiseRow]:
+def _rows(run: _PlannedRun, schedule: Schedule | None) -> Iterator[NoiseRow]:
     for factor in FACTORS:
         try:
             other = scale_workload(run.workload, factor)

@@ -84,7 +84,10 @@ def current_body() -> Any:
     if body is None and (inherited := _inherited.get()):
         # In the body's own thread and task its frame tells.
         here = home()
-        body = next((one for one in reversed(inherited) if one.home != here), None)
+        body = next(
+            (execution for execution in reversed(inherited) if execution.home != here),
+            None,
+        )
     return body
 
 

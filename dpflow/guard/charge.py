@@ -27,11 +27,11 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
 from dpflow.guard.functions import check_output
-from dpflow.guard.loading import Around, Load
+from dpflow.guard.loading import Around, StepLoad
 from dpflow.guard.project import Project
-from dpflow.guard.redaction import StoredError, describe_failure, shown
-from dpflow.guard.request import Place, ask, warn
-from dpflow.guard.reserving import areserve, owed, reserve
+from dpflow.guard.redaction import StoredError, describe_failure, redact_error
+from dpflow.guard.request import StepContext, ask, warn
+from dpflow.guard.reserving import areserve, owe_if_stopped, reserve
 from dpflow.guard.step import CellLike, Step
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.codec import decode, encode
@@ -39,7 +39,7 @@ from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
 from dpflow.noise.accuracy import noise_of, read_confidence
 from dpflow.noise.refining import Until, refinement
-from dpflow.noise.release_types import typed_as_release
+from dpflow.noise.release_types import type_as_release
 from dpflow.noise.returned import DrawnNumbers
 from dpflow.noise.shape import Shape, read_shape
 from dpflow.noise.sources import OWN, SELF_DECLARED, OneDraw, drawing, stream_for
@@ -66,14 +66,14 @@ class Execution:
         error_type: Name of that error's type.
         ended: Whether the body has ended.
         reported: The sub-steps that ran, or the cell of the output; None: all of it.
-        place: Where the step runs.
+        context: Where the step runs.
         home: The thread and the task that run the body.
         is_function: Whether the body is a function, not a block.
     """
 
     project: Project
     request: Request
-    place: Place = field(default_factory=Place)
+    context: StepContext = field(default_factory=StepContext)
     value: Any = field(default=None, repr=False)
     error: BaseException | None = None
     error_type: str = ""
@@ -92,7 +92,7 @@ class Execution:
 
     # Noise
 
-    @typed_as_release
+    @type_as_release
     def release(
         self,
         value: Any,
@@ -264,7 +264,7 @@ class Execution:
     # Body and end
 
     @contextmanager
-    def charged(self, frame: FrameType | None) -> Iterator[None]:
+    def run_body(self, frame: FrameType | None) -> Iterator[None]:
         """Run the body in this block; its error is stored in `error`, not raised.
 
         Raised here it would carry the original, private text along as its context.
@@ -291,7 +291,7 @@ class Execution:
         # A traceback shows the values of a frame.
         self.value = None
         self.error_type = public_name(type(error))
-        self.error = self._shown(error)
+        self.error = self._redact(error)
 
     def _check_drawn(self) -> None:
         """Refuse the output of a body without the noise that its cost declares."""
@@ -321,11 +321,11 @@ class Execution:
                 "it drew its noise and returned None; is a `return` missing?",
             )
 
-    def _shown(self, error: BaseException) -> BaseException:
+    def _redact(self, error: BaseException) -> BaseException:
         """Return the public form of an error of the body."""
         if any(policy.errors == "redact" for policy in self.request.policies):
             datasets = ", ".join(self.request.datasets)
-            error = shown(error, step=self.request.step, dataset=datasets)
+            error = redact_error(error, step=self.request.step, dataset=datasets)
         public: Any = rebuild(error)
         if public is None or _IN_FULL in public.message:
             return error
@@ -356,12 +356,12 @@ class Execution:
             finally:
                 # In `spend`, Python has just put the original there.
                 error.__context__ = behind
-        text, kept, warned = None, self.value, list[str]()
+        text, output, warned = None, self.value, list[str]()
         if self.request.release_key is not None:
             try:
                 # Of labels the order is declared, too.
                 ordered = self.request.shape.groups is not None
-                kept = decode(text := encode(self.value, ordered=ordered))
+                output = decode(text := encode(self.value, ordered=ordered))
             except ReleaseError as unstorable:
                 text, why = None, unstorable.message
                 warned.append(
@@ -375,11 +375,10 @@ class Execution:
             drawn = self._drawn.describe(self.value)
         if "measures" in self.request.body and not drawn["as_drawn"]:
             warned.append(_NOT_DRAWN)
-        facts: dict[str, Any] = {"noise": self._draw.by, **drawn}
-        self._post("completed", text, facts)
+        self._post("completed", text, {"noise": self._draw.by, **drawn})
         for warning in warned:
             warn(self.request.step, warning)
-        return kept
+        return output
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
         self._check_process("the settlement")
@@ -404,7 +403,7 @@ class Execution:
             )
         else:
             unsettled.running.discard(reservation)
-            self.place.tell_settled(self.request, settled, outcome)
+            self.context.tell_settled(self.request, settled, outcome)
 
 
 def current_execution(caller: str) -> Execution:
@@ -432,19 +431,19 @@ def run(
     step: Step,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    place: Place,
+    context: StepContext,
     around: Around = nullcontext,
 ) -> Any:
     """Run load and body of a step in a context under the guard, or replay it."""
-    project, request = ask(step, args, kwargs, place)
-    load = Load(step, request, args, kwargs, around)
-    with owed(project, request):
-        answer = reserve(project, request, place, noise=step.noise, load=load)
+    project, request = ask(step, args, kwargs, context)
+    load = StepLoad(step, request, args, kwargs, around)
+    with owe_if_stopped(project, request):
+        answer = reserve(project, load, context)
         if isinstance(answer, Replayed):
-            return _replayed(request, answer, place)
+            return _replay(request, answer, context)
         args, kwargs = load.pass_on()
-        execution = granted(project, request, answer, place, noise=step.noise)
-        with execution.charged(inspect.currentframe()), around():
+        execution = begin_execution(project, load, answer, context)
+        with execution.run_body(inspect.currentframe()), around():
             execution.value = step.body(*args, **kwargs)
         return execution.end(step.cell)
 
@@ -453,7 +452,7 @@ async def arun(
     step: Step,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    place: Place,
+    context: StepContext,
     around: Around = nullcontext,
 ) -> Any:
     """Run an async step's body under the guard; as `run`.
@@ -461,39 +460,39 @@ async def arun(
     Waiting for the ledger's answer does not block the event loop. The settlement
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
-    project, request = ask(step, args, kwargs, place)
-    load = Load(step, request, args, kwargs, around)
-    answer = await areserve(project, request, place, noise=step.noise, load=load)
+    project, request = ask(step, args, kwargs, context)
+    load = StepLoad(step, request, args, kwargs, around)
+    answer = await areserve(project, load, context)
     if isinstance(answer, Replayed):
-        return _replayed(request, answer, place)
+        return _replay(request, answer, context)
     args, kwargs = load.pass_on()
-    execution = granted(project, request, answer, place, noise=step.noise)
-    with execution.charged(inspect.currentframe()), around():
+    execution = begin_execution(project, load, answer, context)
+    with execution.run_body(inspect.currentframe()), around():
         execution.value = await step.body(*args, **kwargs)
     return execution.end(step.cell)
 
 
-def granted(
+def begin_execution(
     project: Project,
-    request: Request,
+    load: StepLoad,
     answer: Granted,
-    place: Place,
+    context: StepContext,
     *,
-    noise: str,
     is_function: bool = True,
 ) -> Execution:
     """Return the execution that a grant of the ledger allows."""
-    place.tell_granted(request, answer)
+    request = load.request
+    context.tell_granted(request, answer)
     ledger, key = project.ledger, request.key_text
     stream = stream_for(ledger.id, ledger.environment, request.step, key)
-    draw = OneDraw(own=noise == OWN, stream=stream)
-    facts: dict[str, Any] = {"project": project, "request": request, "place": place}
-    return Execution(**facts, is_function=is_function, _draw=draw)
+    draw = OneDraw(own=load.step.noise == OWN, stream=stream)
+    options: dict[str, Any] = {"is_function": is_function, "_draw": draw}
+    return Execution(project=project, request=request, context=context, **options)
 
 
-def _replayed(request: Request, answer: Replayed, place: Place) -> Any:
+def _replay(request: Request, answer: Replayed, context: StepContext) -> Any:
     """Return the value of a release."""
     logger.info("DP step %r is replayed from its release", request.step)
     made_by = {"digest": answer.digest, "reservation": answer.reservation}
-    place.tell("replayed", request, **made_by)
+    context.tell("replayed", request, **made_by)
     return decode(answer.value)

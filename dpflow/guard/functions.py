@@ -85,8 +85,8 @@ def check_body(function: Callable[..., Any]) -> None:
             "takes the options of @task."
         )
     name = getattr(inner, "name", None) or getattr(inner, "__name__", inner)
-    place = "the decorator of a DP step goes directly on the function"
-    require(not problem, f"{place}; {name!r} {problem}")
+    rule = "the decorator of a DP step goes directly on the function"
+    require(not problem, f"{rule}; {name!r} {problem}")
 
 
 def _kinds(value: object) -> set[str]:
@@ -138,14 +138,14 @@ def layers(function: Any) -> list[Any]:
     return result or [function]
 
 
-def held_by(layer: Any) -> list[Any]:
+def list_held_values(layer: Any) -> list[Any]:
     """Return the values that a function, or an object that is called, holds."""
     is_function = inspect.isfunction(layer)
     variables = _variables(layer) if is_function else getattr(layer, "__dict__", {})
     return [*variables.values()]
 
 
-def captured(function: Callable[..., Any] | None) -> dict[str, Any]:
+def find_captured(function: Callable[..., Any] | None) -> dict[str, Any]:
     """Return by name what a function takes with it into each call.
 
     These are the variables that the function under all decorators captures, the
@@ -170,7 +170,7 @@ def decorator_of(function: Callable[..., Any]) -> str:
     variable of its wrapper, or an attribute of its object.
     """
     inner = layers(function)[-1]
-    if inspect.isclass(inner) or not any(map(callable, held_by(inner))):
+    if inspect.isclass(inner) or not any(map(callable, list_held_values(inner))):
         return ""
     return str(getattr(inner, "__qualname__", type(inner).__qualname__))
 
@@ -187,7 +187,7 @@ def constants_named(function: Any, kind: str) -> list[Any]:
     inner = layers(function)[-1]
     names = getattr(getattr(inner, "__code__", None), "co_names", ())
     named = [getattr(inner, "__globals__", {}).get(name) for name in names]
-    return [v for v in (*named, *captured(function).values()) if kind in _kinds(v)]
+    return [v for v in (*named, *find_captured(function).values()) if kind in _kinds(v)]
 
 
 def is_constant(value: object) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import ConfigurationError, ReleaseError, ReservationConflict
-from dpflow.guard.functions import held_by, layers
+from dpflow.guard.functions import layers, list_held_values
 from dpflow.guard.project import Project
 from dpflow.guard.step import Step, StepCall
 from dpflow.ledger.codec import encode
@@ -62,17 +62,19 @@ def maker_of(function: Callable[..., Any], receiver: object, root: Path) -> Make
         root: The root of the project.
     """
     inner: Any = layers(function)[-1]
-    name = _named(inner if hasattr(inner, "__qualname__") else type(inner), root)
+    name = _name_by_file(inner if hasattr(inner, "__qualname__") else type(inner), root)
     cls = receiver if isinstance(receiver, type) else type(receiver)
-    its_class = "" if receiver is None else _named(cls, root)
+    its_class = "" if receiver is None else _name_by_file(cls, root)
     return Maker(name, "" if its_class == name.rpartition(".")[0] else its_class)
 
 
-def _named(thing: Any, root: Path) -> str:
+def _name_by_file(definition: Any, root: Path) -> str:
     """Name a function or class by its file; without one by its qualified name."""
-    name, module = thing.__qualname__, str(thing.__module__)
+    name, module = definition.__qualname__, str(definition.__module__)
     # A class that was sent to a worker knows its module by another name.
-    inside = vars(thing).values() if isinstance(thing, type) else (thing,)
+    inside = (
+        vars(definition).values() if isinstance(definition, type) else (definition,)
+    )
     codes = [getattr(layers(value)[-1], "__code__", None) for value in inside]
     files = [c.co_filename for c in codes if c and c.co_qualname.startswith(name)]
     files.append(getattr(sys.modules.get(module), "__file__", None) or "")
@@ -83,7 +85,7 @@ def _named(thing: Any, root: Path) -> str:
 @lru_cache(maxsize=1024)
 def _home(file: str, module: str, root: Path) -> str:
     """Return a file below the root, or the module of an installed one; else ""."""
-    path, base = (Path(os.path.realpath(each)) for each in (file, root))
+    path, base = (Path(os.path.realpath(name)) for name in (file, root))
     if {"site-packages", "dist-packages"} & {*path.parts}:
         return module
     is_ours = path.is_file() and path.is_relative_to(base)
@@ -135,8 +137,8 @@ def _differ(other: Any, function: Any) -> bool:
 def _code(function: Any) -> list[object]:
     """Return what tells functions of one name apart: their code and decorators."""
     *around, inner = layers(function)
-    held = [value for layer in around for value in held_by(layer)]
-    held += filter(callable, held_by(inner))
+    held = [value for layer in around for value in list_held_values(layer)]
+    held += filter(callable, list_held_values(inner))
     return [_sketch(layer) for v in (function, *held) for layer in layers(v)]
 
 
@@ -150,16 +152,16 @@ def _sketch(value: Any) -> object:
 def _has_name(function: Any, *, own: bool) -> bool:
     """Return whether its module has a function under its own name, or another one."""
     inner: Any = layers(function)[-1]
-    found: Any = sys.modules.get(str(inner.__module__))
-    values = [v for n, v in vars(found or object).items() if n[:1] != "_"]
+    member: Any = sys.modules.get(str(inner.__module__))
+    values = [v for n, v in vars(member or object).items() if n[:1] != "_"]
     if own:
         for name in getattr(inner, "__qualname__", "").split("."):
-            found = inspect.getattr_static(found, name, None)
-        values = [found]
+            member = inspect.getattr_static(member, name, None)
+        values = [member]
     return any(callable(v) and layers(v)[-1] is inner for v in values)
 
 
-def requested_release(
+def find_release_key(
     step: Step,
     call: StepCall,
     charged: tuple[Cost, list[str]],
@@ -194,7 +196,7 @@ def requested_release(
         parts += [call.partitions] if call.partitions else []
         if call.key is not None:
             return digests.of("named", *parts, call.key)
-        what = [describe_cost(cost), _encoded(step, call.public)]
+        what = [describe_cost(cost), _encode_arguments(step, call.public)]
         return digests.of("run", *parts, run, maker.function, *loaded, *what)
 
     key = key_of(step.name, own)
@@ -216,7 +218,7 @@ def requested_release(
     return key, texts
 
 
-def _encoded(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
+def _encode_arguments(step: Step, public: Mapping[str, Any]) -> dict[str, str]:
     """Encode the public arguments, which identify a release within a flow run."""
     texts = {}
     for name, value in public.items():

@@ -22,7 +22,7 @@ def as_warning(text: str) -> None:
 
 
 @contextmanager
-def inspected(
+def inspect_ledger(
     setup: Settings, *, writes: bool = False, tell: Tell | None = as_warning
 ) -> Iterator[Ledger]:
     """Open the ledger of a project to show it.

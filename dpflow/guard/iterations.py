@@ -41,8 +41,8 @@ class SubStep:
         self.number = number
         self.stops = cost.stops
         self._execution = execution
-        whole = cost.step
-        self.parts = whole.costs if isinstance(whole, Composed) else (whole,)
+        sub_step = cost.step
+        self.parts = sub_step.costs if isinstance(sub_step, Composed) else (sub_step,)
         self._unpaid = list(self.parts)
         self._claiming = threading.Lock()
         self.is_over = False
@@ -123,11 +123,11 @@ class SubStep:
             if cost is not None and cost in self._unpaid:
                 self._unpaid.remove(cost)
                 return cost
-            rest = ", ".join(map(repr, self._unpaid)) or "nothing"
+            unpaid = ", ".join(map(repr, self._unpaid)) or "nothing"
         # The body may have computed its numbers.
         kind = "a part without a name" if cost is None else f"a {type(cost).__name__}"
         msg = (
-            f"{what} in {name} draws {kind}, but of the declared sub-step {rest} "
+            f"{what} in {name} draws {kind}, but of the declared sub-step {unpaid} "
             "remains. Declare every draw, as in EarlyStopping(Composed(Gaussian("
             "...), Laplace(...)), ...), and say cost= which one this is."
         )
@@ -168,10 +168,10 @@ def iterations() -> Iterator[SubStep]:
         raise PublicError(msg)
     # One loop is paid for, also where threads of the body race for it.
     execution.claim_draw("iterations()", "by sub-step", draws=False)
-    return _counted(execution, cost)
+    return _count_sub_steps(execution, cost)
 
 
-def _counted(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
+def _count_sub_steps(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
     """Yield the sub-steps, and report how many started at the end of the loop."""
     last = cost.stops[-1]
     with _progress(execution, last) as advance:
@@ -196,12 +196,12 @@ def _progress(execution: Execution, last: int) -> Iterator[Callable[[int], None]
     Listeners hear of it once a second, and where the loop ended, if the step still
     runs then: a loop object that is thrown away later has nothing more to tell.
     """
-    began, said = time.monotonic(), 0
+    began, notified = time.monotonic(), 0
 
     def tell(number: int) -> None:
-        nonlocal began, said
-        began, said = time.monotonic(), number
-        execution.place.tell("progress", execution.request, done=number, most=last)
+        nonlocal began, notified
+        began, notified = time.monotonic(), number
+        execution.context.tell("progress", execution.request, done=number, most=last)
 
     with _bar(execution.request.step, last) as show:
 
@@ -214,7 +214,7 @@ def _progress(execution: Execution, last: int) -> Iterator[Callable[[int], None]
             yield advance
         finally:
             ran = execution.reported
-            if isinstance(ran, int) and ran > said and not execution.ended:
+            if isinstance(ran, int) and ran > notified and not execution.ended:
                 tell(ran)
 
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from dpflow.exceptions import LoadFailed
 from dpflow.guard.bodies import begin_body, end_body, home
 from dpflow.guard.functions import check_reusable
-from dpflow.guard.redaction import StoredError, shown_of_load
+from dpflow.guard.redaction import StoredError, redact_load_error
 from dpflow.guard.signatures import count_receivers
 from dpflow.guard.step import Step
 from dpflow.interrupts import contextmanager
@@ -30,7 +30,7 @@ _failed: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
 Around = Callable[[], AbstractContextManager[None]]
 
 
-class Load:
+class StepLoad:
     """The load of one call of a step, which runs once at most.
 
     Args:
@@ -41,6 +41,7 @@ class Load:
         around: Makes the context in which private data is read.
 
     Attributes:
+        step: The step.
         request: The request of the call.
         home: The thread and the task of the call.
         is_due: Whether the step has a load that did not run.
@@ -56,7 +57,7 @@ class Load:
     ) -> None:
         self.request, self.home = request, home()
         self.is_due = step.load is not None
-        self._step, self._around = step, around
+        self.step, self._around = step, around
         self._args, self._kwargs = args, kwargs
         self._value: Any = None
         self._error: BaseException | None = None
@@ -81,7 +82,7 @@ class Load:
         """Read as `run`; a load that is not async runs in a thread."""
         if self.is_due and isinstance(answer, Granted):
             read = self._bound()
-            if not inspect.iscoroutinefunction(self._step.load):
+            if not inspect.iscoroutinefunction(self.step.load):
                 read = partial(asyncio.to_thread, read)
             with self._reading(inspect.currentframe()):
                 self._value = await read()
@@ -89,19 +90,19 @@ class Load:
 
     def pass_on(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Return the arguments of the body, whose reservation is made."""
-        if self._step.load is None:
+        if self.step.load is None:
             return self._args, self._kwargs
-        _failed.pop(self._step.body, None)
-        count = count_receivers(self._step.body)
+        _failed.pop(self.step.body, None)
+        count = count_receivers(self.step.body)
         first, others = self._args[:count], self._args[count:]
-        if len(inspect.signature(self._step.body).parameters) == count + 1:
+        if len(inspect.signature(self.step.body).parameters) == count + 1:
             return (*first, self._value), {}
         return (*first, self._value, *others), self._kwargs
 
     def _bound(self) -> Callable[[], Any]:
         """Return the load with those arguments of the call that it names."""
-        function: Any = self._step.load
-        call = self._step.signature.bind(*self._args, **self._kwargs)
+        function: Any = self.step.load
+        call = self.step.signature.bind(*self._args, **self._kwargs)
         call.apply_defaults()
         signature = inspect.signature(function)
         named = {name: call.arguments[name] for name in signature.parameters}
@@ -119,19 +120,19 @@ class Load:
             end_body(frame, self, token)
 
     def _store_error(self, error: BaseException) -> None:
-        self._error = shown_of_load(error, self.request)
+        self._error = redact_load_error(error, self.request)
 
     def _end(self) -> None:
         """Raise the error of the load, or note that the input is read."""
         if isinstance(self._error, LoadFailed):
-            _failed[self._step.body] = _failed.get(self._step.body, 0) + 1
+            _failed[self.step.body] = _failed.get(self.step.body, 0) + 1
         if self._error is not None:
             raise self._error
-        check_reusable(self._step.name, "load= returned", self._value)
+        check_reusable(self.step.name, "load= returned", self._value)
         self.is_due = False
 
 
-def failed_loads(step: Step) -> dict[str, int]:
+def count_failed_loads(step: Step) -> dict[str, int]:
     """Return the number of failed loads before this charge, for the journal."""
     number = 0 if step.load is None else _failed.get(step.body, 0)
     return {"failed_loads": number} if number else {}

@@ -17,11 +17,11 @@ from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.accounting.rules.windows import has_delta
 from dpflow.exceptions import UnsupportedCost, require
 from dpflow.guard.bodies import check_outside, entering_frame
-from dpflow.guard.charge import Execution, arun, granted, run
+from dpflow.guard.charge import Execution, arun, begin_execution, run
 from dpflow.guard.decorators import Decorator, P, Q, R, T_co
 from dpflow.guard.functions import charging
-from dpflow.guard.loading import Load
-from dpflow.guard.request import ask, checked_flow, current_place
+from dpflow.guard.loading import StepLoad
+from dpflow.guard.request import ask, check_flow, current_context
 from dpflow.guard.reserving import reserve
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
@@ -30,7 +30,7 @@ from dpflow.guard.step import (
     NoiseLike,
     OnChange,
     PartitionsLike,
-    checked_text,
+    check_text,
     define_step,
 )
 from dpflow.interrupts import contextmanager
@@ -120,15 +120,15 @@ def guarded(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         check_outside("@guarded")
-        step, named = define_step(function, **declared), checked_flow(flow)
+        step, named = define_step(function, **declared), check_flow(flow)
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await arun(step, args, kwargs, current_place(named))
+            return await arun(step, args, kwargs, current_context(named))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(step, args, kwargs, current_place(named))
+            return run(step, args, kwargs, current_context(named))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
         return cast("Callable[P, R]", charging(chosen, step.signature))
@@ -181,16 +181,16 @@ def spend(
         cost=cost,
         partitions=partitions,
         noise=noise,
-        name=checked_text(step, "step"),
+        name=check_text(step, "step"),
     )
-    place = current_place(checked_flow(flow))
-    project, request = ask(defined, (), {}, place)
+    context = current_context(check_flow(flow))
+    project, request = ask(defined, (), {}, context)
     _check_windows(request)
-    load = Load(defined, request, (), {}, nullcontext)
+    load = StepLoad(defined, request, (), {}, nullcontext)
     # A block has no release key, so that nothing is replayed.
-    grant: Any = reserve(project, request, place, noise=noise, load=load)
-    execution = granted(project, request, grant, place, noise=noise, is_function=False)
-    with execution.charged(entering_frame()):
+    grant: Any = reserve(project, load, context)
+    execution = begin_execution(project, load, grant, context, is_function=False)
+    with execution.run_body(entering_frame()):
         yield execution
     execution.end()
 

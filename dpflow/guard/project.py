@@ -173,13 +173,13 @@ def project_ledger(setup: Settings, *, read_only: bool = False) -> Ledger:
     except LedgerMissing as error:
         if not (setup.policies / LOCK_NAME).exists():
             raise
-        place = error.details["ledger"]
+        url = error.details["ledger"]
         msg = (
             f"{short_path(setup.policies / LOCK_NAME)} pins a ledger that is not at "
-            f"{place}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL "
+            f"{url}. A new ledger would forget what was spent. Set DPFLOW_LEDGER_URL "
             "to the place of the pinned ledger, or restore it."
         )
-        raise LedgerMissing(msg, ledger=place) from None
+        raise LedgerMissing(msg, ledger=url) from None
 
 
 def project_conditions(setup: Settings) -> Conditions:

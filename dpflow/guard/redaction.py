@@ -56,7 +56,7 @@ class StoredError:
         return True
 
 
-def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
+def redact_error(error: BaseException, *, step: str, dataset: str) -> BaseException:
     """Return what the outside may see of an error; the rest of it is dropped.
 
     Args:
@@ -78,7 +78,7 @@ def shown(error: BaseException, *, step: str, dataset: str) -> BaseException:
     return _withheld(error, where, hint, dataset=dataset, step=step)
 
 
-def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
+def redact_loader_error(error: BaseException, *, task: str) -> BaseException:
     """Return what the outside may see of an error of a task that loads private data.
 
     Args:
@@ -100,7 +100,7 @@ def shown_by_loader(error: BaseException, *, task: str) -> BaseException:
     return _withheld(error, f"private task {task!r}", hint, step=task)
 
 
-def shown_of_load(error: BaseException, request: Request) -> BaseException:
+def redact_load_error(error: BaseException, request: Request) -> BaseException:
     """Return what the outside may see of an error of a load; nothing was charged.
 
     Args:
@@ -123,12 +123,12 @@ def shown_of_load(error: BaseException, request: Request) -> BaseException:
             "`errors: keep` in the policy shows it."
         )
     what = f"{name}: {text}".rstrip(".: ")
-    facts = {"dataset": ", ".join(request.datasets), "step": request.step}
     msg = (
         f"The load of DP step {request.step!r} failed: {what}. Nothing was charged; "
         f"run the step again when its source answers.{after}"
     )
-    result = LoadFailed(msg, **facts, error_type=name)
+    datasets = ", ".join(request.datasets)
+    result = LoadFailed(msg, dataset=datasets, step=request.step, error_type=name)
     result.__cause__ = error if keeps else None
     return result
 
@@ -145,7 +145,7 @@ def _class_of_load(kind: type) -> str:
 
 
 def _withheld(
-    error: BaseException, where: str, hint: str, **facts: str
+    error: BaseException, where: str, hint: str, **details: str
 ) -> BaseException:
     """Return an error with the type and line of another, or its permitted part."""
     name, line = public_name(type(error)), ""
@@ -158,7 +158,7 @@ def _withheld(
     except BaseException:  # noqa: BLE001, S110 (whatever its class does)
         pass
     msg = f"{name} in {where}{line} (text withheld: it may hold private data). {hint}"
-    return DPStepFailed(msg, **facts, error_type=name)
+    return DPStepFailed(msg, **details, error_type=name)
 
 
 def _line_of(error: BaseException) -> str:
@@ -192,12 +192,12 @@ def _ending(error: BaseException) -> BaseException:
     if kind.__module__.startswith("_pytest."):
         # Its classes say that they are Python's own.
         own = vars(sys.modules[kind.__module__]).values()
-        kind = next((each for each in own if each is type(error)), kind)
+        kind = next((base for base in own if base is type(error)), kind)
         # pytest reads what its own errors carry, and stops where it is missing.
         fresh: BaseException = kind("")
         vars(fresh).update(dict.fromkeys(vars(fresh), ""))
         return fresh
-    base = next(each for each in _ENDINGS if issubclass(kind, each))
+    base = next(base for base in _ENDINGS if issubclass(kind, base))
     if base is SystemExit:
         code = _own(error, "code", SystemExit)
         # A code of eight bits could count rows; Python prints one that is no number.

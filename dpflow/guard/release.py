@@ -6,11 +6,11 @@ from typing import Any
 
 from dpflow.guard.charge import current_execution
 from dpflow.noise.refining import Until
-from dpflow.noise.release_types import typed_as_release
+from dpflow.noise.release_types import type_as_release
 from dpflow.rounding import Number
 
 
-@typed_as_release
+@type_as_release
 def release(
     value: Any,
     *,

@@ -86,7 +86,7 @@ def fill(template: str, public: Mapping[str, Any]) -> str:
         'revenue/07'
     """
     texts = []
-    for literal, field, form, conversion in _parsed(template):
+    for literal, field, form, conversion in _parse(template):
         texts.append(literal)
         if field is None:
             continue
@@ -117,7 +117,7 @@ def check_calendars(template: str) -> None:
         AmbiguousArgument: If there is one: days of two years would share a text.
     """
     forms: dict[str, str] = {}
-    for _, field, form, _ in _parsed(template):
+    for _, field, form, _ in _parse(template):
         forms[field or ""] = forms.get(field or "", "") + (form or "")
     for field, form in forms.items():
         parts = {part[1] for part in _DIRECTIVE.finditer(form)}
@@ -152,7 +152,7 @@ def identify(
     for name in names:
         forms = {
             "" if how else _formatter.vformat(form or "", (), values)
-            for _, field, form, how in _parsed(template)
+            for _, field, form, how in _parse(template)
             if field == name
         }
         times = {form: _value(name, values, form) for form in forms}
@@ -239,7 +239,7 @@ def _offset(value: Any, form: str) -> str:
 def _text(field: str, value: Any, form: str) -> str:
     """Write a field; equal numbers and equal characters have one text."""
     if not form or type(value) is str:
-        value = _folded(value)
+        value = _fold(value)
     form += _offset(value, form)
     text = normalize("NFC", _formatter.format_field(value, form))
     if has_address(text):
@@ -251,12 +251,12 @@ def _text(field: str, value: Any, form: str) -> str:
     return text
 
 
-def _folded(value: Any) -> Any:
+def _fold(value: Any) -> Any:
     """Return whole floats as integers, and texts in their composed form (NFC)."""
     if type(value) is str:
         return normalize("NFC", value)
     if type(value) in (list, tuple):
-        return type(value)(map(_folded, value))
+        return type(value)(map(_fold, value))
     plain = without_numpy(value)
     return int(plain) if type(plain) is float and plain.is_integer() else value
 
@@ -270,7 +270,7 @@ _formatter = string.Formatter()
 
 
 @lru_cache(maxsize=1024)
-def _parsed(template: str) -> Sequence[tuple[str, str | None, str | None, str | None]]:
+def _parse(template: str) -> Sequence[tuple[str, str | None, str | None, str | None]]:
     return tuple(_formatter.parse(template))
 
 
@@ -298,7 +298,7 @@ def _whole(field: str, value: Any) -> Any:
     if isinstance(tree, dict) and tree.get(TYPE_KEY) in _SCALARS:
         return value
     if _is_literal(value) and len(repr(value)) <= _MOST_SIGNS:
-        return repr(_folded(value))
+        return repr(_fold(value))
     return f"{type(value).__name__}:{digest(text)[:DIGEST_SIGNS]}"
 
 

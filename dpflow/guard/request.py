@@ -26,10 +26,10 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named, holds_rows
-from dpflow.guard.identity import requested_release
-from dpflow.guard.loading import failed_loads
+from dpflow.guard.identity import find_release_key
+from dpflow.guard.loading import count_failed_loads
 from dpflow.guard.project import Project, people_folder, project_label, project_of_step
-from dpflow.guard.step import Step, StepCall, checked_text
+from dpflow.guard.step import Step, StepCall, check_text
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.requests import Granted, Request, Settled
 from dpflow.ledger.views.entries import alert_text
@@ -85,21 +85,21 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StepContext:
     """Where a step runs.
 
     Attributes:
         flows: The enclosing flows, nearest first. A release without a key of its own
             is replayed within the nearest one's run.
         named: The flow that the step names itself (`flow=`), if it does.
-        facts: Further facts for the journal, such as the task run's id.
+        metadata: Further entries for the journal, such as the task run's id.
         listener: Hears the outcome of a step; it decides nothing.
         before_charge: Refuses a flow run that cannot end, by raising.
     """
 
     flows: tuple[EnclosingFlow, ...] = ()
     named: str | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
     listener: Callable[[Notice], None] | None = None
     before_charge: Callable[[Project, Request], None] | None = None
 
@@ -140,21 +140,21 @@ class Place:
             self.tell("alert", request, message=used, **asdict(alert))
 
 
-def checked_flow(flow: object) -> str | None:
+def check_flow(flow: object) -> str | None:
     """Return the name of a flow, if one is given.
 
     Raises:
         ConfigurationError: If it is no name.
     """
-    return None if flow is None else checked_text(flow, "flow")
+    return None if flow is None else check_text(flow, "flow")
 
 
-#: How to find the place of a call within Prefect; `dpflow.prefect` adds its function.
-place_finders: list[Callable[..., Place]] = []
+#: How to find the context of a call within Prefect; `dpflow.prefect` adds its function.
+context_finders: list[Callable[..., StepContext]] = []
 
 
-def current_place(flow: str | None = None) -> Place:
-    """Return the place of a call: within Prefect's flows, if any are around it.
+def current_context(flow: str | None = None) -> StepContext:
+    """Return the context of a call: within Prefect's flows, if any are around it.
 
     Otherwise the call would pass by the share and the halt of these flows.
 
@@ -165,15 +165,15 @@ def current_place(flow: str | None = None) -> Place:
         ConfigurationError: If Prefect runs it and the part for Prefect is missing.
     """
     if not _within_prefect():
-        return Place(named=flow)
-    if not place_finders:
+        return StepContext(named=flow)
+    if not context_finders:
         load_prefect()
     require(
-        place_finders,
+        context_finders,
         "Prefect runs a flow around this step, and the part of dpflow for Prefect is "
         "not installed. The step did not run. Import `dpflow.prefect` first.",
     )
-    return place_finders[-1](named=flow)
+    return context_finders[-1](named=flow)
 
 
 def _within_prefect() -> bool:
@@ -185,7 +185,7 @@ def _within_prefect() -> bool:
 
 
 def ask(
-    step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: Place
+    step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: StepContext
 ) -> tuple[Project, Request]:
     """Resolve the policies, price the cost and make the request.
 
@@ -193,7 +193,7 @@ def ask(
         step: The declaration of the step's author.
         args: The positional arguments of a call.
         kwargs: The other arguments.
-        place: The place of the call.
+        context: The context of the call.
 
     Raises:
         DpflowError: If anything declared is wrong; nothing was charged.
@@ -211,15 +211,14 @@ def ask(
     by_hour = any(p.partition and p.partition.by == "hour" for p in policies)
     call = step.ask(args, kwargs, zones, ["UTC"] if by_hour else zones)
     _warn_of_rows(step, call)
-    cost = call.cost
+    cost, flow = call.cost, find_charged_flow(policies, context)
     if not isinstance(cost, Cost):
-        flow = charged_flow(policies, place)
         pins = [find_governing(project.ledger, policy) for policy in policies]
-        cost = _planned(cost, step.name, None if flow is None else flow.name, pins)
+        cost = _plan_cost(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
     step.check_storable()
-    run = place.flows[0].run if place.flows else None
-    release_key, makers = requested_release(step, call, (cost, versions), project, run)
+    run = context.flows[0].run if context.flows else None
+    release_key, makers = find_release_key(step, call, (cost, versions), project, run)
     if release_key is None:
         _warn_of_second(step, call)
     digests = project.ledger.digests
@@ -227,16 +226,22 @@ def ask(
         name: None if text is None else digests.of("argument", release_key, name, text)
         for name, text in call.texts.items()
     }
-    measured = _measured(step, call, cost, policies[0], project)
+    measured = _describe_measure(step, call, cost, policies[0], project)
     declared = call.shape.describe()
-    shape_facts = {"shape": declared} if declared else {}
-    body = {**place.facts, "versions": versions, **measured, **shape_facts}
-    body |= failed_loads(step)
-    request = request_of(
-        project,
-        place,
-        policies,
-        cost,
+    body = {**context.metadata, "versions": versions, **measured}
+    body |= {"shape": declared} if declared else {}
+    body |= count_failed_loads(step)
+    is_reader = project.ledger.database.unwritable is not None
+    request = Request(
+        reservation=os.urandom(16).hex(),
+        # Nothing can be reserved in a reader's name.
+        owner="reader" if is_reader else project.ledger.owners.mine(),
+        policies=policies,
+        populations=project.policies.populations_of(policies),
+        cost=cost,
+        flow=None if flow is None else flow.name,
+        flow_run=None if flow is None else flow.run,
+        enclosing_runs=tuple(f.run for f in context.flows if f.run is not None),
         step=step.name,
         partitions=call.partitions,
         release_key=release_key,
@@ -289,30 +294,6 @@ def warn(step: str, text: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
-def request_of(
-    project: Project,
-    place: Place,
-    policies: tuple[Policy, ...],
-    cost: Cost,
-    **fields: Any,
-) -> Request:
-    """Make a request that charges the flow of a place.
-
-    Raises:
-        DpflowError: If there is no valid request; nothing was charged.
-    """
-    flow = charged_flow(policies, place)
-    values: dict[str, Any] = {
-        "reservation": os.urandom(16).hex(),
-        "owner": owner_of(project),
-        "populations": project.policies.populations_of(policies),
-        "flow": None if flow is None else flow.name,
-        "flow_run": None if flow is None else flow.run,
-        "enclosing_runs": tuple(f.run for f in place.flows if f.run is not None),
-    }
-    return Request(policies=policies, cost=cost, **{**values, **fields})
-
-
 def _check_person_budgets(step: Step, project: Project, request: Request) -> None:
     """Refuse a step that people would pay for where one filter is not all that counts.
 
@@ -342,18 +323,6 @@ def _check_person_budgets(step: Step, project: Project, request: Request) -> Non
     people_folder(project.settings)
 
 
-def owner_of(project: Project) -> str:
-    """Return this process's name in the ledger.
-
-    Raises:
-        LedgerUnavailable: If it cannot take one.
-    """
-    if project.ledger.database.unwritable is not None:
-        # Nothing can be reserved in its name.
-        return "reader"
-    return project.ledger.owners.mine()
-
-
 def _version(step: Step, call: StepCall, policy: Policy) -> str:
     """Return the data's version; with private arguments it must be declared."""
     keyed = step.data_version is not None or call.key is not None
@@ -366,7 +335,7 @@ def _version(step: Step, call: StepCall, policy: Policy) -> str:
     return step.data_version or policy.data_version
 
 
-def _measured(
+def _describe_measure(
     step: Step, call: StepCall, cost: Cost, policy: Policy, project: Project
 ) -> dict[str, Any]:
     """Return the declared measure, with a digest of what all parts of a sum share.
@@ -391,7 +360,9 @@ def _measured(
     return {"measures": {"name": step.measures, "fields": fields, "bounds": bounds}}
 
 
-def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | None:
+def find_charged_flow(
+    policies: tuple[Policy, ...], context: StepContext
+) -> EnclosingFlow | None:
     """Return the nearest enclosing flow that a policy names.
 
     Else it is the flow that the step names, else the root flow.
@@ -400,23 +371,23 @@ def charged_flow(policies: tuple[Policy, ...], place: Place) -> EnclosingFlow | 
         ConfigurationError: If the step names another flow than the one around it that
             a policy names, whose share it would pass by.
     """
-    around = place.flows
+    around = context.flows
     for flow in around:
         if any(flow.name in policy.flows for policy in policies):
             require(
-                place.named in (None, flow.name),
-                f"a step says flow={place.named!r}, but it runs in flow {flow.name!r}, "
-                "which a policy names: its share and its halt would be passed by. "
-                "Leave flow= away, or call the step outside of that flow. The step did "
-                "not run.",
+                context.named in (None, flow.name),
+                f"a step says flow={context.named!r}, but it runs in flow "
+                f"{flow.name!r}, which a policy names: its share and its halt would be "
+                "passed by. Leave flow= away, or call the step outside of that flow. "
+                "The step did not run.",
             )
             return flow
-    if place.named is not None:
-        return EnclosingFlow(name=place.named, run=around[0].run if around else None)
+    if context.named is not None:
+        return EnclosingFlow(name=context.named, run=around[0].run if around else None)
     return around[-1] if around else None
 
 
-def _planned(
+def _plan_cost(
     cost: PlannedNoise, step: str, flow: str | None, pins: Sequence[Mapping[str, Any]]
 ) -> Cost:
     """Return a cost with the most noise that one of its datasets plans for the step.

@@ -20,9 +20,9 @@ from dpflow.exceptions import (
     require,
 )
 from dpflow.guard.bodies import home
-from dpflow.guard.loading import Load
+from dpflow.guard.loading import StepLoad
 from dpflow.guard.project import Project
-from dpflow.guard.request import Place
+from dpflow.guard.request import StepContext
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.requests import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.1
 
 
 @contextmanager
-def owed(project: Project, request: Request) -> Iterator[None]:
+def owe_if_stopped(project: Project, request: Request) -> Iterator[None]:
     """Let this process ask again if it is stopped between its question and its end.
 
     A timeout or Ctrl-C can hit a sync step anywhere: before its body, or while its
@@ -58,11 +58,11 @@ def owed(project: Project, request: Request) -> Iterator[None]:
 
 def _owe(project: Project, request: Request, error: BaseException) -> None:
     """Have a charge settled in full that no other process settles, if any."""
-    facts = {"error_type": public_name(type(error))}
-    project.unsettled.add(request.reservation, outcome="failed", body=facts)
+    body = {"error_type": public_name(type(error))}
+    project.unsettled.add(request.reservation, outcome="failed", body=body)
 
 
-def _prepare(project: Project, request: Request, noise: str) -> None:
+def _prepare(project: Project, load: StepLoad) -> None:
     """Load the library of `release`, so that no charged body fails without it.
 
     A stored release is replayed without: loading takes long.
@@ -70,8 +70,8 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
     Raises:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
     """
-    ledger = project.ledger
-    if noise == OWN or not mechanism.has_sampler(request.cost):
+    ledger, request = project.ledger, load.request
+    if load.step.noise == OWN or not mechanism.has_sampler(request.cost):
         return
     mechanism.sampler_for(request.cost)
     if not is_replaced(ledger.id, ledger.environment) and (
@@ -82,54 +82,54 @@ def _prepare(project: Project, request: Request, noise: str) -> None:
 
 
 def reserve(
-    project: Project, request: Request, place: Place, *, noise: str, load: Load
+    project: Project, load: StepLoad, context: StepContext
 ) -> Granted | Replayed:
     """Reserve a step's worst case, or return its release.
 
     Args:
         project: The project that is charged.
-        request: The question to the ledger.
-        place: Its listener hears of a refusal.
-        noise: Who draws the declared noise: the step's body, if "own".
-        load: Reads the body's input once the ledger would grant the step.
+        load: The request, and the load that runs once the ledger would grant it.
+        context: Its listener hears of a refusal.
 
     Raises:
         LoadFailed: If the load raises; nothing was charged.
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
-    with _reserving(project, request, place) as check_patience:
-        if place.before_charge is not None:
-            place.before_charge(project, request)
-        _prepare(project, request, noise)
-        while isinstance(answer := _load_and_answer(project, request, load), Busy):
+    request = load.request
+    with _reserving(project, request, context) as check_patience:
+        if context.before_charge is not None:
+            context.before_charge(project, request)
+        _prepare(project, load)
+        while isinstance(answer := _load_and_answer(project, load), Busy):
             if not project.unsettled.settle(answer.reservation):
                 check_patience()
                 time.sleep(_POLL_SECONDS)
-        with _voided_on_error(project, request, answer):
+        with _void_on_error(project, request, answer):
             load.run(answer)
-        return _warned(request, answer)
+        return _warn_of_other_cost(request, answer)
 
 
 async def areserve(
-    project: Project, request: Request, place: Place, *, noise: str, load: Load
+    project: Project, load: StepLoad, context: StepContext
 ) -> Granted | Replayed:
     """Reserve as `reserve` does, in a task, while others of its event loop go on.
 
     Raises:
         ConfigurationError: If no event loop of asyncio runs it.
     """
+    request = load.request
     require(
         home()[1] is not None,
         f"async step {request.step!r} runs under asyncio only, not under trio. The "
         "step did not run. Call it in an event loop of asyncio, or make it sync.",
     )
-    with _reserving(project, request, place) as check_patience:
-        if place.before_charge is not None:
-            await asyncio.to_thread(place.before_charge, project, request)
-        await asyncio.to_thread(_prepare, project, request, noise)
+    with _reserving(project, request, context) as check_patience:
+        if context.before_charge is not None:
+            await asyncio.to_thread(context.before_charge, project, request)
+        await asyncio.to_thread(_prepare, project, load)
         while True:
-            answer = await asyncio.to_thread(_preview, project, request, load)
+            answer = await asyncio.to_thread(_preview, project, load)
             await load.arun(answer)
             if not isinstance(answer, Busy):
                 answer = await _answer_in_thread(project, request)
@@ -139,14 +139,14 @@ async def areserve(
             if not await asyncio.to_thread(late, answer.reservation):
                 check_patience()
                 await asyncio.sleep(_POLL_SECONDS)
-        with _voided_on_error(project, request, answer):
+        with _void_on_error(project, request, answer):
             await load.arun(answer)
-        return _warned(request, answer)
+        return _warn_of_other_cost(request, answer)
 
 
 @contextmanager
 def _reserving(
-    project: Project, request: Request, place: Place
+    project: Project, request: Request, context: StepContext
 ) -> Iterator[Callable[[], None]]:
     """Tell a refusal of this block to the listener, and bound its wait for a release.
 
@@ -167,27 +167,27 @@ def _reserving(
     try:
         yield check_patience
     except BudgetRefused as refusal:
-        place.tell_refusal(refusal, request)
+        context.tell_refusal(refusal, request)
         raise
 
 
-def _load_and_answer(project: Project, request: Request, load: Load) -> Answer:
+def _load_and_answer(project: Project, load: StepLoad) -> Answer:
     """Ask the ledger once, after the load if it would grant the step."""
-    answer = _preview(project, request, load)
+    answer = _preview(project, load)
     load.run(answer)
-    return answer if isinstance(answer, Busy) else _answer(project, request)
+    return answer if isinstance(answer, Busy) else _answer(project, load.request)
 
 
-def _preview(project: Project, request: Request, load: Load) -> object:
+def _preview(project: Project, load: StepLoad) -> object:
     """Return what the ledger would answer, if a load waits for it.
 
     What is replayed or refused is not loaded; the refusal is journaled by the request.
     """
-    return project.ledger.would_answer(request) if load.is_due else None
+    return project.ledger.would_answer(load.request) if load.is_due else None
 
 
 @contextmanager
-def _voided_on_error(
+def _void_on_error(
     project: Project, request: Request, answer: Answer
 ) -> Iterator[None]:
     """Void a grant that the ledger would not have given before, if its load fails."""
@@ -211,23 +211,23 @@ def _answer(project: Project, request: Request) -> Answer:
 
 async def _answer_in_thread(project: Project, request: Request) -> Answer:
     """Ask in a thread; a grant that comes after this task was cancelled is voided."""
-    answer: Future[Answer] = Future()
+    future: Future[Answer] = Future()
 
     def put() -> None:
-        given = _answer(project, request)
-        if answer.set_running_or_notify_cancel():
-            answer.set_result(given)
+        answer = _answer(project, request)
+        if future.set_running_or_notify_cancel():
+            future.set_result(answer)
         else:
-            _give_back(project, request, given)
+            _give_back(project, request, answer)
 
     try:
         await asyncio.to_thread(put)
     except BaseException:
         # The thread goes on and may be granted the step.
-        if not answer.cancel():
-            _give_back(project, request, answer.result())
+        if not future.cancel():
+            _give_back(project, request, future.result())
         raise
-    return answer.result()
+    return future.result()
 
 
 def _give_back(project: Project, request: Request, answer: Answer) -> None:
@@ -242,7 +242,9 @@ def _give_back(project: Project, request: Request, answer: Answer) -> None:
         _owe(project, request, error)
 
 
-def _warned(request: Request, answer: Granted | Replayed) -> Granted | Replayed:
+def _warn_of_other_cost(
+    request: Request, answer: Granted | Replayed
+) -> Granted | Replayed:
     """Log that a release of another cost is replayed."""
     if isinstance(answer, Replayed) and answer.made_at is not None:
         logger.warning(

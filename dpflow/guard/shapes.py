@@ -24,7 +24,7 @@ ColumnsLike = shapes.Labels | Callable[..., shapes.Labels]
 LengthLike = shapes.LengthLike | Callable[..., shapes.LengthLike]
 
 
-def declared_shape(name: str, declared: Mapping[str, Any]) -> Shape:
+def read_declared_shape(name: str, declared: Mapping[str, Any]) -> Shape:
     """Return the shape that the keywords of a step declare.
 
     Raises:
@@ -57,7 +57,7 @@ def check_shape(
             that `release` gets several numbers.
     """
     if not any(map(callable, declared.values())):
-        declared_shape(name, declared)
+        read_declared_shape(name, declared)
     is_declared = any(value is not None for value in declared.values())
     if is_declared or cost is None or not has_sampler(cost):
         return
@@ -75,7 +75,7 @@ def check_shape(
 
 def _several_numbers(body: Callable[..., Any]) -> str | None:
     """Return the name of a container that a body returns, if annotated."""
-    kinds = [_returned(body)]
+    kinds = [_read_annotation(body)]
     for kind in kinds:
         if get_origin(kind) in (Union, UnionType):
             kinds += map(_resolve_alias, get_args(kind))
@@ -116,11 +116,11 @@ def check_size(name: str, shape: Shape) -> None:
 
 def unstorable(body: Callable[..., Any]) -> str | None:
     """Return the name of a returned type that no release can hold, if annotated."""
-    kind = unstorable_type(_returned(body))
+    kind = unstorable_type(_read_annotation(body))
     return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _returned(body: Callable[..., Any]) -> Any:
+def _read_annotation(body: Callable[..., Any]) -> Any:
     """Return the annotation of a body's output; Any where it cannot be read."""
     annotation = _annotations.get(body)
     if annotation is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from dpflow.exceptions import require
-from dpflow.guard.functions import captured
+from dpflow.guard.functions import find_captured
 
 #: The instance of a method is no public argument.
 HIDDEN = frozenset({"self", "cls"})
@@ -46,14 +46,17 @@ def public_signature(
     read = [*inspect.signature(load).parameters.values()]
     names = {parameter.name for parameter in receivers + others}
     new = [parameter for parameter in read if parameter.name not in names]
+    unknown = [parameter.name for parameter in new]
     require(
         not (others and new),
-        f"the load of step {step!r} takes {[each.name for each in new]}, which are no "
+        f"the load of step {step!r} takes {unknown}, which are no "
         f"parameters of the step: {', '.join(sorted(names))}. Name them alike, or let "
         "the body take the loaded value alone",
     )
     public = receivers + (others or new)
-    shared = sorted(captured(load).keys() & {parameter.name for parameter in public})
+    shared = sorted(
+        find_captured(load).keys() & {parameter.name for parameter in public}
+    )
     require(
         not shared,
         f"the load of step {step!r} captures {shared}, and the step has parameters of "

@@ -12,10 +12,10 @@ from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError, require
 from dpflow.guard.functions import (
-    captured,
     check_body,
     check_reusable,
     decorator_of,
+    find_captured,
     is_constant,
     name_of,
 )
@@ -34,7 +34,7 @@ from dpflow.guard.shapes import (
     LengthLike,
     check_shape,
     check_size,
-    declared_shape,
+    read_declared_shape,
     unstorable,
 )
 from dpflow.guard.signatures import HIDDEN, public_signature, values_of
@@ -131,21 +131,21 @@ class Step:
             "ignore": frozenset(_names(self.ignore) or self.ignore),
             "partitions": parts if parts is None or callable(parts) else _names(parts),
             "moved_from": _names(self.moved_from) or self.moved_from,
-            "replays": own and not hidden and not captured(self.load),
+            "replays": own and not hidden and not find_captured(self.load),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         for keyword in ("name", "release_key", "data_version", "measures"):
             if (text := getattr(self, keyword)) is not None:
-                checked_text(text, keyword)
-        checked_flag(self.fresh, "fresh")
+                check_text(text, keyword)
+        check_flag(self.fresh, "fresh")
         cost = self.cost if isinstance(self.cost, Cost) else None
         drawn = None if self.noise == OWN else cost
         check_shape(self.name, self.declared_numbers, self.body, drawn)
         for problem, is_there in _problems(self, parts).items():
             require(not is_there, f"step {self.name!r} {problem}")
         for template in () if callable(self.partitions) else self.partitions or ():
-            check_template(self, "partitions", checked_text(template, "partitions"))
+            check_template(self, "partitions", check_text(template, "partitions"))
         if self.release_key is not None:
             check_template(self, "release_key", self.release_key)
             _check_key(self, self.release_key)
@@ -155,14 +155,14 @@ class Step:
         """The declarations of several numbers, by keyword."""
         return {"length": self.length, "groups": self.groups, "columns": self.columns}
 
-    def captured(self) -> dict[str, Any]:
+    def find_captured(self) -> dict[str, Any]:
         """Return by name what body and load take with them into each call.
 
         Raises:
             ConfigurationError: If one name stands for two values.
         """
-        values = captured(self.body)
-        for name, value in captured(self.load).items():
+        values = find_captured(self.body)
+        for name, value in find_captured(self.load).items():
             require(
                 values.setdefault(name, value) is value or name in self.ignore,
                 f"body and load of step {self.name!r} capture two values of {name!r}: "
@@ -196,7 +196,7 @@ class Step:
                 what = f"its private argument {name!r} is"
                 check_reusable(self.name, what, value)
         bound.apply_defaults()
-        values = {**self.captured(), **bound.arguments}
+        values = {**self.find_captured(), **bound.arguments}
         values = {k: v for k, v in values.items() if k not in self.private}
         names = self.signature.parameters.keys() - HIDDEN
         public = {name: value for name, value in values.items() if name in names}
@@ -205,8 +205,8 @@ class Step:
         return StepCall(
             cost=self._cost(public),
             shape=self._shape(public),
-            partitions=self._touched(parts, public),
-            key=None if key is None else self._filled("release_key", key, values),
+            partitions=self._find_partitions(parts, public),
+            key=None if key is None else self._fill("release_key", key, values),
             texts={} if key is None else self._texts(key, values, public),
             public=public,
             receiver=values.get("self", values.get("cls")),
@@ -230,7 +230,7 @@ class Step:
     def _cost(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
         if isinstance(self.cost, Cost | PlannedNoise):
             return self.cost
-        cost: Cost | PlannedNoise = self._called("cost", self.cost, public)
+        cost: Cost | PlannedNoise = self._call("cost", self.cost, public)
         require(
             isinstance(cost, Cost | PlannedNoise),
             f"the cost function of step {self.name!r} returned {cost!r}; it must "
@@ -244,10 +244,10 @@ class Step:
         Raises:
             ConfigurationError: If it is not valid, or a release of it cannot be stored.
         """
-        shape = declared_shape(
+        shape = read_declared_shape(
             self.name,
             {
-                name: self._called(name, value, public) if callable(value) else value
+                name: self._call(name, value, public) if callable(value) else value
                 for name, value in self.declared_numbers.items()
             },
         )
@@ -255,15 +255,15 @@ class Step:
             check_size(self.name, shape)
         return shape
 
-    def _touched(
+    def _find_partitions(
         self, values: Mapping[str, Any], public: Mapping[str, Any]
     ) -> tuple[str, ...]:
         if not self.partitions:
             return ()
         if callable(self.partitions):
-            names = self._called("partitions", self.partitions, public)
+            names = self._call("partitions", self.partitions, public)
         else:
-            names = [self._filled("partitions", t, values) for t in self.partitions]
+            names = [self._fill("partitions", t, values) for t in self.partitions]
         texts = _names(names) if isinstance(names, list | tuple) else ()
         require(
             _are_different_texts(texts),
@@ -272,18 +272,18 @@ class Step:
         )
         return texts
 
-    def _called(
+    def _call(
         self, what: str, function: Callable[..., Any], public: Mapping[str, Any]
     ) -> Any:
         """Call a function of the public arguments."""
 
-        def called() -> Any:
+        def call() -> Any:
             parameters = inspect.signature(function).parameters
             kinds = {parameter.kind for parameter in parameters.values()}
             names = public if inspect.Parameter.VAR_KEYWORD in kinds else parameters
             return function(**{name: public[name] for name in names if name in public})
 
-        return self._answered(f"{what} function", called)
+        return self._evaluate(f"{what} function", call)
 
     def _texts(
         self, key: str, values: Mapping[str, Any], public: Mapping[str, Any]
@@ -293,24 +293,25 @@ class Step:
         names += [field for field in template_fields(key) if _root(field) not in names]
         read = [name for name in names if _root(name) not in self.ignore]
         title = f"release_key {key!r}"
-        result = self._answered(title, lambda: identify(read, key, values))
+        result = self._evaluate(title, lambda: identify(read, key, values))
         return {**dict.fromkeys(names), **result}
 
-    def _filled(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
+    def _fill(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template with the arguments."""
         title = f"{keyword} {template!r}"
-        return self._answered(title, lambda: fill(template, values))
+        return self._evaluate(title, lambda: fill(template, values))
 
-    def _answered(self, what: str, work: Callable[[], T]) -> T:
+    def _evaluate(self, what: str, work: Callable[[], T]) -> T:
         """Raise one error where a function or template does not fit the arguments."""
         try:
             return work()
         except without_interrupts(Exception) as error:
             is_ambiguous = isinstance(error, AmbiguousArgument)
             why = "" if is_ambiguous else f"{type(error).__name__}: "
+            text = str(error).rstrip(".")
             msg = (
                 f"{what} of step {self.name!r} fails for its arguments: {why}"
-                f"{error}. The step did not run."
+                f"{text}. The step did not run."
             )
             raise ConfigurationError(msg) from error
 
@@ -357,7 +358,7 @@ def define_step(
 _costs: dict[str, Any] = {}
 
 
-def declared_costs() -> dict[str, Cost]:
+def list_fixed_costs() -> dict[str, Cost]:
     """Return the costs of the steps of this process that declare a fixed one."""
     return {name: cost for name, cost in _costs.items() if isinstance(cost, Cost)}
 
@@ -423,7 +424,7 @@ def _check_key(step: Step, key: str) -> None:
     Raises:
         ConfigurationError: If it does not, and `ignore` does not name the rest.
     """
-    values = {**step.captured(), **step.signature.parameters}
+    values = {**step.find_captured(), **step.signature.parameters}
     names = [name for name in values if name not in step.private]
     unknown = sorted(step.ignore.difference(names))
     require(
@@ -451,7 +452,7 @@ def _check_key(step: Step, key: str) -> None:
         )
 
 
-def checked_text(value: object, name: str) -> str:
+def check_text(value: object, name: str) -> str:
     """Return a text that is not empty, or say which keyword is wrong.
 
     Raises:
@@ -462,7 +463,7 @@ def checked_text(value: object, name: str) -> str:
     return text
 
 
-def checked_flag(value: object, name: str) -> bool:
+def check_flag(value: object, name: str) -> bool:
     """Return a truth value, or say which keyword is wrong.
 
     Raises:
@@ -482,7 +483,7 @@ def check_template(step: Step, keyword: str, template: str) -> None:
     """
     ours = keyword in ("release_key", "partitions")
     hidden = step.private if ours else step.private | HIDDEN
-    names = [*(step.captured() if ours else ()), *step.signature.parameters]
+    names = [*(step.find_captured() if ours else ()), *step.signature.parameters]
     public = [name for name in names if name not in hidden]
     title = f"{keyword} {template!r} of step {step.name!r}"
     try:

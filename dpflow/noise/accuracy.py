@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.costs.noise import (
@@ -34,7 +34,7 @@ _MOST_SCALE = 200
 _FEWEST_TERMS = 4000
 
 
-def widened(scale: Fraction) -> Fraction:
+def widen(scale: Fraction) -> Fraction:
     """Return the scale of continuous noise as it is drawn, above the declared one.
 
     The nearest doubles of numbers are farther apart than the numbers by at most
@@ -69,7 +69,7 @@ class Noise(NamedTuple):
         is_exact = not self.slack and self.unit == 1
         return Fraction(0 if is_exact else math.ulp(float(value)))
 
-    def scaled(self, factor: Fraction, value: float) -> Noise:
+    def scale(self, factor: Fraction, value: float) -> Noise:
         """Return the noise of a number times a factor, with the number's rounding."""
         slack = self.slack + (self.rounding(value) / self.unit if self.unit else 0)
         return self._replace(unit=self.unit * factor, slack=slack)
@@ -98,7 +98,7 @@ def noise_of(
     if isinstance(cost, Gaussian | Laplace):
         law = "gaussian" if isinstance(cost, Gaussian) else "laplace"
         spread = cost.sigma if isinstance(cost, Gaussian) else cost.scale
-        drawn = Fraction(float_up(widened(spread)))
+        drawn = Fraction(float_up(widen(spread)))
         return Noise(law, drawn, drawn * ROUNDING + rounded)
     if isinstance(cost, LaplaceDraws) and draws is not None:
         # Drawn in steps of a grid, which its scale and slack cover.
@@ -201,11 +201,10 @@ class _WithInterval:
             raise InvalidCost(msg, name="interval", value=str(interval))
         number.interval, number.confidence = (low, high), float(confidence)
         number.noise = noise
-        made: Self = number
-        return made
+        return cast("Self", number)
 
     @classmethod
-    def drawn(cls, value: float, noise: Noise, confidence: Fraction) -> Self:
+    def from_draw(cls, value: float, noise: Noise, confidence: Fraction) -> Self:
         """Return a drawn number with the interval of its noise."""
         half, number = noise.half_width(confidence), Fraction(value)
         half += noise.rounding(value)
@@ -240,7 +239,7 @@ class _WithInterval:
             )
             raise InvalidCost(msg, name="confidence", value=str(confidence))
         (plain,), _ = self.__getnewargs_ex__()
-        return self.drawn(plain, self.noise, read_confidence(confidence))
+        return self.from_draw(plain, self.noise, read_confidence(confidence))
 
     def scaled(self, factor: Number) -> Estimate:
         """Return the number times a factor, interval too: "0.01" for cents to dollars.
@@ -254,7 +253,7 @@ class _WithInterval:
         times = exact(factor, name="factor", low=-largest, high=largest)
         value, noise = float(Fraction(number) * times), self.noise
         if noise is not None:
-            noise = noise.scaled(abs(times), number)
+            noise = noise.scale(abs(times), number)
         low, high = sorted(Fraction(end) * times for end in self.interval)
         ends = _outward(min(low, Fraction(value)), max(high, Fraction(value)))
         confidence = self.confidence
@@ -263,10 +262,10 @@ class _WithInterval:
     def describe(self) -> str:
         """Return the number and its interval in words."""
         number: Any = self
-        return f"{number:.10g} ({described(self.interval, self.confidence)})"
+        return f"{number:.10g} ({describe_interval(self.interval, self.confidence)})"
 
 
-def described(interval: tuple[float, float], confidence: float) -> str:
+def describe_interval(interval: tuple[float, float], confidence: float) -> str:
     """Return an interval in words."""
     low, high = interval
     return f"{low:.10g} to {high:.10g} at {100 * confidence:.4g} %"

@@ -20,7 +20,7 @@ from dpflow.noise.numbers import (
     is_missing,
     is_whole,
     name_of,
-    refused,
+    refuse,
 )
 
 #: Kinds of columns whose labels are numbers.
@@ -144,4 +144,4 @@ def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) ->
         accepted += ["float", "decimal"]
         todo = NO_BOOL if column.kind == "bool" else todo
     if column.kind not in accepted:
-        raise refused(value, f"it holds numbers of dtype {column.dtype}", todo)
+        refuse(value, f"it holds numbers of dtype {column.dtype}", todo)

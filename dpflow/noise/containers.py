@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.exceptions import PublicError, ReleaseError
+from dpflow.exceptions import PublicError
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.noise.columns import (
     NUMBERS,
@@ -24,9 +24,9 @@ from dpflow.noise.columns import (
     label_kind,
     objects,
 )
-from dpflow.noise.numbers import is_missing, name_of, numbers_for, refused, type_name
+from dpflow.noise.numbers import is_missing, name_of, numbers_for, refuse, type_name
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape
-from dpflow.noise.sources import replaced_stream
+from dpflow.noise.sources import current_stream
 
 #: Numbers of a value, and a function that puts as many noisy ones into a new value.
 Parts = tuple[list[Any], Callable[[list[Any]], Any]]
@@ -68,7 +68,7 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
         numbers = numbers_for(cost, value, [value])
         if shape != Shape():
             todo = "Declare groups=, columns= and length= for several numbers only"
-            raise refused(value, "the step declares several numbers", todo)
+            refuse(value, "the step declares several numbers", todo)
         return numbers, itemgetter(0)
     if content.labels:
         return _take_table(cost, value, shape, content)
@@ -77,7 +77,7 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
     elif shape.length is None:
         what = "how many numbers it holds may depend on private data"
     if what:
-        raise refused(value, what, _line_to_write("length=12"))
+        refuse(value, what, _line_to_write("length=12"))
     column = content.numbers[None]
     check_dtype(cost, value, column, labelled=False)
     if content.sizes != shape.length:
@@ -89,33 +89,33 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
 def _take_table(cost: Cost, value: Any, shape: Shape, table: Content) -> Parts:
     """Take the numbers of the declared groups and columns, in their order."""
     assert shape.groups is not None
-    places = _places(value, shape.groups, table)
+    indexes = _find_rows(value, shape.groups, table)
     entries = list[Any]()
     for name in shape.columns or (None,):
         column = table.numbers.get(name)
         if column is None:
-            entries += [0] * len(places)
+            entries += [0] * len(indexes)
             continue
         if not column.is_absent:
             check_dtype(cost, value, column, labelled=True)
-        found = [None if at is None else column.entries[at] for at in places]
-        entries += [0 if is_missing(entry) else entry for entry in found]
+        declared = [None if at is None else column.entries[at] for at in indexes]
+        entries += [0 if is_missing(entry) else entry for entry in declared]
     numbers = numbers_for(cost, value, entries, labelled=True)
     labels = [list(column) for column in zip(*shape.groups.rows, strict=True)]
 
     def rebuild(noisy: list[Any]) -> Any:
-        return table.make(labels, [*_array(noisy).reshape(-1, len(places))])
+        return table.make(labels, [*_array(noisy).reshape(-1, len(indexes))])
 
     try:
         # The declaration alone, so that no number can fail here.
         rebuild([0] * len(numbers))
     except without_interrupts(Exception):
         what = "no new value of its type can hold the declared labels"
-        raise refused(value, what, "Declare labels of one type a column") from None
+        refuse(value, what, "Declare labels of one type a column")
     return numbers, rebuild
 
 
-def _places(value: Any, groups: Groups, table: Content) -> list[int | None]:
+def _find_rows(value: Any, groups: Groups, table: Content) -> list[int | None]:
     """Return the row of each declared group; None for an absent one.
 
     Where a test has replaced the noise, its data is synthetic, and labels without a
@@ -127,23 +127,23 @@ def _places(value: Any, groups: Groups, table: Content) -> list[int | None]:
         is_default = column.kind in _DEFAULTS and column.is_absent
         is_other = not kinds & {kind, "missing", "other"} and not is_default
         if is_other and column.kind not in _ANYTHING:
-            raise _other_labels(value, column.dtype, declared)
-    places: dict[Any, int | None] = dict.fromkeys(groups.rows)
+            _refuse_labels(value, column.dtype, declared)
+    indexes: dict[Any, int | None] = dict.fromkeys(groups.rows)
     rows = zip(*(column.entries for column in table.labels), strict=True)
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         key = tuple(None if is_missing(label) else label for label in row)
         # What has no hash equals no label.
         with suppress(TypeError):
-            if places.get(key) is not None:
+            if indexes.get(key) is not None:
                 raise PublicError(DUPLICATE)
-            if key in places:
-                places[key] = place
+            if key in indexes:
+                indexes[key] = number
     first = table.labels[0]
-    is_strange = first.entries and all(place is None for place in places.values())
-    if is_strange and replaced_stream() is not None:
+    is_strange = first.entries and all(at is None for at in indexes.values())
+    if is_strange and current_stream() is not None:
         dtype = first.dtype if first.kind != "object" else _types(first.entries)
-        raise _other_labels(value, dtype, groups.labels[0])
-    return list(places.values())
+        _refuse_labels(value, dtype, groups.labels[0])
+    return list(indexes.values())
 
 
 #: Kinds of columns that may hold any label.
@@ -152,10 +152,10 @@ _ANYTHING = ("object", "other")
 _DEFAULTS = ("float", "text")
 
 
-def _other_labels(value: Any, dtype: str, declared: Sequence[Any]) -> ReleaseError:
+def _refuse_labels(value: Any, dtype: str, declared: Sequence[Any]) -> NoReturn:
     what = f"its labels of type {dtype} equal no label of groups=, of type "
     todo = "Write the labels in groups= as the data has them; none is converted"
-    return refused(value, what + _types(declared), todo)
+    refuse(value, what + _types(declared), todo)
 
 
 def _types(labels: Sequence[Any]) -> str:
@@ -203,7 +203,7 @@ _LABELS = 'groups=["north", "south"]'
 _FRAME = 'groups={"region": ["north", "south"]}, columns=["amount"]'
 
 
-def _grouped(value: Any, shape: Shape, *, columns: bool) -> Groups:
+def _check_groups(value: Any, shape: Shape, *, columns: bool) -> Groups:
     """Return the declared groups of a value with labels.
 
     Raises:
@@ -211,18 +211,18 @@ def _grouped(value: Any, shape: Shape, *, columns: bool) -> Groups:
     """
     line = _line_to_write(_FRAME if columns else _LABELS)
     if shape.groups is None:
-        raise refused(value, "its labels may depend on private data", line)
+        refuse(value, "its labels may depend on private data", line)
     if columns and shape.columns is None:
-        raise refused(value, "its columns may depend on private data", line)
+        refuse(value, "its columns may depend on private data", line)
     if not columns and shape.columns is not None:
         what = "it has one number for each label, and the step declares columns="
-        raise refused(value, what, "Leave columns= away")
+        refuse(value, what, "Leave columns= away")
     return shape.groups
 
 
 def _read_dict(values: dict[Any, Any], shape: Shape) -> Content:
     """Read the keys of a dict as labels; tuples of them for several columns."""
-    width = len(_grouped(values, shape, columns=False).labels)
+    width = len(_check_groups(values, shape, columns=False).labels)
     rows = list[tuple[Any, ...]]()
     for key, number in values.items():
         labels = key if width > 1 and isinstance(key, tuple) else (key,)
@@ -241,8 +241,8 @@ def _table_of(
     rows: Sequence[Sequence[Any]], width: int, numbers: Sequence[Any], make: Make
 ) -> Content:
     """Return rows of labels and then numbers as columns."""
-    places = range(width + len(numbers))
-    columns = [objects([row[place] for row in rows]) for place in places]
+    positions = range(width + len(numbers))
+    columns = [objects([row[position] for row in rows]) for position in positions]
     by_name = dict(zip(numbers, columns[width:], strict=True))
     return Content(by_name, make, columns[:width])
 
@@ -260,17 +260,17 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Content:
         column, sizes = {None: objects(list(values))}, (len(values),)
         return Content(column, lambda array: kind(array.tolist()), sizes=sizes)
     has_columns = shape.columns is not None
-    groups = _grouped(values, shape, columns=has_columns or kinds == {dict})
+    groups = _check_groups(values, shape, columns=has_columns or kinds == {dict})
     names = (*(groups.names or ()), *(shape.columns or ()))
     named = has_columns and groups.names is not None
     width, numbers = len(groups.labels), shape.columns or (None,)
     if kinds == {dict} and not named:
         what = "the labels of its dicts have a name, and groups= has none"
-        raise refused(values, what, _line_to_write(_FRAME))
+        refuse(values, what, _line_to_write(_FRAME))
     rows = [[r.get(n) for n in names] if kinds == {dict} else r for r in values]
     if any(len(row) != width + len(numbers) for row in rows):
         what = f"a row of it does not have {width} labels and {len(numbers)} numbers"
-        raise refused(values, what, _line_to_write(_FRAME))
+        refuse(values, what, _line_to_write(_FRAME))
 
     def make(labels: list[list[Any]], arrays: list[Any]) -> Any:
         new = zip(*labels, *(array.tolist() for array in arrays), strict=True)
@@ -315,7 +315,7 @@ def _levels(index: Any) -> dict[Any, Column]:
 def _read_frame(value: Any, shape: Shape) -> Content:
     """Read a frame, table or Series: its labels are columns, or levels of an index."""
     has_columns = is_frame(type(value))
-    groups = _grouped(value, shape, columns=has_columns)
+    groups = _check_groups(value, shape, columns=has_columns)
     wanted = shape.columns or ()
     columns = columns_of(value) if has_columns else []
     names = {name for name, _ in columns}
@@ -330,7 +330,7 @@ def _read_frame(value: Any, shape: Shape) -> Content:
     numbers = {name: column_of(column) for name, column in declared}
     if len(numbers) < len(declared):
         what = "two of its columns have one declared name"
-        raise refused(value, what, "Name each column once")
+        refuse(value, what, "Name each column once")
     read = {**levels, **numbers}
     # A frame made of no rows may have no columns, and a Series no index.
     is_made = len(value) or (names if has_columns else levels)
@@ -339,15 +339,15 @@ def _read_frame(value: Any, shape: Shape) -> Content:
         what = "its index has other levels than groups= names"
         if has_columns:
             what = "it has no column or index level with the labels of groups="
-        raise refused(value, what, _line_to_write(_FRAME))
+        refuse(value, what, _line_to_write(_FRAME))
     in_index = levels.keys() - names if has_columns else {*labels}
 
     def make(new: list[list[Any]], arrays: list[Any]) -> Any:
         pairs = [*zip(labels, new, strict=True)]
         index = {name: column for name, column in pairs if name in in_index}
-        made = {name: column for name, column in pairs if name not in in_index}
-        made.update(zip(wanted or [None], arrays, strict=True))
-        return _new_frame(type(value), made, index)
+        columns = {name: column for name, column in pairs if name not in in_index}
+        columns.update(zip(wanted or [None], arrays, strict=True))
+        return _new_frame(type(value), columns, index)
 
     if not has_columns:
         numbers = {None: column_of(value)}
@@ -371,6 +371,6 @@ def _new_frame(kind: Any, columns: dict[Any, Any], levels: dict[Any, Any]) -> An
     if not is_frame(kind):
         # Without its name, which is a label where it was a row of a frame.
         return kind(columns[None], index)
-    made = kind(columns, index)
-    made.columns = pd.Index([*columns])
-    return made
+    frame = kind(columns, index)
+    frame.columns = pd.Index([*columns])
+    return frame

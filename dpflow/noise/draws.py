@@ -34,9 +34,9 @@ from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of
 from dpflow.noise.columns import check_dtype, column_of
 from dpflow.noise.containers import take_apart
-from dpflow.noise.numbers import is_whole, name_of, numbers_for, refused
+from dpflow.noise.numbers import is_whole, name_of, numbers_for, refuse
 from dpflow.noise.shape import Shape
-from dpflow.noise.sources import replaced_stream
+from dpflow.noise.sources import current_stream
 from dpflow.rounding import float_up
 
 #: Takes the true numbers, returns as many noisy ones.
@@ -92,15 +92,15 @@ def draw(
     noisy = sampler(numbers)
     if as_int and not is_whole(cost):
         # An int of Python's own has no ends.
-        noisy = list(map(round if shape == NO_SHAPE else rounded, noisy))
+        noisy = list(map(round if shape == NO_SHAPE else round_to_int64, noisy))
     released, noise = rebuild(noisy), noise_of(cost, as_int=as_int)
     if noise is None or shape != NO_SHAPE:
         return released
     kind = IntEstimate if isinstance(released, int) else Estimate
-    return kind.drawn(released, noise, confidence)
+    return kind.from_draw(released, noise, confidence)
 
 
-def rounded(number: float) -> int:
+def round_to_int64(number: float) -> int:
     """Return the nearest int that an int64 holds."""
     return max(min(round(number), _LARGEST_INT64), -_LARGEST_INT64)
 
@@ -130,7 +130,7 @@ def add_noise(cost: Cost, numbers: Any) -> Any:
     elif kind == "list":
         entries, sizes = numbers, (len(numbers),)
     if not entries:
-        raise refused(numbers, "it is empty", "Release at least one number")
+        refuse(numbers, "it is empty", "Release at least one number")
     noisy = sampler(numbers_for(cost, numbers, entries))
     if sizes is None:
         return float(noisy[0])
@@ -224,7 +224,7 @@ def _noisy(law: str, scale: float, numbers: list[Any]) -> list[Any]:
             "declare a cost whose scale is a positive finite float."
         )
         raise PublicError(msg, mechanism=law)
-    stream = replaced_stream()
+    stream = current_stream()
     if stream is not None:
         return stream.noisy(law, scale, numbers)
     # OpenDP does not promise that several threads may call one measurement.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from dpflow.noise.sources import random_bytes, replaced_stream
+from dpflow.noise.sources import current_stream, random_bytes
 
 #: Tosses a coin that is True with a probability.
 Toss = Callable[[Fraction], bool]
@@ -61,9 +61,9 @@ def choose(rates: Sequence[Fraction], *, toss: Toss = toss, pick: Pick = pick) -
 
 def exponential_coin(rate: Fraction, toss: Toss = toss) -> bool:
     """Return True with probability exp(-rate), for a rate of at least 0."""
-    whole, rest = divmod(rate, 1)
-    sure = all(_small_coin(Fraction(1), toss) for _ in range(int(whole)))
-    return sure and _small_coin(rest, toss)
+    units, fraction = divmod(rate, 1)
+    sure = all(_small_coin(Fraction(1), toss) for _ in range(int(units)))
+    return sure and _small_coin(fraction, toss)
 
 
 def _small_coin(rate: Fraction, toss: Toss) -> bool:
@@ -78,5 +78,5 @@ def _small_coin(rate: Fraction, toss: Toss) -> bool:
 
 
 def _is_silent() -> bool:
-    stream = replaced_stream()
+    stream = current_stream()
     return stream is not None and stream.silent

@@ -1,7 +1,7 @@
 """One kind of number by the cost: doubles under continuous noise, ints under integer.
 
 Neither the kind of a private number nor its size may show in a noisy one. So every
-number becomes the nearest double, and the noise is that much wider (`widened`).
+number becomes the nearest double, and the noise is that much wider (`widen`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import DiscreteGaussian, DiscreteLaplace
-from dpflow.exceptions import PublicError, ReleaseError, public_kind
+from dpflow.exceptions import PublicError, public_kind
 from dpflow.interrupts import without_interrupts
 from dpflow.libraries import comes_from
 from dpflow.noise.accuracy import ADDED_SHARE
@@ -76,7 +76,7 @@ def _doubles(
     for entry in entries:
         number = _plain(entry)
         if number is None or type(number) is bool:
-            raise refused(value, *_problem(value, entry))
+            refuse(value, *_problem(value, entry))
         is_large = type(number) is int and abs(number) > LARGEST_INT
         are_rounded |= is_large or isinstance(number, Decimal)
         try:
@@ -85,7 +85,7 @@ def _doubles(
         except without_interrupts(OverflowError, ValueError):
             doubles.append(math.inf if is_large else math.nan)
     if any(map(math.isnan, doubles)):
-        raise refused(value, "it holds NaN", "Replace such numbers before the release")
+        refuse(value, "it holds NaN", "Replace such numbers before the release")
     largest = max(map(abs, doubles), default=0.0)
     apart = len(doubles) * Fraction(math.ulp(largest)) if largest < math.inf else 0
     if largest == math.inf or (are_rounded and apart > sensitivity * ADDED_SHARE):
@@ -103,7 +103,7 @@ def _whole_numbers(
         is_float = labelled and type(number) is float
         if not (is_float or isinstance(number, int)):
             what = f"it holds an entry of type {type_name(entry)}"
-            raise refused(value, what, WHOLE_ONLY)
+            refuse(value, what, WHOLE_ONLY)
         # NaN is no size, either.
         if not abs(number) <= LARGEST_INT:
             raise PublicError(TOO_LARGE)
@@ -150,11 +150,11 @@ def is_missing(entry: Any) -> bool:
     return is_scalar and not getattr(entry, "shape", ()) and bool(entry != entry)  # noqa: PLR0124
 
 
-def refused(value: object, what: str, todo: str) -> ReleaseError:
-    """Build the error for a value; it names types only, for the value is private."""
+def refuse(value: object, what: str, todo: str) -> NoReturn:
+    """Refuse a value by an error that names types only, for the value is private."""
     name = type_name(value)
     msg = f"release() cannot noise a value of type {name}: {what}. {todo}."
-    return PublicError(msg, type_name=name)
+    raise PublicError(msg, type_name=name) from None
 
 
 def type_name(value: object) -> str:

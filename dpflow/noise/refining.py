@@ -23,12 +23,12 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import DiscreteLaplace, Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.exceptions import PublicError
-from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule, widened
+from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule, widen
 from dpflow.noise.containers import take_apart
 from dpflow.noise.draws import (
     NO_SHAPE,
     Sampler,
-    rounded,
+    round_to_int64,
     sampler_for,
     whole_laplace,
     whole_scale,
@@ -103,7 +103,7 @@ def refinement(
         )
         raise PublicError(msg)
     (number,) = numbers_for(cost, value, [value])
-    numbers = laplace_numbers(_refined(cost), number, whole_laplace)
+    numbers = laplace_numbers(_check_refined(cost), number, whole_laplace)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, [number], _by_opendp)
         numbers = (numbers[0] for numbers in drawn)
@@ -137,7 +137,7 @@ def answers(cost: Cost, values: Any, shape: Shape) -> Iterator[Answer]:
     Raises:
         ReleaseError: If the cost cannot be refined, or the values are no whole numbers.
     """
-    cost = _refined(cost)
+    cost = _check_refined(cost)
     if cost.finest.sensitivity < 1:
         msg = (
             f"{cost!r} has a sensitivity below 1, and a privacy unit that moves whole "
@@ -145,15 +145,15 @@ def answers(cost: Cost, values: Any, shape: Shape) -> Iterator[Answer]:
         )
         raise PublicError(msg)
     # Its ints are those of integer noise, by type.
-    whole = DiscreteLaplace(sensitivity=1, scale=1)
-    numbers, _ = take_apart(whole, values, shape)
+    integers = DiscreteLaplace(sensitivity=1, scale=1)
+    numbers, _ = take_apart(integers, values, shape)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, list(map(float, numbers)), _by_opendp)
-        return (tuple(map(rounded, each)) for each in drawn)
+        return (tuple(map(round_to_int64, averages)) for averages in drawn)
     return whole_answers(cost, numbers, whole_laplace)
 
 
-def _refined(cost: Cost) -> Refined:
+def _check_refined(cost: Cost) -> Refined:
     if isinstance(cost, Refined):
         return cost
     msg = (
@@ -169,9 +169,9 @@ def rule_for(cost: Cost, target: Target) -> StoppingRule:
     Raises:
         ReleaseError: If it cannot be refined.
     """
-    cost = _refined(cost)
+    cost = _check_refined(cost)
     if isinstance(cost, GaussianDraws):
-        return stopping_rule(target, tuple(map(widened, cost.spreads)))
+        return stopping_rule(target, tuple(map(widen, cost.spreads)))
     # The noise that is drawn, which is a little more than the declared one.
     step = cost.finest.sensitivity / GRID
     return stopping_rule(target, tuple(s * step for s in _steps_of(cost)), step)
@@ -198,8 +198,8 @@ def laplace_numbers(cost: Refined, number: float, noise: Whole) -> Iterator[floa
     """Yield the number after each draw, the coarsest first."""
     sensitivity = cost.finest.sensitivity
     steps = in_steps(number, sensitivity)
-    for (each,) in laplace_answers([steps], _steps_of(cost), noise):
-        value = each * sensitivity / GRID
+    for (noisy,) in laplace_answers([steps], _steps_of(cost), noise):
+        value = noisy * sensitivity / GRID
         # The true number is a float, so the largest one is no farther from it.
         yield float(max(-_LARGEST, min(value, _LARGEST)))
 
@@ -213,8 +213,8 @@ def whole_answers(
     than the price of continuous noise (docs/derivations/accuracy.md#on-a-grid).
     """
     steps = max(GRID // ceil(cost.finest.sensitivity), 1)
-    widened = steps * (1 + Fraction(ADDED, GRID))
-    scales = [Fraction(whole_scale(scale * widened)) for scale in cost.spreads]
+    factor = steps * (1 + Fraction(ADDED, GRID))
+    scales = [Fraction(whole_scale(scale * factor)) for scale in cost.spreads]
     drawn = laplace_answers([value * steps for value in values], scales, noise)
     return (tuple(round(Fraction(n, steps)) for n in answer) for answer in drawn)
 
@@ -228,7 +228,7 @@ def laplace_answers(
     discarded.
     """
     finest = [value + noise(scales[-1]) for value in values]
-    drawn = [coarsened(number, scales[::-1], noise) for number in finest]
+    drawn = [coarsen(number, scales[::-1], noise) for number in finest]
     yield from reversed(list(zip(*drawn, strict=True)))
 
 
@@ -237,11 +237,11 @@ def _steps_of(cost: Refined) -> list[Fraction]:
 
     One more step is for the price, which is that of continuous noise.
     """
-    widened = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
-    return [Fraction(whole_scale(scale * widened)) for scale in cost.spreads]
+    factor = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
+    return [Fraction(whole_scale(scale * factor)) for scale in cost.spreads]
 
 
-def coarsened(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int]:
+def coarsen(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int]:
     """Add noise to a number with noise, so that each sum has the next, larger scale.
 
     Args:
@@ -269,8 +269,8 @@ def chance_to_stay(fine: Fraction, coarse: Fraction, bits: int) -> Fraction:
     mp = new_context(int(bits * _DIGITS_PER_BIT) + _MORE_DIGITS)
 
     def weight(scale: Fraction) -> Any:
-        each = -1 / to_real(mp, scale)
-        return mp.exp(each) / mp.expm1(each) ** 2
+        exponent = -1 / to_real(mp, scale)
+        return mp.exp(exponent) / mp.expm1(exponent) ** 2
 
     return to_fraction(weight(fine) / weight(coarse))
 

@@ -80,7 +80,7 @@ N = TypeVar("N", bound="Scalar")
 R = TypeVar("R", bound="Row")
 
 
-class Release(Protocol):
+class ReleaseFunction(Protocol):
     """Draws the declared noise and returns the noisy value."""
 
     @overload
@@ -115,6 +115,6 @@ class Release(Protocol):
     def __call__(self, value: T, **o: Unpack[AsAny]) -> T: ...
 
 
-def typed_as_release(function: Callable[..., Any]) -> Release:
-    """Return a function with the types of `Release`."""
-    return cast("Release", function)
+def type_as_release(function: Callable[..., Any]) -> ReleaseFunction:
+    """Return a function with the types of `ReleaseFunction`."""
+    return cast("ReleaseFunction", function)

@@ -57,12 +57,12 @@ class DrawnNumbers:
             names = list(columns)
             only = noisy[names] if hasattr(noisy, "iloc") else noisy.select(names)
             self._numbers.append(list(numbers_in(only)))
-        self._as_int, self._known = as_int, list[float]()
+        self._as_int, self._interval = as_int, list[float]()
         if noise is not None:
             half = float_up(noise.half_width(confidence))
-            self._known = [half, float(confidence)]
+            self._interval = [half, float(confidence)]
         elif isinstance(noisy, Estimate | IntEstimate):
-            self._known = [noisy.half_width, noisy.confidence]
+            self._interval = [noisy.half_width, noisy.confidence]
 
     def describe(self, value: Any) -> dict[str, Any]:
         """Return for the journal whether a value has these numbers, in their order.
@@ -74,8 +74,8 @@ class DrawnNumbers:
         # An object compares by its own code, and a value may hold itself.
         except without_interrupts(Exception):
             is_drawn = False
-        known = {"known": self._known} if is_drawn and self._known else {}
-        return {"as_drawn": is_drawn, "as_int": self._as_int, **known}
+        interval = {"known": self._interval} if is_drawn and self._interval else {}
+        return {"as_drawn": is_drawn, "as_int": self._as_int, **interval}
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
@@ -100,5 +100,5 @@ def numbers_in(value: Any) -> Iterator[Any]:
     elif not isinstance(value, list | tuple):
         yield value
         return
-    for each in value:
-        yield from (each,) if type(each) in (int, float) else numbers_in(each)
+    for entry in value:
+        yield from (entry,) if type(entry) in (int, float) else numbers_in(entry)

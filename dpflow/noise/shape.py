@@ -83,12 +83,12 @@ class Shape:
         """Return the declaration for the journal: sizes and names, no labels."""
         groups = self.groups
         names = [] if groups is None else [str(name) for name in groups.names or ()]
-        facts = {
+        sizes = {
             "length": self.length and list(self.length),
             "groups": groups and {"names": names, "count": groups.count},
             "columns": self.columns and [str(name) for name in self.columns],
         }
-        return {name: fact for name, fact in facts.items() if fact is not None}
+        return {name: size for name, size in sizes.items() if size is not None}
 
 
 def read_shape(

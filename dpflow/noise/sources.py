@@ -151,7 +151,7 @@ def drawing(stream: Stream | None) -> Iterator[None]:
         _stream.reset(token)
 
 
-def replaced_stream() -> Stream | None:
+def current_stream() -> Stream | None:
     """Return the stream that replaces OpenDP in this context; None if nothing does."""
     return _stream.get()
 

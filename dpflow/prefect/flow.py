@@ -168,7 +168,7 @@ def _refuse_unfinished(value: R) -> R:
 
 
 @dataclass(slots=True)
-class _Execution:
+class _FlowAttempt:
     """One execution of a flow run; a retry or a resumption is another.
 
     Prefect's run count does not tell: suspending leaves it as it is, pausing does not
@@ -205,16 +205,16 @@ def _project_kept() -> AbstractContextManager[None]:
     return flow_settings(str(run.id), subflow=run.parent_task_run_id is not None)
 
 
-def _execution() -> _Execution:
+def _execution() -> _FlowAttempt:
     if (run := current_run()) is None:
-        return _Execution("", 0)
+        return _FlowAttempt("", 0)
     project = current_project()
     keep_settings(project.settings)
     announce_retries()
-    return _Execution(str(run.id), count_refusals(project.ledger, str(run.id)))
+    return _FlowAttempt(str(run.id), count_refusals(project.ledger, str(run.id)))
 
 
-def _is_halted(run: _Execution, error: Exception) -> bool:
+def _is_halted(run: _FlowAttempt, error: Exception) -> bool:
     """Return True if a flow that raised was halted by a refusal."""
     if isinstance(error, BudgetRefused):
         run.raised = error
@@ -228,7 +228,7 @@ def _is_halted(run: _Execution, error: Exception) -> bool:
     return True
 
 
-def _end(run: _Execution, value: Any, on_exhausted: OnExhausted | None) -> Any:
+def _end(run: _FlowAttempt, value: Any, on_exhausted: OnExhausted | None) -> Any:
     """Return the flow's value, or the state that says it was halted."""
     wait_for_steps(run.id)
     result = run.refusal()

@@ -13,7 +13,7 @@ from prefect.tasks import TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.exceptions import ConfigurationError, require
-from dpflow.guard.redaction import shown_by_loader
+from dpflow.guard.redaction import redact_loader_error
 from dpflow.prefect.api import is_run_as_task
 from dpflow.prefect.privacy import check_call, check_function, check_map
 from dpflow.prefect.states import private_state, value_later, value_of
@@ -141,7 +141,7 @@ def _redact(task: str, function: Callable[P, R], errors: str) -> Callable[P, R]:
         except BaseException as error:
             if errors == "keep":
                 raise
-            shown = shown_by_loader(error, task=task)  # timeouts carry frames too
+            shown = redact_loader_error(error, task=task)  # timeouts carry frames too
         # Raised in the block above it would carry the original as its context.
         raise shown
 
@@ -153,7 +153,7 @@ def _redact(task: str, function: Callable[P, R], errors: str) -> Callable[P, R]:
         except BaseException as error:
             if errors == "keep":
                 raise
-            shown = shown_by_loader(error, task=task)
+            shown = redact_loader_error(error, task=task)
         raise shown
 
     chosen = loader_async if inspect.iscoroutinefunction(function) else loader

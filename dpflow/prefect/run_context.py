@@ -10,7 +10,7 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 
-from dpflow.guard.request import EnclosingFlow, Notice, Place, place_finders
+from dpflow.guard.request import EnclosingFlow, Notice, StepContext, context_finders
 from dpflow.prefect.api import current_flow, current_run, current_task_run
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.delivery import send
@@ -46,9 +46,9 @@ def listen_for_task(notice: Notice) -> None:
     _listen(notice)
 
 
-def current_place(
+def current_context(
     listener: Callable[[Notice], None] = _listen, *, named: str | None = None
-) -> Place:
+) -> StepContext:
     """Return the enclosing flows, nearest first, and the ids of this task run.
 
     Args:
@@ -62,7 +62,7 @@ def current_place(
         fields["task_run"] = str(task_run.id)
         fields["attempt"] = str(task_run.run_count)
     if (run := current_run()) is None:
-        return Place(named=named, facts=fields, listener=listener)
+        return StepContext(named=named, metadata=fields, listener=listener)
     flow = current_flow()
     name = _flow_name(run.flow_id) if flow is None else flow.name
     nearest = _enclosing(name, run)
@@ -73,10 +73,10 @@ def current_place(
         fields["deployment"] = deployments[0]
     if run.auto_scheduled and run.expected_start_time is not None:
         fields["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
-    return Place(
+    return StepContext(
         flows=flows,
         named=named,
-        facts=fields,
+        metadata=fields,
         listener=listener,
         before_charge=ask_whole_run,
     )
@@ -107,4 +107,4 @@ def _flow_name(flow: UUID) -> str:
         return client.read_flow(flow).name
 
 
-place_finders.append(current_place)
+context_finders.append(current_context)

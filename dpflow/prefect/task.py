@@ -44,8 +44,8 @@ from dpflow.guard.step import (
     OnChange,
     PartitionsLike,
     Step,
-    checked_flag,
-    checked_text,
+    check_flag,
+    check_text,
     define_step,
 )
 from dpflow.prefect.api import is_run_as_task
@@ -59,7 +59,7 @@ from dpflow.prefect.privacy import (
     nothing_stored,
     refuse_background,
 )
-from dpflow.prefect.run_context import current_place, listen_for_task
+from dpflow.prefect.run_context import current_context, listen_for_task
 from dpflow.prefect.states import StepEvents, refusal_in, value_of
 
 
@@ -140,7 +140,7 @@ class DPTask(MaterializingTask[P, R]):
             `data_version` says that the data is another.
             """
             # Prefect builds a plain Task here; only its class and the step are lost.
-            fresh = checked_flag(options.pop("fresh", self.step.fresh), "fresh")
+            fresh = check_flag(options.pop("fresh", self.step.fresh), "fresh")
             version, ours = options.pop("data_version", None), self.step.data_version
             check_known(self.step, options)
             if self.step.load is not None and options.get("retry_condition_fn"):
@@ -148,7 +148,7 @@ class DPTask(MaterializingTask[P, R]):
                 options["retry_condition_fn"] = partial(_may_retry, condition)
             if options or assets is not None:
                 check_outside("with_options()")
-            version = ours if version is None else checked_text(version, "data_version")
+            version = ours if version is None else check_text(version, "data_version")
             task = super().with_options(assets, **options)
             task.__class__ = type(self)
             task.step, task.task_key = self.step, self.task_key
@@ -356,7 +356,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
         with events:
-            context = current_place(events.hear)
+            context = current_context(events.hear)
             events.value = run(step, args, kwargs, context, nothing_stored)
         return events.value
 
@@ -365,7 +365,7 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
         check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
         events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard_async))
         with events:
-            context = current_place(events.hear)
+            context = current_context(events.hear)
             charge = arun(step, args, kwargs, context, nothing_stored)
             events.value = await charge
         return events.value

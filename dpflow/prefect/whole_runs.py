@@ -16,7 +16,7 @@ from dpflow.exceptions import DpflowError
 from dpflow.forecast.whole_runs import find_lack
 from dpflow.guard.project import Project
 from dpflow.guard.request import Notice
-from dpflow.guard.step import declared_costs
+from dpflow.guard.step import list_fixed_costs
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Granted, Request
 from dpflow.prefect.api import current_flow, current_run
@@ -69,7 +69,7 @@ def ask_whole_run(project: Project, request: Request) -> None:
     if not isinstance(ledger.would_answer(request), Granted):
         # A replay costs nothing, and a refusal has words of its own.
         return
-    lack = find_lack(ledger, request, declared_costs(), run.replayed)
+    lack = find_lack(ledger, request, list_fixed_costs(), run.replayed)
     if lack is not None:
         raise ledger.refuse_run(request, lack.gate, lack.amount)
     run.was_begun = True

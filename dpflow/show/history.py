@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpflow.config import settings
-from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
@@ -138,7 +138,7 @@ def history(
         >>> history("orders", limit=5).entries[0].kind
     """
     setup = settings()
-    with inspected(setup, tell=tell) as ledger:
+    with inspect_ledger(setup, tell=tell) as ledger:
         # One more than the limit says whether there are more.
         kinds = {"all_accounts": all_accounts, "decisions": decisions}
         items = views.history(ledger, dataset, limit=limit + 1, **kinds)

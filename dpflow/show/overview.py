@@ -107,7 +107,7 @@ def _own(title: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class BudgetUse:
     """What was charged to one budget, as an epsilon.
 
     Attributes:
@@ -171,7 +171,7 @@ class Overview:
     """
 
     state: RunState
-    spent: tuple[Spent, ...]
+    spent: tuple[BudgetUse, ...]
     flows: tuple[FlowOverview, ...]
 
 
@@ -232,12 +232,12 @@ def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
     return own + fullest[:1]
 
 
-def _spent(view: AccountView) -> Spent:
+def _spent(view: AccountView) -> BudgetUse:
     rule = view.gate.rule
     used: Fraction | None = Fraction(0)
     if view.charged and isinstance(rule, Filter):
         used = epsilon_used(rule, view.gate.total)
-    return Spent(
+    return BudgetUse(
         account=view.id,
         where="" if view.kind != "partition" else account_title(view),
         used=used,

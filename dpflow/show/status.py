@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import require
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
-from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import Ledger, TermView, view_policy, views
 from dpflow.ledger.decisions.refusals import frozen_text
 from dpflow.ledger.views.accounts import Standing, standings
@@ -80,7 +80,7 @@ def status(
         >>> status("orders").datasets[0].standing.accounts
     """
     setup = settings()
-    with inspected(setup, tell=tell) as ledger:
+    with inspect_ledger(setup, tell=tell) as ledger:
         return status_of(setup, ledger, dataset, part)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dpflow.config import settings
 from dpflow.exceptions import require
-from dpflow.guard.inspection import Tell, as_warning, inspected
+from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
@@ -46,7 +46,7 @@ class Why(TableRecord):
     by: tuple[str, ...]
     spending: tuple[Spending, ...]
     unusual: tuple[Unusual, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusalGroup, ...]
     limit: int | None = field(default=None, repr=False)
     details: bool = field(default=False, repr=False)
 
@@ -81,7 +81,7 @@ def _cells(group: Spending) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusalGroup:
     """Refusals by one gate that say the same: the newest of them, and the number."""
 
     newest: RefusalView
@@ -118,7 +118,7 @@ def why(
     msg = f"by takes any of {', '.join(GROUPS)}, got {', '.join(map(str, by))}"
     require({*by} <= {*GROUPS}, msg)
     setup = settings()
-    with inspected(setup, tell=tell) as ledger:
+    with inspect_ledger(setup, tell=tell) as ledger:
         check_dataset(ledger, policies_and_problem(setup.policies)[0], dataset)
         number = _term_asked(ledger, dataset, term)
         spent, unusual = spending(ledger, dataset, tuple(by), term=number)
@@ -144,12 +144,12 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     return term
 
 
-def list_refused(ledger: Ledger, dataset: str, term: int | None) -> list[Refused]:
+def list_refused(ledger: Ledger, dataset: str, term: int | None) -> list[RefusalGroup]:
     """Return what gates of a term, or of all, refused, alike ones together."""
-    result: dict[tuple[str, str], Refused] = {}
+    result: dict[tuple[str, str], RefusalGroup] = {}
     refusals = views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS)
     for refusal in (refusal for refusal in refusals if term in (None, refusal.term)):
         alike = (refusal.account, str(refusal.body.get("message")))
-        former = result.get(alike, Refused(refusal, refusal.at, 0))
-        result[alike] = Refused(former.newest, refusal.at, former.times + 1)
+        former = result.get(alike, RefusalGroup(refusal, refusal.at, 0))
+        result[alike] = RefusalGroup(former.newest, refusal.at, former.times + 1)
     return list(result.values())

@@ -15,7 +15,7 @@ import dpflow
 from dpflow import Gaussian, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.answers import derived
-from dpflow.answers.sources import Source
+from dpflow.answers.sources import Measured
 from dpflow.answers.sums import Noisy
 from dpflow.noise.accuracy import Target
 from dpflow.noise.refining import gaussian_numbers, rule_for
@@ -79,7 +79,7 @@ def test_all_1378_ranges_of_a_year_are_within_10_percent() -> None:
 def test_consistent_baskets_have_smaller_errors(monkeypatch) -> None:
     """A count and six baskets: 0.93 of the raw errors, and 0.9 without negatives."""
     random, fits, frees, raws = np.random.default_rng(7), [], [], []
-    monkeypatch.setattr(derived, "inspected", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(derived, "inspect_ledger", lambda *_, **__: nullcontext())
     for week in WEEKS:
         baskets = data.basket_sizes(data.purchases(week))
         true = np.array([baskets.sum(), *baskets], dtype=float)
@@ -88,7 +88,7 @@ def test_consistent_baskets_have_smaller_errors(monkeypatch) -> None:
             for number in map(float, true + random.normal(size=7) * 20)
         ]
         sources = [
-            Source(key, (week,), tuple(own), {}, "")
+            Measured(key, (week,), tuple(own), {}, "")
             for key, own in (("count", numbers[:1]), ("baskets", numbers[1:]))
         ]
         monkeypatch.setattr(derived, "read_measured", lambda *_, s=sources: s)

@@ -17,7 +17,7 @@ import pytest
 from dpflow import guarded, release, spend
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.guard.charge import run
-from dpflow.guard.request import EnclosingFlow, Place
+from dpflow.guard.request import EnclosingFlow, StepContext
 from dpflow.guard.step import define_step
 from tests.projects import (
     NOISY,
@@ -98,7 +98,7 @@ def test_an_output_that_is_yet_to_be_computed_is_refused(shop):
 
 
 #: A place inside a flow run, as Prefect reports it.
-PLACE = Place(flows=(EnclosingFlow(name="report", run="run-1"),))
+CONTEXT = StepContext(flows=(EnclosingFlow(name="report", run="run-1"),))
 
 
 def test_two_steps_of_one_name_do_not_replay_each_other(shop):
@@ -116,7 +116,7 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
 
     for body in (Spend.count, Visits.count):
         step = define_step(body, dataset="shop", cost=TENTH)
-        assert run(step, (1,), {}, PLACE) == body(1)
+        assert run(step, (1,), {}, CONTEXT) == body(1)
     assert spent() == "0.2"
 
 
@@ -133,7 +133,7 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
     ):
         step = define_step(count, dataset="shop", cost=TENTH, private=private)
         with pytest.raises(ConfigurationError, match=advice):
-            run(step, (argument,), {}, PLACE)
+            run(step, (argument,), {}, CONTEXT)
     assert before == rows(shop)
 
 
@@ -181,7 +181,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
     count(frame, "public-canary")
     error = caught(lambda: count(frame, "other", fails=True))
-    run(keyed(), (frame, 1), {}, PLACE)
+    run(keyed(), (frame, 1), {}, CONTEXT)
     content = ledger_bytes(shop)
     assert PRIVATE[1].to_bytes(8, "little") not in content
     for private in PRIVATE:
@@ -195,7 +195,7 @@ def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
 
 def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
     """Without the ledger's secret the default key shows nothing of the arguments."""
-    run(keyed(), ("x", "public-canary"), {}, PLACE)
+    run(keyed(), ("x", "public-canary"), {}, CONTEXT)
     (row,) = rows(shop)["release"]
     assert "public-canary" not in json.dumps(row)
     assert b"public-canary" not in ledger_bytes(shop)

@@ -338,10 +338,10 @@ def test_a_release_from_before_names_no_function_and_replays(shop, monkeypatch):
         del arguments[""]
         return made(*args, arguments=arguments, **fields)
 
-    made = asking.request_of
-    monkeypatch.setattr(asking, "request_of", without)
+    made = asking.Request
+    monkeypatch.setattr(asking, "Request", without)
     first = step(few)("mon")
-    monkeypatch.setattr(asking, "request_of", made)
+    monkeypatch.setattr(asking, "Request", made)
     assert step(few)("mon") == first
 
 

@@ -11,7 +11,7 @@ import pytest
 from dpflow.exceptions import ConfigurationError, UnknownDataset
 from dpflow.guard import project
 from dpflow.guard.project import current_project
-from dpflow.guard.request import current_place
+from dpflow.guard.request import current_context
 from tests.ledger.processes import Child
 from tests.projects import POLICY, rewrite_policy, run_python
 
@@ -60,11 +60,11 @@ WITHIN = """
 import json, sys
 from types import SimpleNamespace as Facts
 from prefect.context import FlowRunContext
-from dpflow.guard.request import current_place
+from dpflow.guard.request import current_context
 assert "dpflow.prefect" not in sys.modules
 run = Facts(id="1", parent_task_run_id=None, deployment_id=None, auto_scheduled=False)
 with FlowRunContext.model_construct(flow=Facts(name="report"), flow_run=run):
-    print(json.dumps([flow.name for flow in current_place().flows]))
+    print(json.dumps([flow.name for flow in current_context().flows]))
 """
 
 
@@ -75,12 +75,12 @@ def test_a_flow_of_prefect_is_found_without_its_part_of_dpflow():
 
 def test_a_step_within_prefect_is_refused_where_its_part_is_missing(monkeypatch):
     """The guard cannot tell which flow is around it."""
-    monkeypatch.setattr("dpflow.guard.request.place_finders", [])
+    monkeypatch.setattr("dpflow.guard.request.context_finders", [])
     monkeypatch.setattr("dpflow.guard.request.load_prefect", lambda: None)
-    assert current_place("report").named == "report"
+    assert current_context("report").named == "report"
     monkeypatch.setattr("dpflow.guard.request._within_prefect", lambda: True)
     with pytest.raises(ConfigurationError, match=r"Import `dpflow\.prefect` first"):
-        current_place("report")
+        current_context("report")
 
 
 ID = "0123456789abcdef" * 2

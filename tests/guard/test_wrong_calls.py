@@ -31,7 +31,7 @@ from dpflow.exceptions import DpflowError
 from dpflow.guard.step import define_step
 from dpflow.people import PersonBudgets
 from tests.bounding.frames import limits
-from tests.projects import TENTH
+from tests.projects import ROOT, TENTH
 from tests.snapshots import answers, differences
 
 pytestmark = pytest.mark.quick
@@ -82,3 +82,13 @@ def refusal(call: str) -> str:
 def test_a_wrong_call_says_what_is_wrong_and_what_to_write():
     """Where it is made, before any data is read; errors name values and limits."""
     assert differences({"wrong_calls": answers("wrong_calls", refusal)}) == []
+
+
+def test_an_error_ends_each_sentence_once_and_cuts_no_value_open():
+    """An error's text within another one keeps no full stop of its own."""
+    texts = (ROOT / "tests" / "snapshots" / "wrong_calls.txt").read_text("utf-8")
+    assert re.findall(r".*[^.][.]{2}(?:\s|$)", texts) == []
+    clips = '{0: Clip(0, 200), "a long name of a column": Clip(0.25, 200, grid="0.25")}'
+    options = "unit=('a',), max_rows=1, relation='replace-one'"
+    text = refusal(f"Contributions({options}, clip={clips})")
+    assert text.count("{") == text.count("}") > 1

@@ -15,6 +15,7 @@ from prefect.artifacts import Artifact
 from prefect.cache_policies import INPUTS
 from prefect.futures import as_completed
 from prefect.settings import (
+    PREFECT_LOGGING_TO_API_ENABLED,
     PREFECT_TASK_DEFAULT_RETRIES,
     Settings,
     temporary_settings,

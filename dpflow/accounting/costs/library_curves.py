@@ -122,8 +122,8 @@ def _outward(bound: float, event: Any) -> Fraction:
 
 def _unusable(event: Any, why: str) -> InvalidCost:
     msg = (
-        f"dp-accounting has no usable bound of {event!r}: {why}. Correct the numbers "
-        "of the event, or leave this order out of orders=."
+        f"dp-accounting has no usable bound of {event!r}: {why.rstrip('.')}. Correct "
+        "the numbers of the event, or leave this order out of orders=."
     )
     return InvalidCost(msg, name="event", value=repr(event))
 

@@ -106,7 +106,7 @@ def _call(name: str, node: ast.Call, text: str) -> Cost:
     except InvalidCost:
         raise
     except without_interrupts(TypeError, ValueError, ArithmeticError) as error:
-        raise _no_cost(text, str(error)) from error
+        raise _no_cost(text, str(error).rstrip(".")) from error
 
 
 def _no_cost(text: str, why: str) -> InvalidCost:

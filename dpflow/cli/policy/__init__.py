@@ -18,7 +18,7 @@ from dpflow.notebook import Sheet, data_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpflow.forecast.check import Check, GateCheck, PolicyCheck
+    from dpflow.forecast.check import GateCheck, PolicyCheck, PolicyFindings
     from dpflow.ledger.views.accounts import AccountView
     from dpflow.policy import Policy
 
@@ -66,7 +66,7 @@ def schema(*, as_json: bool = True) -> None:
     say_json(policy_schema())
 
 
-def _parts(record: Check) -> Iterator[Part]:
+def _parts(record: PolicyFindings) -> Iterator[Part]:
     for check in record.files:
         if check.policy is None:
             name = (short_path(check.path), "bold")
@@ -196,7 +196,7 @@ def _guarantee(policy: Policy, check: PolicyCheck) -> dict[str, str]:
     }
 
 
-def _data(record: Check) -> dict[str, object]:
+def _data(record: PolicyFindings) -> dict[str, object]:
     policies = [
         {
             **data_of(check),

@@ -10,7 +10,7 @@ from fractions import Fraction
 from dpflow.config import Settings
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.forecast import Outlook, budget_line
-from dpflow.guard.inspection import inspected
+from dpflow.guard.inspection import inspect_ledger
 from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.views.accounts import AlertView
 from dpflow.ledger.views.reading import OpenReservation
@@ -24,7 +24,7 @@ from dpflow.show.history import decisions_sheet
 from dpflow.show.page.stamp import Stamp
 from dpflow.show.sheets import steps_sheet
 from dpflow.show.status import DatasetStatus, status_of
-from dpflow.show.why import Refused, list_refused
+from dpflow.show.why import RefusalGroup, list_refused
 
 _MOST_REFUSALS, _MOST_RELEASES, _MOST_RESERVATIONS = 20, 200, 100
 _MOST_DECISIONS = 1000
@@ -45,7 +45,7 @@ class Section:
     status: DatasetStatus
     thresholds: tuple[Fraction, ...]
     alerts: tuple[AlertView, ...]
-    refusals: tuple[Refused, ...]
+    refusals: tuple[RefusalGroup, ...]
     decisions: Sheet
     steps: Sheet
     burn_down: BurnDown | None = field(default=None, repr=False)
@@ -97,7 +97,7 @@ def read_report(
     problems: list[str] = []
     # A verification compares the witness, too.
     tell = problems.append if stamp is None else None
-    with inspected(setup, tell=tell) as ledger:
+    with inspect_ledger(setup, tell=tell) as ledger:
         stamped = None if stamp is None else stamp(ledger)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         url, warnings = ledger.address, tuple(problems)

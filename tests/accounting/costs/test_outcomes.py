@@ -35,7 +35,7 @@ from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
 from dpflow.costs import ProposeTestRelease, TopK
 from dpflow.exceptions import UnsupportedCost
-from dpflow.noise.refining import chance_to_stay, coarsened, happens
+from dpflow.noise.refining import chance_to_stay, coarsen, happens
 from dpflow.rounding import UNITS
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
@@ -299,6 +299,6 @@ def test_an_event_has_the_chance_that_it_is_drawn_with() -> None:
     assert abs(hits - 1000) < 170  # beyond six standard errors
     scales = [Fraction(2), Fraction(5), Fraction(11)]
     outcomes = {
-        tuple(coarsened(7, scales, lambda scale: 100 * int(scale))) for _ in range(1000)
+        tuple(coarsen(7, scales, lambda scale: 100 * int(scale))) for _ in range(1000)
     }
     assert outcomes == {(7, 7 + a, 7 + a + b) for a in (0, 500) for b in (0, 1100)}
