@@ -58,7 +58,7 @@ PHASES = {
     "ledger: reserve": ("dpflow.ledger.ledger", "Ledger.reserve"),
     "  witness": ("dpflow.ledger.witness.comparison", "Watch.record"),
     "ledger: settle": ("dpflow.ledger.ledger", "Ledger.settle"),
-    "notices": ("dpflow.guard.request", "Place.tell"),
+    "notices": ("dpflow.guard.request", "StepContext.tell"),
     "all of the guard": ("dpflow.prefect.task", "run"),
 }
 

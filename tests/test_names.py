@@ -32,6 +32,7 @@ _ALLOWED = (
 )
 #: Fields of records whose names are keys of the JSON output, by file.
 _JSON_KEYS = {
+    "dpflow/ledger/views/releases.py": ("facts", "known"),
     "dpflow/show/history.py": ("place",),
     "dpflow/show/page/facts.py": ("place", "kept"),
     "dpflow/show/page/stamp.py": ("found",),

@@ -84,7 +84,7 @@ class Reading:
     """
 
     def __init__(self, ledger: Ledger, transaction: Transaction) -> None:
-        self.ledger, self.id, self.place = ledger, ledger.id, ledger.address
+        self.ledger, self.id, self.address = ledger, ledger.id, ledger.address
         self.transaction = transaction
         (answer,) = transaction.begin([], [("read_every_dataset", {})], lock=False)
         datasets = (Dataset.from_columns(tuple(columns)) for columns in answer)
@@ -189,7 +189,7 @@ class Reading:
             if split(lost)[2] in OF_SHARES:
                 continue
             msg = f"account {lost!r} has no gate in its term"
-            raise LedgerCorrupt(msg, ledger=self.place)
+            raise LedgerCorrupt(msg, ledger=self.address)
         self._gates[account] = {g.id: g for g in with_rests(gates.values())}
         return self._gates[account]
 
