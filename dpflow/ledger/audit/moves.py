@@ -66,6 +66,8 @@ def begin_move(ledger: Ledger, address: str, *, anyway: bool) -> bytes:
         where = transaction.moved_to or transaction.moving_to
         msg = f"the ledger {transaction.address} moves to {where} already."
         require(not transaction.moved_to and where in (None, address), msg)
+        msg = f"the ledger is at {address} already. Name an empty place."
+        require(address != ledger.address, msg)
         secret = transaction.secret()
         rows = transaction.ask("read_open_reservations")
         owners = {row[4]: row[6] for row in rows}
@@ -182,5 +184,8 @@ def move_back(ledger: Ledger, url: str) -> None:
     with lock_steps(ledger) as transaction:
         msg = f"the ledger {ledger.address} moved to {transaction.moved_to}."
         require(not transaction.moved_to, msg)
+        address, target = str(kind(where).address), transaction.moving_to
+        msg = f"the ledger moves to {target}, not to {address}. Name that target."
+        require(target in (None, address), msg)
         is_complete(ledger, kind(where))
         transaction.send([("mark_moving", {"moving_to": None})])

@@ -111,6 +111,15 @@ def test_a_ledger_moves(tmp_path, postgres_url):
         move_back(ledger, target)
 
 
+def test_a_ledger_is_not_moved_onto_itself(tmp_path):
+    """It would be both the source and the target of a finished move."""
+    ledger = make(tmp_path / "ledger.db")
+    charged(ledger, "0.1")
+    with pytest.raises(ConfigurationError, match="already"):
+        move(ledger, url(tmp_path / "ledger.db"))
+    assert decides(ledger)
+
+
 #: Where a move is cut short: before a function, or after it.
 PLACES = [
     ("begin_move", True),
@@ -168,8 +177,9 @@ def test_a_move_that_is_cut_short(tmp_path, target, then, name, after):
             open_ledger(at, witness=witness)
         return
     if then == "back":
-        with pytest.raises(ConfigurationError):
-            move_back(ledger, at)
+        for other in (at, url(tmp_path / "other.db")):
+            with pytest.raises(ConfigurationError):
+                move_back(ledger, other)
     move(ledger, at)
     assert not decides(ledger)
     there = open_ledger(at, witness=witness)
