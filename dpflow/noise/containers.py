@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import PublicError
@@ -312,6 +312,10 @@ def _levels(index: Any) -> dict[Any, Column]:
     return {level.name: column_of(level) for level in levels}
 
 
+#: Name of a new column of labels whose name was not declared.
+_UNNAMED = "group"
+
+
 def _read_frame(value: Any, shape: Shape) -> Content:
     """Read a frame, table or Series: its labels are columns, or levels of an index."""
     has_columns = is_frame(type(value))
@@ -319,6 +323,9 @@ def _read_frame(value: Any, shape: Shape) -> Content:
     wanted = shape.columns or ()
     columns = columns_of(value) if has_columns else []
     names = {name for name, _ in columns}
+    if has_columns and groups.names is None and _UNNAMED in wanted:
+        what = f"columns= names {_UNNAMED!r}, as its labels are named without a name"
+        refuse(value, what, _line_to_write(_FRAME))
     levels = dict[Any, Column]()
     if hasattr(value, "iloc"):
         is_bare = groups.names is None and names <= {*wanted}
@@ -345,29 +352,38 @@ def _read_frame(value: Any, shape: Shape) -> Content:
     def make(new: list[list[Any]], arrays: list[Any]) -> Any:
         pairs = [*zip(labels, new, strict=True)]
         index = {name: column for name, column in pairs if name in in_index}
-        columns = {name: column for name, column in pairs if name not in in_index}
+        columns = {
+            _UNNAMED if groups.names is None else name: column
+            for name, column in pairs
+            if name not in in_index
+        }
         columns.update(zip(wanted or [None], arrays, strict=True))
-        return _new_frame(type(value), columns, index)
+        return _new_frame(type(value), columns, index, named=groups.names is not None)
 
     if not has_columns:
         numbers = {None: column_of(value)}
     return Content(numbers, make, [read.get(name, objects([])) for name in labels])
 
 
-def _new_frame(kind: Any, columns: dict[Any, Any], levels: dict[Any, Any]) -> Any:
-    """Return a frame, table or Series of new columns, in pandas with an index."""
+def _new_frame(
+    kind: Any, columns: dict[Any, Any], levels: dict[Any, Any], *, named: bool
+) -> Any:
+    """Return a frame, table or Series of new columns, in pandas with an index.
+
+    The names of its levels come back only if they were declared: a name may be data.
+    """
     if hasattr(kind, "from_pydict"):
         return kind.from_pydict(columns)
     if not hasattr(kind, "iloc"):
         return kind(columns)
     import pandas as pd  # noqa: PLC0415
 
-    index: Any = None
+    index, names = cast("Any", None), [*levels] if named else [None] * len(levels)
     if len(levels) == 1:
-        ((name, labels),) = levels.items()
-        index = pd.Index(labels, name=name, tupleize_cols=False)
+        (labels,) = levels.values()
+        index = pd.Index(labels, name=names[0], tupleize_cols=False)
     elif levels:
-        index = pd.MultiIndex.from_arrays([*levels.values()], names=[*levels])
+        index = pd.MultiIndex.from_arrays([*levels.values()], names=names)
     if not is_frame(kind):
         # Without its name, which is a label where it was a row of a frame.
         return kind(columns[None], index)

@@ -220,7 +220,7 @@ def overview(
     # A dataset runs if one of its flows does; else it is as the first that stopped.
     if not state.stopped and all(flow.state.word != RUNNING for flow in flows):
         state = next((flow.state for flow in flows if flow.state.stopped), state)
-    spent = tuple(_spent(view) for view in _budgets(accounts))
+    spent = tuple(describe_use(view) for view in _budgets(accounts))
     return Overview(state=state, spent=spent, flows=tuple(flows))
 
 
@@ -232,7 +232,7 @@ def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
     return own + fullest[:1]
 
 
-def _spent(view: AccountView) -> BudgetUse:
+def describe_use(view: AccountView) -> BudgetUse:
     rule = view.gate.rule
     used: Fraction | None = Fraction(0)
     if view.charged and isinstance(rule, Filter):

@@ -58,6 +58,11 @@ def frame(rows: list[Any], **options: Any) -> pd.DataFrame:
     return made
 
 
+def name_of(rows: list[Any]) -> str:
+    """Return a name that tells the number of rows."""
+    return f"{PLANTED}, {len(rows)} rows"
+
+
 def categorical(rows: list[Any]) -> Any:
     """Return a frame whose categories name a row that is filtered out."""
     every = frame([*rows, (PLANTED, 1, 1.0)])
@@ -126,6 +131,28 @@ CONTAINERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "polars pivot": (
         lambda rows: pl.from_pandas(pivoted(rows).reset_index()),
         {"groups": ["k"], "columns": GROUPS},
+    ),
+    "series, named by data": (
+        lambda rows: frame(rows).set_index("region").amount.rename_axis(name_of(rows)),
+        LABELS,
+    ),
+    "index, named by data": (
+        lambda rows: frame(rows).set_index("region").rename_axis(name_of(rows)),
+        BARE,
+    ),
+    "pandas, named by data": (
+        lambda rows: frame(rows).rename(columns={"region": name_of(rows)}),
+        BARE,
+    ),
+    "polars, named by data": (
+        lambda rows: polars(rows).select(
+            pl.col("region").alias(name_of(rows)), "amount"
+        ),
+        BARE,
+    ),
+    "arrow, named by data": (
+        lambda rows: arrow(rows).rename_columns([name_of(rows), "n", "amount"]),
+        BARE,
     ),
     "arrow": (arrow, ONE),
     "arrow, dictionary": (

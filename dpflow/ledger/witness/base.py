@@ -49,8 +49,8 @@ class Witness(ABC):
         ledger: Id of the ledger.
     """
 
-    #: So many lines of ends wait for the next line of another kind.
-    most_ends = 100
+    #: So many lines of ends are written together: in a file, each one alone.
+    most_ends = 1
 
     def __init__(self, address: str, ledger: str) -> None:
         self.address = address
@@ -106,7 +106,7 @@ class Witness(ABC):
     def _record(
         self, lines: Sequence[Line], prove: Prove, *, synced: bool
     ) -> Sequence[Line]:
-        """Write lines with the ends that waited for them."""
+        """Write lines with the ends before them; on a server ends wait for them."""
         every = [*self._ends, *lines]
         if not every or (not synced and len(every) < self.most_ends):
             self._ends = every

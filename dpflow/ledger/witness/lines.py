@@ -263,8 +263,8 @@ def write_line(dataset: Dataset, entry: Entry, accounts: Mapping[str, Use]) -> L
     people = {}
     if entry.kind == "pay":
         people[json.loads(entry.body)["people"]] = str(entry.charge)
-    address = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
-    return Line(*address, dataset.term, accounts, people)
+    columns = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
+    return Line(*columns, dataset.term, accounts, people)
 
 
 def is_opened_by_step(entry: Entry) -> bool:

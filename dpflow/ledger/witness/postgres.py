@@ -49,6 +49,9 @@ class PostgresWitness(Witness):
         ConfigurationError: If a URL cannot be read.
     """
 
+    #: Ends wait for the next line: each line alone is a trip.
+    most_ends = 100
+
     def __init__(self, url: str, ledger_url: str | None, ledger: str) -> None:
         self._server = _WitnessServer(url)
         super().__init__(self._server.address, ledger)

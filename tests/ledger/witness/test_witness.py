@@ -26,6 +26,7 @@ from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Granted
+from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.loading import Scope
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
 from dpflow.ledger.witness import file as file_module
@@ -117,11 +118,11 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
     server().drop(place)
 
 
-def test_ends_wait_for_the_next_line(tmp_path, place, monkeypatch):
-    """They are written with the next step, after some others, or last."""
-    ledger = make(tmp_path / "ledger.db", place)
+def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
+    """There with the next step, after some others, or last; in a file alone."""
+    ledger, waits = make(tmp_path / "ledger.db", place), is_postgres(place)
     charged(ledger, "0.01")
-    assert witnessed_number(ledger) == 2
+    assert witnessed_number(ledger) == (2 if waits else 3)
     ledger.close()
     assert witnessed_number(ledger) == 3
     granted(ledger, "0.01")
@@ -139,7 +140,7 @@ def test_a_step_compares_the_heads_that_it_read(tmp_path, place):
     scope = Scope(datasets=["a"], accounts=lambda _: [], is_witnessed=True)
     watched = watch.read(scope, terms)
     assert watch.read(Scope(datasets=["a"], accounts=lambda _: []), terms) is None
-    assert watch.numbers_of(watched, ["a"]) == [("a", 2)]
+    assert watch.numbers_of(watched, ["a"]) == [("a", witnessed_number(ledger))]
 
 
 def witnessed_number(ledger: Ledger) -> int:
