@@ -233,6 +233,7 @@ def _budgets(accounts: Iterable[AccountView]) -> list[AccountView]:
 
 
 def describe_use(view: AccountView) -> BudgetUse:
+    """Return the use of an account's budget."""
     rule = view.gate.rule
     used: Fraction | None = Fraction(0)
     if view.charged and isinstance(rule, Filter):

@@ -119,7 +119,7 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
     from dpflow.config import settings
     from dpflow.ledger.audit.moves import move as move_to
     from dpflow.ledger.audit.moves import move_back
-    from dpflow.ledger.opening import open_ledger, place_of
+    from dpflow.ledger.opening import open_ledger
 
     setup = settings()
     ledger = open_ledger(
@@ -133,10 +133,10 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
         move_back(ledger, url)
         data = {**ledger_facts(ledger), "moved_to": None}
         return data, [f"Steps use {short_path(ledger.address)} again."]
-    position = move_to(ledger, url, anyway=anyway)
-    done = f"Moved the ledger {ledger.id} to {place_of(url)}, verified."
+    target = move_to(ledger, url, anyway=anyway)
+    done = f"Moved the ledger {ledger.id} to {target}, verified."
     lines = [done, "Set DPFLOW_LEDGER_URL, or `ledger` in [tool.dpflow], to it."]
-    return {**ledger_facts(ledger), "moved_to": position}, lines
+    return {**ledger_facts(ledger), "moved_to": target}, lines
 
 
 def export(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerMissing, require
@@ -31,7 +32,7 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         anyway: Move although processes with open charges live.
 
     Returns:
-        The new place, without any secret.
+        The URL of the new place, without any secret; of a file with its whole path.
 
     Raises:
         ConfigurationError: If it is moved elsewhere, charges are open, or the new
@@ -39,8 +40,10 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         LedgerCorrupt: If the copy is not whole.
     """
     kind, where = find_database(url)
-    address = str(kind(where).address)
-    secret = begin_move(ledger, address, anyway=anyway)
+    address = name_target(url)
+    # A target that does not answer stops no step.
+    is_there = is_complete(ledger, kind(where), read_heads(ledger))
+    secret = begin_move(ledger, address, is_there=is_there, anyway=anyway)
     target: Any = kind(where)
     is_finished = is_complete(ledger, target, read_heads(ledger))
     if not is_finished:
@@ -60,14 +63,33 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     return address
 
 
-def begin_move(ledger: Ledger, address: str, *, anyway: bool) -> bytes:
-    """Mark a ledger as being moved, and return its secret."""
+def name_target(url: str) -> str:
+    """Return the URL of a target, the same from every folder, without any secret."""
+    kind, where = find_database(url)
+    if isinstance(where, Path):
+        return f"sqlite:///{where.resolve()}"
+    return str(kind(where).address)
+
+
+def begin_move(ledger: Ledger, address: str, *, is_there: bool, anyway: bool) -> bytes:
+    """Mark a ledger as being moved, and return its secret.
+
+    Args:
+        ledger: The source.
+        address: The URL of the target.
+        is_there: Whether a ledger with all entries is there: that of a move which was
+            cut short, else the source itself or a copy of it.
+        anyway: Begin although processes with open charges live.
+    """
     with lock_steps(ledger) as transaction:
         where = transaction.moved_to or transaction.moving_to
-        msg = f"the ledger {transaction.address} moves to {where} already."
+        msg = (
+            f"the ledger {transaction.address} moves to {where} already. Name that "
+            "target, or take the move back: `dpflow ledger move --back URL`."
+        )
         require(not transaction.moved_to and where in (None, address), msg)
-        msg = f"the ledger is at {address} already. Name an empty place."
-        require(address != ledger.address, msg)
+        msg = f"a ledger is at {address} already, and none is overwritten."
+        require(where == address or not is_there, msg)
         secret = transaction.secret()
         rows = transaction.ask("read_open_reservations")
         owners = {row[4]: row[6] for row in rows}
@@ -184,7 +206,7 @@ def move_back(ledger: Ledger, url: str) -> None:
     with lock_steps(ledger) as transaction:
         msg = f"the ledger {ledger.address} moved to {transaction.moved_to}."
         require(not transaction.moved_to, msg)
-        address, target = str(kind(where).address), transaction.moving_to
+        address, target = name_target(url), transaction.moving_to
         msg = f"the ledger moves to {target}, not to {address}. Name that target."
         require(target in (None, address), msg)
         is_complete(ledger, kind(where))

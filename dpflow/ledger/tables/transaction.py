@@ -179,7 +179,9 @@ class Transaction(ABC):
         elif moved:
             what, advice = f"moved to {moved}", "Set DPFLOW_LEDGER_URL to it."
         elif moving:
-            what, advice = f"is being moved to {moving}", "Wait for its end."
+            what = f"is being moved to {moving}"
+            advice = "Wait for its end. One that was cut short goes on with the same "
+            advice += f"command, or back: `dpflow ledger move --back {moving}`."
         elif not complete:
             what, advice = "is being copied into", "Wait for the end of the copy."
         else:

@@ -19,7 +19,7 @@ from dpflow.ledger.audit.copies import backup, copy_ledger, export_lines
 from dpflow.ledger.audit.moves import move, move_back
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import find_database, open_ledger
+from dpflow.ledger.opening import create_ledger, find_database, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
@@ -111,13 +111,40 @@ def test_a_ledger_moves(tmp_path, postgres_url):
         move_back(ledger, target)
 
 
-def test_a_ledger_is_not_moved_onto_itself(tmp_path):
-    """It would be both the source and the target of a finished move."""
+@pytest.mark.parametrize("kind", ["file", "server"])
+def test_a_move_that_cannot_be_stops_no_step(tmp_path, kind):
+    """Neither onto itself, however it is written, nor to a place out of reach."""
+    own = url(tmp_path / "ledger.db"), url(tmp_path / "." / ".." / tmp_path.name)
+    targets = [own[0], f"{own[1]}/ledger.db"]
+    if kind == "server":
+        place = server().new_database()
+        targets = [place, f"{place}{'&' if '?' in place else '?'}application_name=x"]
+        ledger = create_ledger(place, witness="none")
+    else:
+        ledger = make(tmp_path / "ledger.db")
+    charged(ledger, "0.1")
+    for target in (*targets, "postgresql://127.0.0.1:1/x"):
+        with pytest.raises(DpflowError):
+            move(ledger, target, anyway=True)
+        assert decides(ledger)
+    ledger.close()
+
+
+def test_a_move_goes_on_from_another_folder(tmp_path, monkeypatch):
+    """A relative path means the file that it meant where the move began."""
     ledger = make(tmp_path / "ledger.db")
     charged(ledger, "0.1")
-    with pytest.raises(ConfigurationError, match="already"):
-        move(ledger, url(tmp_path / "ledger.db"))
-    assert decides(ledger)
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        cut(patch, "complete", after=True, target="sqlite:///t.db")
+        with pytest.raises(KeyboardInterrupt):
+            move(ledger, "sqlite:///t.db")
+    monkeypatch.chdir(tmp_path / "sub")
+    for again in (move, move_back):
+        with pytest.raises(ConfigurationError, match="moves to"):
+            again(ledger, "sqlite:///t.db")
+    assert move(ledger, "sqlite:///../t.db") == url(tmp_path / "t.db")
 
 
 #: Where a move is cut short: before a function, or after it.
