@@ -6,6 +6,8 @@ and the theorems when they run, and none of them imports Prefect to answer.
 
 from __future__ import annotations
 
+import os
+import sys
 from inspect import getdoc
 from typing import Annotated, Any
 
@@ -29,6 +31,7 @@ from dpflow.cli import (
 from dpflow.cli.output import begin_output, end_output, fail
 from dpflow.cli.params import declare
 from dpflow.exceptions import DpflowError
+from dpflow.locks import reason_of
 
 __all__ = ["app", "main"]
 
@@ -109,15 +112,26 @@ def _declare_all(app: typer.Typer) -> None:
 _declare_all(app)
 
 
+def is_text(word: str) -> bool:
+    """Return True if a word has no character that is half of a pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
+
+
 def main() -> None:
     """Run the command line."""
     begin_output()
+    for word in sys.argv[1:]:
+        # Bytes that are no UTF-8; files may have such names.
+        if not word.isascii() and not is_text(word) and not os.path.lexists(word):
+            fail(f"the argument {word!r} is not UTF-8. Nothing was done. Correct it.")
+            sys.exit(1)
     try:
         app(prog_name="dpflow")
     except OSError as error:
-        # Those of files have a name.
-        if error.filename is not None:
-            raise
-        end_output(error)
+        if error.filename is None:
+            end_output(error)
+        else:
+            fail(f"a file cannot be used: {reason_of(error)}.")
+            sys.exit(1)
     finally:
         end_output()

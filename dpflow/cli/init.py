@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -169,17 +171,20 @@ def demo(*, as_json: bool = False) -> None:
     """
     from dpflow.starter.demo import run_demo
 
+    began_in = Path.cwd()
     result = run_demo((lambda _: None) if as_json else say)
     if as_json:
         say_json(result)
     elif result["refusal"] is not None:
         weeks = f"{len(result['published'])} weeks were published in reports/, with a "
+        folder = os.path.relpath(Path.cwd(), began_in)
+        enter = "" if folder == "." else f"`cd {folder}`, "
         say(
             "",
             f"Week {result['halted']} was refused, and nothing was published for it:",
             result["refusal"],
             "",
             weeks + "burn-down picture. A second demo spends nothing.",
-            "Next: `dpflow status`, `dpflow history`, `dpflow policy check`.",
+            f"Next: {enter}`dpflow status`, `dpflow history`, `dpflow policy check`.",
         )
     raise typer.Exit(int(result["refusal"] is None))

@@ -86,7 +86,7 @@ def redact_loader_error(error: BaseException, *, task: str) -> BaseException:
         task: Name of the task.
 
     Returns:
-        As `shown`; nothing was charged.
+        As `redact_error`; nothing was charged.
     """
     if issubclass(type(error), BudgetRefused):
         msg = (
@@ -170,7 +170,7 @@ def _line_of(error: BaseException) -> str:
         module, file = sys.modules.get(names.get("__name__", "")), code.co_filename
         if (
             module is not None
-            and getattr(module, "__file__", file) == file
+            and getattr(module, "__file__", None) == file
             and not module.__name__.startswith("dpflow.")
             and not file.startswith(_INSTALLED)
         ):

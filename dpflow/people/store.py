@@ -163,7 +163,7 @@ class PersonStore:
                 f"{self._account} was taken to make this store of people. If that run "
                 "is not over, start this run again afterwards. Otherwise restore the "
                 "newest copy, or run on the machine that has it. Without it a new term "
-                "has to begin: dpflow policy apply --new-term."
+                "has to begin: `dpflow policy apply DATASET --new-term --reason TEXT`."
             )
             raise LedgerMissing(msg, ledger=str(self.path))
         if row is None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
 from dpflow.accounting.costs.noise import Gaussian
-from dpflow.cli import app
+from dpflow.cli import app, main
 from tests.cli.support import (
     ANSI,
     Shop,
@@ -101,6 +103,41 @@ def test_names_in_the_journal_cannot_command_the_terminal(shop: Shop) -> None:
     assert "/bold] :fire:" in text
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+def test_words_and_files_that_cannot_be_are_errors(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """In one sentence of every command, whatever it would do with them."""
+    shop.charge(key="k")
+    export = tmp_path / "export"
+    run_fine("ledger", "export", "--out", str(export))
+    lines = export.read_text().splitlines()
+    odd = tmp_path / "odd"
+    first = json.loads(lines[0])
+    cell = json.loads(lines[1])
+    names = [name for name, value in cell.items() if name != "table"]
+    odd.write_text("\n".join([lines[0], json.dumps({**cell, names[0]: 10**30})]))
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 100_000)
+    half = tmp_path / "half"
+    half.write_text(json.dumps({**first, "ledger": "\ud800"}))
+    cases = [
+        *(("verify", str(tmp_path / name)) for name in ("missing", ".", "x" * 300)),
+        *(("verify", str(path)) for path in (odd, deep, half)),
+        ("backup", str(tmp_path / ("x" * 300))),
+        ("reservations", "--close", "a\udcffb", "--reason", "x"),
+    ]
+    for words in cases:
+        monkeypatch.setattr(sys, "argv", ["dpflow", "ledger", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 1
+        assert capsys.readouterr().err.startswith("error: ")
+    monkeypatch.setattr(sys, "argv", ["dpflow", "releases", "show", "a\udcffb"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "is not UTF-8" in capsys.readouterr().err
 
 
 #: The command, as if some libraries were not installed.

@@ -8,9 +8,11 @@ import gc
 import json
 import pickle
 import signal
+import sys
 import traceback
 import weakref
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from prefect.exceptions import Abort, Pause, TerminationSignal
@@ -352,6 +354,20 @@ def test_the_error_names_the_line_of_the_users_code(shop, own):
     assert f"{Path(__file__).name}:{line} (text withheld" in error.message
     assert "dpflow_ledger" in error.message
     assert CANARY not in traceback_of(error)
+
+
+@pytest.mark.parametrize("module", ["a program without a file", __name__])
+def test_the_error_names_no_file_of_compiled_text(shop, monkeypatch, module):
+    """Such text names any file; `python -c` and notebooks have no file of their own."""
+    monkeypatch.setitem(sys.modules, "nowhere", ModuleType("nowhere"))
+    name = module if module in sys.modules else "nowhere"
+
+    @guarded(dataset="shop", cost=TENTH)
+    def count():
+        text = compile("1/0", read_private(), "exec")
+        exec(text, {"__name__": name})
+
+    assert CANARY not in caught(count).message
 
 
 def test_errors_keep_shows_the_original(tmp_path, monkeypatch):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.interrupts import without_interrupts
+from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.audit.copies import PAGE, write_rows
 from dpflow.ledger.audit.journals import Verification
 from dpflow.ledger.audit.verify import verify
@@ -37,6 +37,7 @@ def verify_export(path: Path) -> tuple[str, Verification]:
     with (
         tempfile.TemporaryDirectory() as folder,
         path.open(encoding="utf-8", errors="replace") as file,
+        _refusing_cells(path),
     ):
         lines = iter(file)
         identity = read_identity(next(lines, ""), path)
@@ -51,6 +52,16 @@ def verify_export(path: Path) -> tuple[str, Verification]:
             database.close()
     result.values = False
     return identity.ledger, result
+
+
+@contextmanager
+def _refusing_cells(path: Path) -> Iterator[None]:
+    """Refuse numbers, characters and depths that no row of a ledger has."""
+    try:
+        yield
+    except without_interrupts(OverflowError, UnicodeError, RecursionError):
+        msg = f"{path} has a value that no ledger holds: the export was edited, or cut."
+        raise LedgerCorrupt(msg) from None
 
 
 def read_identity(line: str, path: Path) -> Identity:

@@ -107,7 +107,7 @@ def refusal_error(
         by = f" {_gate(gate)}: {reason}"
         fits = (
             "dp_flow(partial=True) runs the steps that fit; a new term begins with "
-            f"`dpflow policy apply {gate.dataset} --new-term`."
+            f"`dpflow policy apply {gate.dataset} --new-term --reason TEXT`."
         )
     elif refusal.cause == "halted":
         reason = "it has halted this flow run already."
