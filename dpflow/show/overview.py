@@ -217,9 +217,9 @@ def overview(
         row = {"flow": flow, "state": state, "outlook": outlook}
         flows.append(FlowOverview(**row, planned=plan.get("runs")))
     state = state_of({view.state for view in budgets}, charged=any_charged)
-    # A dataset runs if one of its flows does; else it is as the first that stopped.
-    if not state.stopped and all(flow.state.word != RUNNING for flow in flows):
-        state = next((flow.state for flow in flows if flow.state.stopped), state)
+    # A dataset is stopped if all of its flows are: as the first of them.
+    if flows and not state.stopped and all(flow.state.stopped for flow in flows):
+        state = flows[0].state
     spent = tuple(describe_use(view) for view in _budgets(accounts))
     return Overview(state=state, spent=spent, flows=tuple(flows))
 

@@ -102,6 +102,7 @@ class Journal:
         people: First and newest charge of each store.
         evidence: Digest and term of each evidence, with its entry.
         access: Bodies of each term that a change of access gave it.
+        runs: Number of refusals of each flow run, and the odometers that halted it.
         sources: Sources of its terms, each with the newest population.
         rewritten: Number of the newest upgrade that rewrote requests, and the digest
             over those of before.
@@ -117,6 +118,7 @@ class Journal:
     evidence: dict[str, int] = field(default_factory=dict)
     opening: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     access: dict[int, list[Term]] = field(default_factory=dict)
+    runs: dict[str, tuple[int, set[str]]] = field(default_factory=dict)
     sources: dict[str, str | None] = field(default_factory=dict)
     rewritten: tuple[int, str] = (0, "")
 
@@ -147,6 +149,8 @@ class Journal:
         elif entry.kind == "pay":
             first, _ = self.people.get(body["people"], (str(entry.charge), ""))
             self.people[body["people"]] = first, str(entry.charge)
+        elif entry.kind == "refuse":
+            self._note_refusal(entry, body)
         self.row = row
         self._note(entry, body, postings)
 
@@ -166,6 +170,15 @@ class Journal:
         for name, newest in body.get("people_lost", {}).items():
             first, _ = self.people.get(name, (UNKNOWN, ""))
             self.people[name] = first, newest
+
+    def _note_refusal(self, entry: Entry, body: Mapping[str, Any]) -> None:
+        """Note the runs that were refused; a halt is of the flow's own run."""
+        is_first = "refused_in" not in body
+        halts = {h for h in body.get("halts", ()) if split(h)[0] == entry.dataset}
+        for run in body.get("runs", ()) if is_first else filter(None, [entry.run]):
+            refusals, halted = self.runs.get(run, (0, set()))
+            own = halts if run == entry.run else set()
+            self.runs[run] = refusals + is_first, halted | own
 
     def _post(
         self,

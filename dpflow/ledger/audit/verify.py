@@ -147,7 +147,7 @@ def check_charges(
     held, name = dict[str, list[int]](), journal.row.name
     for row in pages(transaction, "read_charge_page", name, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
-        end, end_kind, charge_ended, *columns, postings = row[8:]
+        end, end_kind, charge_ended, *columns, postings, step, flow = row[8:]
         result.reservations += 1
         try:
             charge = Charge.from_columns(tuple(columns))
@@ -160,7 +160,11 @@ def check_charges(
             problem = f"no reserve of charge {charge.id}"
         elif hashed not in (None, digest(columns[8])):
             problem = f"the request of charge {charge.id} is not what was hashed"
-        elif columns[4:7] != where or charge.login not in (None, writer):
+        elif (
+            columns[4:7] != where
+            or [step, flow] != where[:2]
+            or charge.login not in (None, writer)
+        ):
             problem = f"charge {charge.id} names another step, flow, run or login"
         elif not has_its_amounts(charge, postings, journal):
             problem = f"the amounts of charge {charge.id} are not those of its entries"
@@ -253,7 +257,7 @@ def check_accounts(
 def check_tables(
     transaction: Transaction, journal: Journal, result: Verification
 ) -> None:
-    """Compare terms, stores of people and evidence with their entries."""
+    """Compare terms, stores of people, runs and evidence with their entries."""
     name, (upgraded_at, requests) = journal.row.name, journal.rewritten
     if upgraded_at and hash_requests(transaction, name, upgraded_at) != requests:
         what = "the requests of before are not those that it wrote"
@@ -270,6 +274,13 @@ def check_tables(
     passed = {source for source, of, _ in sources if of != name}
     stated = {k: v for k, v in journal.sources.items() if k not in passed}
     result.compare("source", name, own, stated)
+    refused = transaction.ask("read_runs_of", dataset=name)
+    runs = {run: (n, {*json.loads(halted or "[]")}) for run, n, halted in refused}
+    for run, (refusals, halted) in journal.runs.items():
+        # A ledger of version 4 brought runs without their entries.
+        number, halts = runs.get(run, (0, set()))
+        if number < refusals or not halted <= halts:
+            result.add(f"run {run!r} lacks a refusal of its entries", name)
     rows = transaction.ask("read_evidence_of", dataset=name)
     evidence = {f"{term} {hashed}": number for _, term, hashed, number in rows}
     # Terms share the parts of windows, which have no number.
@@ -280,8 +291,13 @@ def check_tables(
 def check_releases(transaction: Transaction, name: str, result: Verification) -> None:
     """Compare releases with the ends of their charges."""
     for row in pages(transaction, "read_release_page", name, ""):
-        _, key_text, charge, state, stored, charge_state, body, withdrawn = row
+        *own, charge, state, stored = row[:6]
+        *named, request, charge_state, body, withdrawn = row[6:]
         result.releases += 1
+        key_text = json.loads(request).get("key_text", "") if request else ""
+        if request and own != [named[0], key_text, named[1]]:
+            what = f"release {own[1]!r} is not the one that its charge {charge} names"
+            result.add(what, name)
         ended = {} if body is None else json.loads(body)
         completed = charge_state == "settled" and ended.get("outcome") == "completed"
         right = {
@@ -291,7 +307,7 @@ def check_releases(transaction: Transaction, name: str, result: Verification) ->
             "free": charge_state in ENDED and not completed and stored is None,
         }
         if not right.get(state):
-            what = f"release {key_text!r} is {state}, and its charge {charge} is not"
+            what = f"release {own[1]!r} is {state}, and its charge {charge} is not"
             result.add(what, name)
     for (charge,) in transaction.ask("read_lost_releases", dataset=name):
         result.add(f"the release of charge {charge} was removed", name)

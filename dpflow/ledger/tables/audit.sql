@@ -28,7 +28,7 @@ SELECT part.reserve_number, made.kind, made.charge, made.body, made.writer, made
     made.flow, made.run, part.end_number, ended.kind, ended.charge, charge.id,
     charge.state, charge.owner, charge.login, charge.step, charge.flow, charge.run,
     charge.release_key, charge.request, charge.amounts, charge.realised, charge.mark,
-    made.postings
+    made.postings, part.step, part.flow
 FROM charge_dataset AS part
 LEFT JOIN charge ON charge.id = part.charge
 LEFT JOIN journal AS made
@@ -55,8 +55,9 @@ LIMIT 100;
 -- Releases of a dataset, each with the end of the charge that made it.
 -- An empty text keeps SQLite from an index of datasets: it would read or sort all.
 -- name: read_release_page
-SELECT release.key, release.key_text, release.charge, release.state, release.digest,
-    charge.state, ended.body, (
+SELECT release.key, release.key_text, release.step, release.charge, release.state,
+    release.digest, charge.release_key, charge.step, charge.request, charge.state,
+    ended.body, (
         SELECT max(withdrawn.number) FROM journal AS withdrawn
         WHERE withdrawn.kind NOT IN ('reserve', 'settle', 'void', 'pay')
             AND withdrawn.kind = 'withdraw' AND withdrawn.charge = release.charge
@@ -86,6 +87,11 @@ JOIN charge ON charge.id = part.charge
 LEFT JOIN release ON release.key = charge.release_key
 WHERE part.dataset = :dataset AND charge.release_key IS NOT NULL AND release.key IS NULL
 LIMIT 100;
+
+-- Flow runs of a dataset that were refused.
+-- name: read_runs_of
+SELECT id, refusals, halted FROM run
+WHERE dataset = :dataset AND (refusals > 0 OR halted IS NOT NULL);
 
 -- name: read_evidence_of
 SELECT dataset, term, digest, number FROM evidence WHERE dataset = :dataset;
