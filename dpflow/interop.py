@@ -23,6 +23,7 @@ from dpflow.exceptions import (
 from dpflow.guard.charge import current_execution
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.codec.kinds import releasable
+from dpflow.ledger.views import open_reading
 from dpflow.libraries import comes_from
 
 __all__ = ["check_spent", "from_dp_event", "from_opendp", "releasable", "tool_error"]
@@ -35,8 +36,8 @@ def check_spent(declared: Cost, spent: Any, *, d_in: Any = None) -> None:
     """Check in a body, before its `return`, that a library spent what was declared.
 
     The two are compared part by part: `Composed` of one cost is that cost, `Repeated`
-    is a sum of equal costs, and the order of costs does not matter. Else the filter of
-    the policy compares their prices.
+    is a sum of equal costs, and the order of costs does not matter. Else their prices
+    are compared, on each account that the step charged and as it was then.
 
     Args:
         declared: The cost of the step, or of a part of it.
@@ -62,10 +63,14 @@ def check_spent(declared: Cost, spent: Any, *, d_in: Any = None) -> None:
         cost = _read_spent(spent, d_in)
         if _count_parts(cost) <= _count_parts(declared):
             return
-        for policy in current_execution("check_spent()").request.policies:
-            rule = policy.dataset_filter()
-            fits = rule.price(cost).fits_within(rule.price(declared))
-            require(fits and policy.relation in relations_of(cost), msg, PublicError)
+        execution = current_execution("check_spent()")
+        for policy in execution.request.policies:
+            require(policy.relation in relations_of(cost), msg, PublicError)
+        with open_reading(execution.project.ledger) as reading:
+            gates = [*reading.charged_gates(execution.request.reservation)]
+        for gate, used in gates:
+            fits = gate.price(cost, used).fits_within(gate.price(declared, used))
+            require(fits, msg, PublicError)
     except (InvalidCost, UnsupportedCost):
         # The text of the error may show what was spent.
         raise PublicError(msg) from None

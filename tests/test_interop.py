@@ -132,6 +132,39 @@ def test_other_costs_are_compared_by_their_price(
     assert outcome()["outcome"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("fields", "before", "declared"),
+    [
+        # On an empty account this sum costs more than what was spent; later less.
+        (
+            "filter: residue",
+            Gaussian(sensitivity=1, sigma="4.72"),
+            Repeated(PureDP(epsilon="0.01"), 104),
+        ),
+        (
+            "filter: basic\nodometer: {theorem: rdp, delta: 1e-6, order: 8}",
+            None,
+            Laplace(sensitivity=1, epsilon="0.1"),
+        ),
+    ],
+)
+def test_prices_are_those_of_each_charged_account(
+    tmp_path, monkeypatch, fields, before, declared
+):
+    """As it was when the step was charged, and an odometer's as well."""
+    text = POLICY.replace("epsilon: 1", 'epsilon: 1, delta: "1e-6"')
+    text = re.sub("filter: .*", fields, text)
+    make_project(tmp_path, monkeypatch, text)
+    if before is not None:
+        spend_in_a_body(before, before)
+    step: Any = {"dataset": "shop", "step": "count", "noise": "own", "flow": "f"}
+    with (
+        pytest.raises(PublicError, match="The library spent another cost"),
+        spend(cost=declared, **step),
+    ):
+        check_spent(declared, (0.1, 0))
+
+
 def test_a_cost_of_another_relation_is_no_answer(project):
     """Its price is for other neighbours."""
     project("basic", "replace-one")

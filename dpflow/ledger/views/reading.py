@@ -14,6 +14,7 @@ from functools import cache, cached_property, lru_cache
 from heapq import merge
 from typing import Any
 
+from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import LedgerCorrupt
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.account_ids import Amounts, split
@@ -25,7 +26,7 @@ from dpflow.ledger.digests import Digests
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import refuse_damaged
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
-from dpflow.ledger.tables.loading import load_terms, read_accounts
+from dpflow.ledger.tables.loading import load_terms, read_accounts, read_claim
 from dpflow.ledger.tables.rows import Charge, DamagedRow, Dataset, Entry, Posting, Term
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.policy.population import population_of
@@ -164,6 +165,18 @@ class Reading:
             self._add_accounts("read_accounts", ids=missing)
         gates = ((name, gate_at(self.rows, name)) for name in wanted)
         return {name: gate for name, gate in gates if gate is not None}
+
+    def charged_gates(self, charge: str) -> Iterator[tuple[Gate, Tally]]:
+        """Yield the gates that a charge met, each with what was used before it."""
+        row, _ = read_claim(self.ask("read_charge", id=charge))
+        assert row is not None
+        for dataset in {split(name)[0] for name in row.amounts}:
+            self.load(dataset)
+        units = row.request.get("units", {})
+        for name, gate in self.gates(row.amounts).items():
+            used = row.amounts[name].used
+            sized = gate._replace(size=int(units.get(name, 1)))
+            yield sized, gate.rule.zero() if used is None else Tally(used)
 
     def term_gates(self, account: str) -> dict[str, Gate]:
         """Return the gates of a term: that of the whole, and of charged accounts.
