@@ -57,7 +57,8 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 #: become equal values, which have a hash and an order and raise nothing. An infinity
 #: becomes the largest number, which is clipped as well.
 _READERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "text": (str, str.__str__),
+    # Raises of half a pair of characters, which pandas and Arrow hold in no text.
+    "text": (str, lambda entry: str.__str__(entry).encode().decode()),
     "bytes": (bytes, lambda entry: b"".join((entry,))),
     "uuid": (UUID, lambda entry: entry.int),
     "date": (date, date.toordinal),
@@ -333,7 +334,7 @@ def _read(frame: Any, wanted: Contributions, kinds: Kinds) -> Any:
 
 
 def _entry(entry: object, word: str) -> Any:
-    """Return what names a row; None if an entry is of another type, or is NaN."""
+    """Return what names a row; None if an entry is of another type, or no value."""
     kind, read = _READERS[word]
     if not issubclass(type(entry), kind) or issubclass(type(entry), datetime):
         return None

@@ -167,7 +167,7 @@ NAMES = {
 }
 #: Entries that are of none of these types, have no hash, no order, or no value.
 ENTRIES = [
-    *(None, pd.NA, pd.NaT, float("nan"), [1], {}, np.arange(3), 1, 2.5, 1j),
+    *(None, pd.NA, pd.NaT, float("nan"), [1], {}, np.arange(3), 1, 2.5, 1j, "\ud83d"),
     *(
         datetime(2026, 3, 1, tzinfo=UTC),
         Decimal("NaN"),
