@@ -67,7 +67,7 @@ def check_spent(declared: Cost, spent: Any, *, d_in: Any = None) -> None:
         for policy in execution.request.policies:
             require(policy.relation in relations_of(cost), msg, PublicError)
         with open_reading(execution.project.ledger) as reading:
-            gates = [*reading.charged_gates(execution.request.reservation)]
+            gates = [*reading.find_gates(execution.request.reservation)]
         for gate, used in gates:
             fits = gate.price(cost, used).fits_within(gate.price(declared, used))
             require(fits, msg, PublicError)

@@ -112,26 +112,20 @@ def _declare_all(app: typer.Typer) -> None:
 _declare_all(app)
 
 
-def is_text(word: str) -> bool:
-    """Return True if a word has no character that is half of a pair."""
-    return not any("\ud800" <= character <= "\udfff" for character in word)
-
-
 def main() -> None:
     """Run the command line."""
     begin_output()
-    for word in sys.argv[1:]:
-        # Bytes that are no UTF-8; files may have such names.
-        if not word.isascii() and not is_text(word) and not os.path.lexists(word):
-            fail(f"the argument {word!r} is not UTF-8. Nothing was done. Correct it.")
-            sys.exit(1)
+    # Files alone may have names that are no UTF-8.
+    words = "".join(word for word in sys.argv[1:] if not os.path.lexists(word))
+    if words.encode(errors="replace").decode() != words:
+        fail("an argument is not UTF-8. Nothing was done. Correct it.")
+        sys.exit(1)
     try:
         app(prog_name="dpflow")
     except OSError as error:
-        if error.filename is None:
-            end_output(error)
-        else:
+        if error.filename is not None:
             fail(f"a file cannot be used: {reason_of(error)}.")
             sys.exit(1)
+        end_output(error)
     finally:
         end_output()

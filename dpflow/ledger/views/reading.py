@@ -166,7 +166,7 @@ class Reading:
         gates = ((name, gate_at(self.rows, name)) for name in wanted)
         return {name: gate for name, gate in gates if gate is not None}
 
-    def charged_gates(self, charge: str) -> Iterator[tuple[Gate, Tally]]:
+    def find_gates(self, charge: str) -> Iterator[tuple[Gate, Tally]]:
         """Yield the gates that a charge met, each with what was used before it."""
         row, _ = read_claim(self.ask("read_charge", id=charge))
         assert row is not None
