@@ -107,10 +107,10 @@ def test_the_journal_is_only_appended(edit):
 
 
 BIG = 10**40
-REQUEST = {"accounts": ["a#1", "a#1/flow/f"], "cost": {"é": "ü"}}
+REQUEST = {"cost": {"é": "ü"}, "accounts": ["a#1", "a#1/flow/f"]}
 AMOUNTS = {"a#1": Held((1, BIG), 3), "a#1/flow/f": Held((2,), 1, (0,), (BIG,))}
 WHOLE: list[Any] = [
-    Dataset("a", 1, 2, {"who": "w"}, 1, 4, 9, "h"),
+    Dataset("a", 1, 2, {"who": "w", "at": "t"}, 1, 4, 9, "h"),
     Account("a#1", (BIG, 0), (1, 2), 3, "0.5", 1),
     Charge("c", "open", "o", "l", "s", "f", "r", "k", REQUEST, AMOUNTS, [1]),
     ChargeDataset("a", 1, "c", 2, "f", "s"),
@@ -150,6 +150,15 @@ def test_a_row_is_read_as_it_was_written(row, monkeypatch):
     assert read == row
     assert type(read) is type(row)
     assert name_columns(read) == columns
+
+
+@pytest.mark.parametrize("row", MARKED, ids=name_kind)
+def test_the_writer_reads_what_every_process_reads(row, monkeypatch):
+    """In the same order as well: what is printed depends on no process's memory."""
+    columns = [*name_columns(row).values()]
+    remembered = repr(read_row(type(row), columns))
+    monkeypatch.setattr("dpflow.ledger.tables.rows._proved", {})
+    assert repr(read_row(type(row), columns)) == remembered
 
 
 @pytest.mark.parametrize("row", WHOLE, ids=name_kind)

@@ -150,13 +150,16 @@ def name_columns(row: Any) -> dict[str, Any]:
     kind: Any = type(row)
     form = form_of(kind)
     values = [*row[: form.width]]
-    for position, _, dump, empty in form.codecs:
+    # What is remembered is what another process reads, in the order of the text.
+    fields = [*values]
+    for position, load, dump, empty in form.codecs:
         value = values[position]
-        values[position] = None if value is None or value == empty else dump(value)
+        is_empty = value is None or value == empty
+        values[position] = text = None if is_empty else dump(value)
+        fields[position] = empty if text is None else load(text)
     if form.is_marked:
         values.append(hash_columns(*values))
-        is_whole = len(row) == form.width
-        _remember(tuple(values), row if is_whole else kind(*row[: form.width]))
+        _remember(tuple(values), kind(*fields))
     return dict(zip(form.columns, values, strict=True))
 
 
