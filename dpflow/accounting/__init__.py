@@ -15,7 +15,7 @@ Examples:
 from __future__ import annotations
 
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 from dpflow.accounting.rules.individual import IndividualBound
@@ -135,7 +135,10 @@ def _make(
         # Python's own text differs from version to version.
         takes = signature(theorem_class).parameters
         wrong = ", ".join(sorted(options.keys() - takes.keys()))
-        reason = f"{wrong} is not one of {', '.join(takes)}" if wrong else str(error)
+        reason = f"{wrong} is not one of {', '.join(takes)}"
+        missing = [n for n in takes if takes[n].default is Parameter.empty]
+        if not wrong:
+            reason = f"it needs {', '.join(n for n in missing if n not in options)}"
         msg = f"the {kind} {theorem!r} does not take these options: {reason}"
         raise InvalidCost(msg, name=kind, value=theorem) from error
     return rule

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpflow.cli.output import Answer
-from dpflow.cli.source import check_known, project_ledger, readable_policies
+from dpflow.cli.source import check_known, project_ledger
 from dpflow.exceptions import DpflowError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
 
     Example: `dpflow resume weekly-report/mondays`
     """
+    from dpflow.policy.files import readable_policies
     from dpflow.prefect.client_calls import resume_deployment
 
     flow, _, name = deployment.partition("/")
@@ -71,7 +72,7 @@ def resume(deployment: str, *, force: bool = False) -> Answer:
         msg = f"write it as FLOW/DEPLOYMENT, got {deployment[:60]!r}; {where}"
         raise typer.BadParameter(msg)
     with project_ledger(writes=True) as (result, ledger):
-        error = _ask_again(ledger, readable_policies(result), flow)
+        error = _ask_again(ledger, readable_policies(result.policies), flow)
         if error is not None and not force:
             raise _stay_paused(deployment, error)
         resume_deployment(deployment)

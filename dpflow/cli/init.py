@@ -135,8 +135,9 @@ def _ask(question: str, default: str, field: str = "") -> str:
 
 
 def _check(field: str, text: str) -> None:
-    from dpflow.exceptions import PolicyError
+    from dpflow.exceptions import ConfigurationError, PolicyError
     from dpflow.policy import parse_policy
+    from dpflow.starter.texts import identifier
 
     budget = {"epsilon": "1", "delta": "0"}
     if field in budget:
@@ -146,7 +147,9 @@ def _check(field: str, text: str) -> None:
     policy = {**_PROBE, "budget": budget, "flows": flows, **own}
     try:
         parse_policy(json.dumps(policy), file="answer")
-    except PolicyError as error:
+        if flows:
+            identifier(text)
+    except (PolicyError, ConfigurationError) as error:
         raise typer.BadParameter(error.message.removeprefix("answer:1: ")) from None
 
 
@@ -155,7 +158,11 @@ def _parts(project: CreatedProject) -> Iterator[str]:
     yield from (f"kept  {short_path(path)}, which was there" for path in project.kept)
     yield from ("", project.guarantee)
     if project.runs is not None:
-        yield f"{project.runs} runs of the flow fit."
+        yield (
+            "1 run of the flow fits."
+            if project.runs == 1
+            else f"{project.runs} runs of the flow fit."
+        )
     yield from ("", "Next:")
     yield from (f"  {n}. {command}" for n, command in enumerate(project.commands, 1))
     for text in project.warnings:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpflow.cli.output import Answer
-from dpflow.cli.source import check_known, project_ledger, readable_policies
+from dpflow.cli.source import check_known, project_ledger
 from dpflow.config import short_path
 from dpflow.exceptions import ConfigurationError
 
@@ -43,10 +43,11 @@ def burn_down(
     Example: `dpflow plot burndown sales --out burndown.png`
     """
     from dpflow.forecast import budget_line, outlooks
+    from dpflow.policy.files import readable_policies
     from dpflow.show.figures.burndown import BurnDown, draw_burn_down, nothing_charged
 
     with project_ledger() as (result, ledger):
-        alerts = getattr(readable_policies(result).get(dataset), "alerts", ())
+        alerts = getattr(readable_policies(result.policies).get(dataset), "alerts", ())
         line = None if no_forecast else budget_line(outlooks(ledger, dataset))
         data = BurnDown.read(ledger, dataset, alerts=alerts, line=line)
         if data is None:

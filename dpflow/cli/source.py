@@ -13,7 +13,6 @@ from dpflow.cli.output import warn
 if TYPE_CHECKING:
     from dpflow.config import Settings
     from dpflow.ledger import Ledger
-    from dpflow.policy import PolicySet
 
 
 @contextmanager
@@ -43,16 +42,6 @@ def ledger_facts(ledger: Ledger) -> dict[str, str]:
     return {"ledger": ledger.id, "place": ledger.address}
 
 
-def readable_policies(setup: Settings, *, tell: bool = False) -> PolicySet:
-    """Return the policies, or none where one is bad; that may be warned of."""
-    from dpflow.policy.files import policies_and_problem
-
-    policies, problem = policies_and_problem(setup.policies)
-    if tell and problem is not None:
-        warn(problem)
-    return policies
-
-
 def check_known(setup: Settings, ledger: Ledger, dataset: str) -> None:
     """Refuse a name that neither the ledger nor a policy knows.
 
@@ -60,5 +49,6 @@ def check_known(setup: Settings, ledger: Ledger, dataset: str) -> None:
         ConfigurationError: If it is one; it says which names are near.
     """
     from dpflow.ledger.views.accounts import check_dataset
+    from dpflow.policy.files import readable_policies
 
-    check_dataset(ledger, readable_policies(setup), dataset)
+    check_dataset(ledger, readable_policies(setup.policies), dataset)

@@ -74,7 +74,8 @@ def _parts(setup: Settings, record: Status, *, details: bool) -> Iterator[Part]:
     yield from (f"  {status.sentence}" for status in record.flows)
     yield ""
     if not statuses:
-        yield from _no_policies(setup)
+        # Where a file cannot be read, a warning says so.
+        yield from [] if record.warnings else _no_policies(setup)
     elif not any(term.charged for status in statuses for term in status.terms):
         pins = " The first step, or `dpflow policy apply`, pins a policy."
         none = "Nothing was charged yet. Run a flow whose steps are under @dp_task."

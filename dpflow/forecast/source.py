@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from dpflow.config import settings, short_path
-from dpflow.exceptions import ConfigurationError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerMissing, require
 from dpflow.forecast.counting import Pinned
 from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import Ledger
@@ -24,7 +24,7 @@ from dpflow.ledger.views.accounts import (
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
 from dpflow.ledger.views.terms import newest_term
 from dpflow.policy import PolicySet
-from dpflow.policy.files import policies_and_problem
+from dpflow.policy.files import readable_policies
 from dpflow.policy.population import PREFIX, population_of
 
 
@@ -52,14 +52,12 @@ class ProjectSource:
 
     Attributes:
         missing: The error that says why there is no ledger.
-        policies: As the files say; none if they cannot be read.
-        problem: Why they cannot be.
+        policies: As the files say; none, and why, if they cannot be read.
     """
 
     ledger: Ledger | None
     missing: LedgerMissing | None
     policies: PolicySet
-    problem: str | None
 
     @property
     def datasets(self) -> list[str]:
@@ -104,8 +102,7 @@ class ProjectSource:
         raise ConfigurationError(msg)
 
     def _check_files(self) -> None:
-        if self.problem is not None:
-            raise ConfigurationError(self.problem)
+        require(self.policies.problem is None, str(self.policies.problem))
         if not self.policies:
             folder = short_path(self.policies.directory or settings().policies)
             msg = (
@@ -144,8 +141,6 @@ class ProjectSource:
 
     def _of_file(self, dataset: str) -> Governed:
         if self.ledger is not None and dataset not in self.policies:
-            if self.problem is not None:
-                raise ConfigurationError(self.problem)
             check_dataset(self.ledger, self.policies, dataset)
         policy = self.policies.policy_for(dataset)
         above = [group.to_pinned() for group in self.policies.populations_of([policy])]
@@ -166,13 +161,11 @@ def project_source(tell: Tell = as_warning) -> Iterator[ProjectSource]:
         ConfigurationError: If the settings or the pin cannot be read.
     """
     setup = settings()
-    policies, problem = policies_and_problem(setup.policies)
+    policies = readable_policies(setup.policies)
     with ExitStack() as stack:
         ledger, missing = None, None
         try:
             ledger = stack.enter_context(inspect_ledger(setup, tell=tell))
         except LedgerMissing as error:
             missing = error
-        yield ProjectSource(
-            ledger=ledger, missing=missing, policies=policies, problem=problem
-        )
+        yield ProjectSource(ledger=ledger, missing=missing, policies=policies)

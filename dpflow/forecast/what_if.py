@@ -165,9 +165,9 @@ def forecast(
             workload = workload_of(example.steps)
     if not workload:
         msg = (
-            f"the policy of {name!r} plans no run of "
-            f"{'steps outside of any flow' if flow is None else f'the flow {flow!r}'}, "
-            "and the newest term has charged none. Describe a run with --cost."
+            f"the policy of {name!r} plans no run"
+            f"{'' if flow is None else f' of the flow {flow!r}'}, and the newest term "
+            "has charged none. Describe a run with --cost."
         )
         raise ConfigurationError(msg)
     run = _PlannedRun(result, flow, workload, from_full_budget)

@@ -23,6 +23,8 @@ from functools import lru_cache, singledispatch
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.composed import OfSteps
+from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -153,11 +155,22 @@ def sampler_for(cost: Cost) -> Sampler:
         ReleaseError: If the cost declares a guarantee and no mechanism.
     """
     name = type(cost).__name__
-    msg = (
-        f"release() cannot draw noise for {name}: this cost declares only a guarantee, "
-        "not a mechanism. Let the body draw its own noise and return the noisy value "
-        "(the journal then says noise: self-declared), or declare Laplace or Gaussian."
+    own = (
+        "let the body draw its own noise and return the noisy value (the journal then "
+        "says noise: self-declared)"
     )
+    why = (
+        "declares only a guarantee, not a mechanism. Declare Laplace or Gaussian, or "
+        f"{own}."
+    )
+    if isinstance(cost, EarlyStopping):
+        why = (
+            "has sub-steps, each with noise of its own: `for step in iterations(): "
+            "step.release(value)`."
+        )
+    elif isinstance(cost, OfSteps):
+        why = f"has several mechanisms. Write a step for each, or {own}."
+    msg = f"release() cannot draw noise for {name}: this cost {why}"
     raise PublicError(msg, mechanism=name)
 
 

@@ -12,7 +12,12 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from dpflow.exceptions import PolicyError, UnknownDataset
+from dpflow.exceptions import (
+    ConfigurationError,
+    DpflowError,
+    PolicyError,
+    UnknownDataset,
+)
 from dpflow.interrupts import without_interrupts
 from dpflow.policy.model import Policy
 from dpflow.policy.population import PREFIX, Population, membership_problem
@@ -47,11 +52,13 @@ class PolicySet(Mapping[str, Policy]):
         policies: One policy for each dataset.
         sources: The file that each policy was read from.
         directory: The folder that was searched, for messages.
+        problem: Why the files could not be read, so that there is no policy here.
     """
 
     policies: Mapping[str, Policy]
     sources: Mapping[str, Path] = field(default_factory=dict)
     directory: Path | None = None
+    problem: str | None = None
 
     def __getitem__(self, dataset: str) -> Policy:
         """Return the policy of a dataset; a missing one is a KeyError."""
@@ -94,7 +101,9 @@ class PolicySet(Mapping[str, Policy]):
             raise self._unknown(dataset)
         return self.sources[dataset]
 
-    def _unknown(self, dataset: str) -> UnknownDataset:
+    def _unknown(self, dataset: str) -> DpflowError:
+        if self.problem is not None:
+            return ConfigurationError(self.problem)
         datasets = sorted(self.policies)
         file = None if self.directory is None else str(self.directory)
         unread = "" if self.directory is None else unread_text(self.directory)
@@ -155,13 +164,13 @@ def policies_in(directory: Path) -> PolicySet:
     return load_policies(directory) if is_folder else PolicySet({}, {}, directory)
 
 
-def policies_and_problem(directory: Path) -> tuple[PolicySet, str | None]:
-    """Read the policies; say what is wrong with them instead of failing."""
+def readable_policies(directory: Path) -> PolicySet:
+    """Read the policies of a folder; where one is bad, none, and what is wrong."""
     try:
-        return policies_in(directory), None
+        return policies_in(directory)
     except PolicyError as error:
         hint = "`dpflow policy check` lists every problem."
-        return PolicySet({}, {}, directory), f"{error.message} {hint}"
+        return PolicySet({}, {}, directory, f"{error.message} {hint}")
 
 
 def policy_files(folder: Path) -> list[Path]:

@@ -76,7 +76,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     words = sorted(choices)
     if not words:
         return "There are none."
-    near = difflib.get_close_matches(word, words, n=1)
+    near = difflib.get_close_matches(word, words, n=1, cutoff=0.65)
     near = near or [choice for choice in words if word and choice.startswith(word)]
     suggestion = f"Did you mean {near[0]!r}? " if near else ""
     return f"{suggestion}Known: {', '.join(words)}."
@@ -167,7 +167,7 @@ def _percent(value: str, name: str | None) -> str:
     number = exact_decimal(value[:-1]) if value.endswith("%") else None
     if number is None or not Decimal("0.0001") <= number <= 100:  # noqa: PLR2004
         message = f"{name} must be a percentage, got {shorten(value)}."
-        raise problem(message, "Write it such as 70%, at least 0.0001%.")
+        raise problem(message, "Write it such as 70%, from 0.0001% to 100%.")
     return f"{exact_text(number)}%"
 
 

@@ -12,7 +12,7 @@ from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import JournalEntry, percent_text
 from dpflow.notebook import Sheet, TableRecord, escape_key
-from dpflow.policy.files import policies_and_problem
+from dpflow.policy.files import readable_policies
 from dpflow.show.why import minute
 
 #: What is said of each kind of entry.
@@ -142,7 +142,7 @@ def history(
         # One more than the limit says whether there are more.
         kinds = {"all_accounts": all_accounts, "decisions": decisions}
         items = views.history(ledger, dataset, limit=limit + 1, **kinds)
-        policies, _ = policies_and_problem(setup.policies)
+        policies = readable_policies(setup.policies)
         if not items and dataset is not None:
             check_dataset(ledger, policies, dataset)
         return History(

@@ -16,7 +16,7 @@ from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy import PolicySet
-from dpflow.policy.files import policies_and_problem
+from dpflow.policy.files import readable_policies
 from dpflow.show.guarantees import odds_in_words, term_guarantee, terms_in_words
 from dpflow.show.overview import Overview, overview
 
@@ -93,7 +93,7 @@ def status_of(
     """Return the same of an open ledger."""
     msg = f"several datasets may have a part {part!r}. Name the dataset, too."
     require(part is None or dataset is not None, msg)
-    policies, problem = policies_and_problem(setup.policies)
+    policies = readable_policies(setup.policies)
     shown = standings(ledger, policies, dataset, part)
     ahead = outlooks(ledger, dataset)
     refused = Counter((entry.dataset, entry.term) for entry in views.refusals(ledger))
@@ -119,7 +119,7 @@ def status_of(
         place=ledger.address,
         datasets=tuple(datasets),
         flows=tuple(flow_outlooks(ahead)),
-        warnings=(*filter(None, [problem]), *_changes(policies, shown)),
+        warnings=(*filter(None, [policies.problem]), *_changes(policies, shown)),
         disk_is_low=ledger.database.is_space_low,
         witness_has_problem=ledger.watch.problem() is not None,
     )

@@ -15,7 +15,7 @@ from dpflow.ledger.views.entries import kind_title, percent_text
 from dpflow.ledger.views.releases import RefusalView
 from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending
 from dpflow.notebook import Sheet, TableRecord
-from dpflow.policy.files import policies_and_problem
+from dpflow.policy.files import readable_policies
 
 #: This many refusals of the ledger are read, the newest.
 _MOST_REFUSALS = 10_000
@@ -119,7 +119,7 @@ def why(
     require({*by} <= {*GROUPS}, msg)
     setup = settings()
     with inspect_ledger(setup, tell=tell) as ledger:
-        check_dataset(ledger, policies_and_problem(setup.policies)[0], dataset)
+        check_dataset(ledger, readable_policies(setup.policies), dataset)
         number = _term_asked(ledger, dataset, term)
         spent, unusual = spending(ledger, dataset, tuple(by), term=number)
         return Why(

@@ -35,6 +35,8 @@ def identifier(flow: str) -> str:
     name = re.sub(r"\W+", "_", flow, flags=re.ASCII).strip("_").lower()
     fits = name.isidentifier() and not keyword.iskeyword(name)
     require(fits, f"the flow's name {flow[:40]!r} must begin with a letter")
+    msg = f"the flow's name {flow[:40]!r} has a '/', which Prefect does not allow"
+    require("/" not in flow, msg)
     return name
 
 

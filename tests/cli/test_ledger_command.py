@@ -201,3 +201,12 @@ def test_roles_are_explained_and_printed_as_a_script() -> None:
     for role in ("owner", "operator", "worker", "reader"):
         assert f"dpflow_{role} " in text
         assert f"'dpflow_{role}'" in script
+
+
+def test_a_move_names_the_witness_before_it_stops_steps(shop, monkeypatch):
+    """A ledger on a server has no default place for it; the steps go on."""
+    monkeypatch.delenv(WITNESS_VARIABLE, raising=False)
+    text = failed("ledger", "move", "postgresql://127.0.0.1:1/x")
+    assert "the witness is not set" in text
+    assert f"{shop.ledger().id}.witness until now" in text
+    shop.charge()

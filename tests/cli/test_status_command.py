@@ -97,3 +97,40 @@ def test_gauges_say_that_the_disk_is_low_or_the_witness_out_of_reach(
     (witness,) = Path(os.environ["XDG_STATE_HOME"]).rglob(name)
     witness.unlink()
     assert gauges()["dpflow_witness_problem"] == "1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("status", "status new", "why new", "history new", "forecast new"),
+        *("freeze new --reason x", "plot burndown new --out x.png"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_a_file_that_is_not_there(
+    empty: Shop, words: str
+) -> None:
+    """Who asks is told of the file, not that nothing knows the dataset."""
+    assert run("ledger", "init").exit_code == 0
+    empty.write("dataset: new\nunit: [\n", "new.yaml")
+    result = run(*words.split())
+    shown = result.stdout + result.stderr
+    assert "new.yaml" in shown
+    assert "policy check" in shown
+    for false in ("No policies yet", "neither", "no policy governs"):
+        assert false not in shown
+
+
+def test_a_raised_share_ends_what_the_lower_one_stopped(empty: Shop) -> None:
+    """The next answer counts with the share as it is now."""
+    text = "dataset: a\nunit: u\nrelation: add-or-remove\nbudget: {epsilon: 1}\n"
+    text += "filter: basic\nflows: {w: {share: SHARE}}\n"
+    assert run("ledger", "init").exit_code == 0
+    for share, word in (("20%", "no whole run fits"), ("60%", "running")):
+        empty.write(text.replace("SHARE", share), "a.yaml")
+        run_fine("policy", "apply", "a", "--reason", "more")
+        if share == "20%":
+            cost = PureDP(epsilon="0.2")
+            empty.charge(cost, dataset="a", flow="w", step="s")
+            empty.refuse(cost, dataset="a", flow="w", step="s")
+        (flow,) = run_json("status", "a")["datasets"][0]["overview"]["flows"]
+        assert flow["state"]["word"] == word

@@ -207,6 +207,12 @@ ATTACKS = {
     "lowers what a charge holds": "UPDATE dpflow.charge SET amounts = '{}'",
     "replaces a value": "UPDATE dpflow.release SET value = '1'",
     "removes a value": "UPDATE dpflow.release SET value = NULL",
+    "claims a key without a charge": (
+        "UPDATE dpflow.release SET state = 'claimed', value = NULL"
+    ),
+    "frees a key that has a value": "UPDATE dpflow.release SET state = 'free'",
+    "gives a value another key": "UPDATE dpflow.release SET key = 'x'",
+    "gives a value another charge": "UPDATE dpflow.release SET charge = 'x'",
     "reserves under another name": (
         "INSERT INTO dpflow.charge (id, state, owner, login, step, request, amounts,"
         " mark) VALUES ('x', 'open', 'o', 'postgres', 's', '{}', '{}', 'm')"

@@ -93,6 +93,10 @@ EDITS = [
     "INSERT OR REPLACE INTO journal SELECT * FROM journal",
     "UPDATE release SET value = '2'",
     "UPDATE release SET value = NULL, state = 'settled'",
+    "UPDATE release SET value = NULL, state = 'claimed'",
+    "UPDATE release SET value = NULL, state = 'free'",
+    "UPDATE release SET charge = 'x'",
+    "UPDATE release SET key = 'x'",
 ]
 
 

@@ -117,8 +117,8 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
     Example: `dpflow ledger move postgresql://operator@db/dpflow`
     """
     from dpflow.config import settings
+    from dpflow.ledger.audit.moves import check_setting, move_back
     from dpflow.ledger.audit.moves import move as move_to
-    from dpflow.ledger.audit.moves import move_back
     from dpflow.ledger.opening import open_ledger
 
     setup = settings()
@@ -133,6 +133,7 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
         move_back(ledger, url)
         data = {**ledger_facts(ledger), "moved_to": None}
         return data, [f"Steps use {short_path(ledger.address)} again."]
+    check_setting(ledger, url, setup.witness)
     target = move_to(ledger, url, anyway=anyway)
     done = f"Moved the ledger {ledger.id} to {target}, verified."
     lines = [done, "Set DPFLOW_LEDGER_URL, or `ledger` in [tool.dpflow], to it."]

@@ -20,7 +20,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.transaction import Transaction
-from dpflow.ledger.witness.comparison import Watch
+from dpflow.ledger.witness.comparison import Watch, witness_at
 
 
 def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
@@ -40,7 +40,9 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
         LedgerCorrupt: If the copy is not whole.
     """
     kind, where = find_database(url)
-    address = name_target(url)
+    address, witness = name_target(url), ledger.watch.witness
+    if witness is not None:
+        witness.check_apart(url)
     # A target that does not answer stops no step.
     is_there = is_complete(ledger, kind(where), read_heads(ledger))
     secret = begin_move(ledger, address, is_there=is_there, anyway=anyway)
@@ -61,6 +63,25 @@ def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:
     # Until here the source may be used again, and has what the witness shows.
     witness_heads(there)
     return address
+
+
+def check_setting(ledger: Ledger, url: str, witness: str | None) -> None:
+    """Refuse a target for which the setting names no witness, before steps stop.
+
+    Args:
+        ledger: The source.
+        url: The new place.
+        witness: The setting, as for `open_ledger`.
+
+    Raises:
+        ConfigurationError: If no step could run there.
+    """
+    try:
+        witness_at(witness, url)
+    except ConfigurationError as error:
+        address = getattr(ledger.watch.witness, "address", "nowhere")
+        msg = f"{error.message} It is {address} until now. Nothing was moved."
+        raise ConfigurationError(msg) from None
 
 
 def name_target(url: str) -> str:

@@ -71,9 +71,11 @@ def restore(
             is at the place.
         LedgerCorrupt: If the backup is damaged.
     """
+    require(backup.is_file(), f"there is no file {backup}. Nothing was restored.")
     kind, address = find_database(url)
     witness_of = witness_at(witness, url)
     database: Any = SqliteDatabase(backup, read_only=True)
+    database.is_at_rest = True
     source = Ledger(database, Liveness())
     require(
         ledger_id in (None, source.id),

@@ -225,18 +225,25 @@ def pin_term(
         policy: The file.
         kind: Kind of the entry: "open", "tighten" or "access".
         fields: What its file does not declare: the copy with solved numbers as
-            `pinned`, and gates, which stay where the copy has none.
+            `pinned`, and gates, which stay where the copy has none; a share that the
+            copy no longer has stays for a flow without access.
         revision: Revision of the term.
         body: Further facts of the entry.
     """
     check_source(rows, policy)
     pins = fields["pinned"]
+    shuts = policy.other_flows == "refuse"
+    stay = {
+        path: gate
+        for path, gate in fields.get("gates", {}).items()
+        if shuts or path.partition("/")[0] != "flow"
+    }
     pinned_copy = {
         **fields,
         "declared": declaration_of(policy),
         "about": dict(policy.about),
         "policy_hash": digest(canonical(pins)),
-        "gates": {**fields.get("gates", {}), **gates_text(pins)},
+        "gates": {**stay, **gates_text(pins)},
     }
     return TermChange(
         kind,

@@ -78,20 +78,30 @@ END
 $$;
 CREATE TRIGGER charge_is_own BEFORE INSERT OR UPDATE ON dpflow.charge FOR EACH ROW
     EXECUTE FUNCTION dpflow.check_charge();
+-- A value is written once, by the charge that claims its key; only a new charge of that
+-- key, or a withdrawal, takes it away.
 CREATE FUNCTION dpflow.check_value() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NEW.value IS DISTINCT FROM OLD.value AND NOT (
-        OLD.value IS NULL AND OLD.state IN ('claimed', 'free')
-        OR NEW.value IS NULL AND NEW.state IN ('withdrawn', 'claimed')
-    ) THEN
+    IF NOT (NEW.key = OLD.key AND CASE NEW.state
+        WHEN 'claimed' THEN NEW.value IS NULL AND EXISTS (
+            SELECT 1 FROM dpflow.charge
+            WHERE id = NEW.charge AND release_key = NEW.key AND state = 'open'
+        )
+        WHEN 'free' THEN NEW.value IS NULL AND OLD.state IN ('claimed', 'free')
+        WHEN 'settled' THEN NEW.charge = OLD.charge AND (
+            OLD.state IN ('claimed', 'free')
+            OR OLD.state = 'settled' AND NEW.value IS NOT DISTINCT FROM OLD.value
+        )
+        ELSE NEW.value IS NULL AND OLD.state IN ('settled', 'withdrawn')
+    END) THEN
         RAISE EXCEPTION 'a released value is never replaced'
             USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER release_value_stays BEFORE UPDATE OF value ON dpflow.release
+CREATE TRIGGER release_value_stays BEFORE UPDATE ON dpflow.release
     FOR EACH ROW EXECUTE FUNCTION dpflow.check_value();
 -- Who may freeze but not unfreeze writes the row by this function.
 CREATE FUNCTION dpflow.freeze(

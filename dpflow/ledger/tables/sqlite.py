@@ -167,7 +167,8 @@ class SqliteDatabase(SqliteConnection):
         """
         until = time.monotonic() + self.lock_seconds
         with self._alone():
-            if self._connection is None and is_only_read(self.path):
+            may_stay = is_only_read(self.path, is_at_rest=self.is_at_rest)
+            if self._connection is None and may_stay:
                 # A reader changes no file that it may not.
                 with open_for_reading(self.path) as connection:
                     connection.execute("BEGIN")

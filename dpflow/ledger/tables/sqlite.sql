@@ -8,11 +8,20 @@ CREATE TRIGGER journal_stays BEFORE UPDATE ON journal
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER journal_is_kept BEFORE DELETE ON journal
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
-CREATE TRIGGER release_value_stays BEFORE UPDATE OF value ON release
-WHEN NEW.value IS NOT OLD.value AND NOT (
-    OLD.value IS NULL AND OLD.state IN ('claimed', 'free')
-    OR NEW.value IS NULL AND NEW.state IN ('withdrawn', 'claimed')
-)
+-- A value is written once, by the charge that claims its key; only a new charge of that
+-- key, or a withdrawal, takes it away.
+CREATE TRIGGER release_value_stays BEFORE UPDATE ON release
+WHEN NOT (NEW.key = OLD.key AND CASE NEW.state
+    WHEN 'claimed' THEN NEW.value IS NULL AND EXISTS (
+        SELECT 1 FROM charge
+        WHERE id = NEW.charge AND release_key = NEW.key AND state = 'open'
+    )
+    WHEN 'free' THEN NEW.value IS NULL AND OLD.state IN ('claimed', 'free')
+    WHEN 'settled' THEN NEW.charge = OLD.charge AND (
+        OLD.state IN ('claimed', 'free') OR OLD.state = 'settled' AND NEW.value IS OLD.value
+    )
+    ELSE NEW.value IS NULL AND OLD.state IN ('settled', 'withdrawn')
+END)
 BEGIN SELECT RAISE(ABORT, 'a released value is never replaced'); END;
 
 -- name: freeze_dataset

@@ -367,13 +367,18 @@ def not_writable(path: Path) -> LedgerUnavailable | None:
     return unavailable(str(path), what)
 
 
-def is_only_read(path: Path) -> bool:
-    """Return True if a reader changes no file: it may not, or there is no space."""
+def is_only_read(path: Path, *, is_at_rest: bool) -> bool:
+    """Return True if a reader changes no file: it may not, or there is no space.
+
+    Args:
+        path: The ledger's file.
+        is_at_rest: Whether the reader leaves it as it is, if it can be read so.
+    """
     if not_writable(path) is not None:
         return True
     has_index = real_path(path, "-shm").exists()
     can_be_read = has_index or not _has_content(real_path(path, "-wal"))
-    return can_be_read and lack_of_space(path) is not None
+    return can_be_read and (is_at_rest or lack_of_space(path) is not None)
 
 
 @contextmanager

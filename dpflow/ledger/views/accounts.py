@@ -14,7 +14,7 @@ from typing import Any
 
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import ConfigurationError, UnknownDataset
+from dpflow.exceptions import ConfigurationError, UnknownDataset, require
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.gates import Gate, preview_gates
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
@@ -381,9 +381,11 @@ def check_dataset(source: Source, policies: PolicySet, dataset: str) -> None:
 
     Raises:
         UnknownDataset: It is one.
+        ConfigurationError: If the policies, which may know it, cannot be read.
     """
     names = find_datasets(source, policies)
     if dataset not in names:
+        require(policies.problem is None, str(policies.problem))
         hint = did_you_mean(dataset, names)
         msg = f"neither the ledger nor a policy knows the dataset {dataset!r}. {hint}"
         raise UnknownDataset(msg, dataset=dataset, known=sorted(names), hint=hint)

@@ -405,7 +405,7 @@ def describe_refusals(entries: Iterable[Entry]) -> Iterator[RefusalView]:
 def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
     """Return the exhausted budget that halts each flow: no grant came after it.
 
-    The refusal of an earlier term halts no flow.
+    The refusal of an earlier term, or of before a change of access, halts no flow.
 
     Args:
         source: The ledger to read.
@@ -427,6 +427,8 @@ def halts(source: Source, dataset: str) -> dict[str | None, RefusalView]:
             is_same = name == dataset
             is_after = refusal.number > number if is_same else refusal.at >= at
             term = reading.newest(name)
+            accesses = (e.number for e in reading.decisions(name) if e.kind == "access")
+            is_after = is_after and refusal.number > max(accesses, default=0)
             if term and refusal.term in (0, term.number) and is_after:
                 halts[flow] = refusal
     return halts

@@ -84,6 +84,15 @@ class Witness(ABC):
             return True
         return False
 
+    def check_apart(self, ledger_url: str) -> None:
+        """Refuse a place of the ledger that is restored together with this witness.
+
+        Raises:
+            ConfigurationError: If it is such a place.
+            LedgerUnavailable: If one of them does not answer.
+        """
+        del ledger_url
+
     def record(self, lines: Sequence[Line], prove: Prove, *, synced: bool) -> None:
         """Write lines, each with its proof.
 

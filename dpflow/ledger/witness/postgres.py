@@ -16,6 +16,7 @@ import psycopg
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.interrupts import contextmanager
+from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.postgres_connection import (
     Connection,
     Server,
@@ -57,6 +58,15 @@ class PostgresWitness(Witness):
         super().__init__(self._server.address, ledger)
         #: The ledger's server, until it was compared with the witness's.
         self._ledger = None if ledger_url is None else Server(ledger_url)
+
+    def check_apart(self, ledger_url: str) -> None:
+        """Refuse the witness's own database as a place of the ledger."""
+        if is_postgres(ledger_url):
+            self._call(self._compare_to, Server(ledger_url))
+
+    def _compare_to(self, ledger: Server) -> None:
+        with self._server.session() as connection:
+            self._compare_databases(connection, ledger)
 
     def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
         with self._connect() as connection, connection.pipeline():

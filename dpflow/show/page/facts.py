@@ -18,7 +18,7 @@ from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
 from dpflow.ledger.views.spending import spending
 from dpflow.notebook import Sheet
 from dpflow.policy import PolicySet
-from dpflow.policy.files import policies_and_problem
+from dpflow.policy.files import readable_policies
 from dpflow.show.figures.burndown import BurnDown
 from dpflow.show.history import decisions_sheet
 from dpflow.show.page.stamp import Stamp
@@ -114,7 +114,7 @@ def _collect(
     setup: Settings, ledger: Ledger, dataset: str | None, empty: Report
 ) -> Report:
     status = status_of(setup, ledger, dataset)
-    policies, _ = policies_and_problem(setup.policies)
+    policies = readable_policies(setup.policies)
     held = []
     for charge in views.open_reservations(ledger):
         datasets = {split_account(name)[0] for name in charge.body["accounts"]}

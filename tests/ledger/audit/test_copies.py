@@ -130,6 +130,21 @@ def test_a_move_that_cannot_be_stops_no_step(tmp_path, kind):
     ledger.close()
 
 
+def test_a_move_never_ends_in_the_witness_of_the_ledger(tmp_path):
+    """No step could run there, and steps still run where the ledger is."""
+    place = server().new_database()
+    for home in (url(tmp_path / "ledger.db"), server().new_database()):
+        ledger = create_ledger(home, witness=place)
+        for target in (
+            place,
+            f"{place}{'&' if '?' in place else '?'}connect_timeout=9",
+        ):
+            with pytest.raises(ConfigurationError, match="ledger's own database"):
+                move(ledger, target, anyway=True)
+        assert decides(ledger)
+        ledger.close()
+
+
 def test_a_move_goes_on_from_another_folder(tmp_path, monkeypatch):
     """A relative path means the file that it meant where the move began."""
     ledger = make(tmp_path / "ledger.db")

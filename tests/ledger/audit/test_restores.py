@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+import sqlite3
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,27 @@ def save(folder: Path, witness: str = "none") -> tuple[Ledger, Path, Path]:
 def witness(tmp_path: Path) -> str:
     """Give the place of a witness."""
     return str(tmp_path / "witness")
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_a_backup_stays_as_it_is(tmp_path, mode):
+    """Byte for byte and without a companion, whether it was restored or refused."""
+    ledger = make(tmp_path / "ledger.db")
+    charged(ledger, "0.1")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    backup(ledger, kept / "b.db")
+    ledger.close()
+    with closing(sqlite3.connect(kept / "b.db")) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+    before = (kept / "b.db").read_bytes()
+    for loss in (False, True):
+        with suppress(ConfigurationError):
+            target = url(tmp_path / f"{loss}.db")
+            restore(kept / "b.db", target, reason="x", witness="none", accept_loss=loss)
+            assert loss
+        assert (kept / "b.db").read_bytes() == before
+        assert [*kept.iterdir()] == [kept / "b.db"]
 
 
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])

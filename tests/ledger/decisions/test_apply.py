@@ -21,6 +21,8 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.decisions.gates import gates_text
+from dpflow.ledger.decisions.pinned_rules import gate_in
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger
 from dpflow.ledger.provenance import system_user
@@ -424,6 +426,29 @@ def test_a_person_pins_the_first_copy(ledger):
     charged(ledger, "0.1", policies=[by_hand], flow="weekly")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [("{w: {share: 10%}}", "allow"), ("{}", "{share_each: 10%}")],
+    ids=["a share", "a share of each"],
+)
+def test_a_share_that_ended_is_no_limit(ledger, before):
+    """Not for its next step, nor for the file that names the flow without one."""
+    share, ended, named = (
+        policy(*before),
+        policy("{}", "allow"),
+        policy("{w: {}}", "allow"),
+    )
+    charged(ledger, "0.1", policies=[share], flow="w")
+    with pytest.raises(BudgetRefused):
+        charged(ledger, "0.01", policies=[share], flow="w")
+    assert ledger.apply(ended, **WHY).action == "access"
+    charged(ledger, "0.2", policies=[ended], flow="w")
+    assert ledger.apply(named, **WHY).action in ("access", "tighten")
+    charged(ledger, "0.7", policies=[named], flow="w")
+    assert [view.id for view in views.accounts(ledger, "a")] == ["a#1"]
+    assert verify(ledger).fine
+
+
 SHARES = st.sampled_from(
     [None, "{}", "{epsilon: 0.3}", "{epsilon: 0.6}", "{share: 20%}", "{share: 50%}"]
 )
@@ -459,6 +484,7 @@ def test_access_never_changes_the_guarantee_of_the_dataset(acts):
             assert made.apply(file, **WHY).action in ("access", "nothing", "tighten")
             now = file
         assert promised(made, now) == (said, gates)
+        assert limits(made, now) == limits(None, now)
         for name, tally in share_tallies(made).items():
             assert tally == used[name]
     assert verify(made).fine
@@ -475,6 +501,18 @@ def promised(made: Ledger, file: Policy) -> tuple[list[str], dict[str, Any]]:
     assert term is not None
     gates = term.fields["gates"].items()
     return words, {k: g for k, g in gates if k.partition("/")[0] not in FLOW}
+
+
+def limits(made: Ledger | None, file: Policy) -> dict[str, Any]:
+    """Return the shares of flows that may run, as a ledger or a file has them."""
+    gates = gates_text(file.to_pinned())
+    if made is not None:
+        with views.open_reading(made) as reading:
+            term = reading.newest("a")
+        assert term is not None
+        gates = term.fields["gates"]
+    open_flows = NAMED if file.other_flows != "refuse" else file.flows
+    return {flow: gate_in(gates, "flow", flow) for flow in open_flows}
 
 
 def share_tallies(made: Ledger) -> dict[str, Fraction]:
