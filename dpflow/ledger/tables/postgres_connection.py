@@ -269,8 +269,8 @@ class Server:
         """Return the error for a role that lacks a right."""
         msg = (
             f"the role that uses the ledger {self.address} may not do this: {text}. "
-            "`dpflow ledger roles --sql` shows who may; opening a term and "
-            "unfreezing need the role dpflow_operator."
+            "`dpflow ledger roles --sql` shows who may: steps and a freeze need the "
+            "role dpflow_worker, opening a term and unfreezing dpflow_operator."
         )
         return LedgerUnavailable(msg, ledger=self.address)
 

@@ -150,13 +150,16 @@ def name_columns(row: Any) -> dict[str, Any]:
     kind: Any = type(row)
     form = form_of(kind)
     values = [*row[: form.width]]
-    # What is remembered is what another process reads, in the order of the text.
     fields = [*values]
     for position, load, dump, empty in form.codecs:
         value = values[position]
-        is_empty = value is None or value == empty
-        values[position] = text = None if is_empty else dump(value)
-        fields[position] = empty if text is None else load(text)
+        if value is None or value == empty:
+            values[position], fields[position] = None, empty
+            continue
+        values[position] = text = dump(value)
+        if type(value) is not tuple:
+            # What is remembered is what another process reads, in its order.
+            fields[position] = load(text)
     if form.is_marked:
         values.append(hash_columns(*values))
         _remember(tuple(values), kind(*fields))
