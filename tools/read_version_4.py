@@ -153,9 +153,9 @@ class Carrier:
         charge, step, flow, run = (
             changes.pop(k, None) for k in ("charge", "step", "flow", "run")
         )
-        author = Author(at=entry.at, writer=entry.writer)
         command = digest(canonical([old, entry.number, kind, name]))[:32]
-        decision = Decision(author, command)
+        author = Author(at=entry.at, writer=entry.writer, command=command)
+        decision = Decision(author)
         decision.append(
             row._replace(**changes),
             kind,

@@ -332,7 +332,7 @@ def in_next_part(gate: Gate, length: int, used: Mapping[int, Tally]) -> Gate:
 
 def empty_gate(gate: Gate) -> Gate:
     """Return a gate as if nothing was charged to it, of no account."""
-    window = None if gate.window is None else gate.window._replace(used=())
+    window = gate.window and gate.window._replace(used=(), overdrawn=())
     gate = gate._replace(id="", partition="", row=None, state="open", size=1)
     return gate._replace(used=gate.rule.zero(), window=window, neighbours=None)
 

@@ -8,14 +8,12 @@ the charge. A charge that is never settled stays in full, permanently.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
-    BudgetRefused,
     DpflowError,
     LedgerError,
     LedgerUnavailable,
@@ -46,12 +44,7 @@ from dpflow.ledger.decisions.reserve import (
     decide_refusal_of_run,
     decide_reserve,
 )
-from dpflow.ledger.decisions.settlement import (
-    End,
-    decide_forfeit,
-    decide_settle,
-    decide_void,
-)
+from dpflow.ledger.decisions.settlement import End, decide_end
 from dpflow.ledger.requests import Answer, Granted, Replayed, Request, Settled
 from dpflow.ledger.shell import Shell, answer_or_raise, refuse_step
 from dpflow.ledger.tables.loaded import Rows
@@ -83,17 +76,15 @@ class Ledger(Shell):
         """
         if (why := self.database.unwritable) is not None:
             return self._check_answer(self._replay_only(request, why))
-        author = self.author()
         decision, rows = self._transact(
             find_scope(request),
-            lambda rows: self._decide_reserve(rows, request, author),
+            lambda rows, author: self._decide_reserve(rows, request, author),
         )
-        for statement, row in decision.changes:
-            if statement == "insert_charge" and isinstance(row, Charge):
-                self._charges[row.id] = row
-        if rows.charge is not None and isinstance(decision.answer, Granted):
-            # It was found by another sending of its request.
-            self._charges[rows.charge.id] = rows.charge
+        if isinstance(decision.answer, Granted):
+            # Another sending of the request may have made the charge.
+            written = (rows.charge, *(row for _, row in decision.changes))
+            charges = (row for row in written if isinstance(row, Charge))
+            self._charges.update((charge.id, charge) for charge in charges)
         try:
             self.watch.record(decision, rows, request.key_text)
         except LedgerError:
@@ -110,8 +101,7 @@ class Ledger(Shell):
     ) -> Decision | Refused:
         """Decide a request, with whether the claimant of its release still runs."""
         self._find_claimant(rows, request)
-        applies = self.conditions.applies_policies
-        return decide_reserve(rows, request, author, applies=applies)
+        return decide_reserve(rows, request, author)
 
     def _find_claimant(self, rows: Rows, request: Request) -> None:
         """Find out whether the process that claims a release still runs."""
@@ -158,15 +148,15 @@ class Ledger(Shell):
             canonical(["settle", reservation, outcome, value_digest, reported])
         )
         end = End(
+            kind="settle",
             charge=reservation,
-            command=command[:32],
             owner=self.owners.mine(),
             body={**(body or {}), "outcome": outcome, "digest": value_digest},
             reported=reported,
             value=value,
             shape=shape,
         )
-        return self._end(end, decide_settle)
+        return self._end(end, command[:32])
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.
@@ -177,13 +167,8 @@ class Ledger(Shell):
             ReservationConflict: If another process reserved it, or it has ended.
             LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
-        end = End(
-            charge=reservation,
-            command=uuid.uuid4().hex,
-            owner=self.owners.mine(),
-            body={"reason": reason},
-        )
-        self._end(end, decide_void)
+        body, owner = {"reason": reason}, self.owners.mine()
+        self._end(End(kind="void", charge=reservation, owner=owner, body=body))
 
     def forfeit(self, reservation: str, *, reason: str) -> Settled:
         """Post a charge in full whose process has ended.
@@ -191,31 +176,22 @@ class Ledger(Shell):
         Raises:
             ReservationConflict: If its process still runs, or it has ended.
         """
-        body = {"reason": reason}
-        end = End(charge=reservation, command=uuid.uuid4().hex, body=body)
+        body = {**self.conditions.provenance, "reason": reason}
+        return self._end(End(kind="forfeit", charge=reservation, body=body))
 
-        def decide(rows: Rows, end: End, author: Author) -> Decision:
-            charge = rows.charge
-            rows.claimant_is_alive = charge is None or self.owners.alive(charge.owner)
-            return decide_forfeit(rows, end, author)
-
-        return self._end(end, decide, is_witnessed=True)
-
-    def _end(
-        self,
-        end: End,
-        decide_end: Callable[[Rows, End, Author], Decision],
-        *,
-        is_witnessed: bool = False,
-    ) -> Settled:
+    def _end(self, end: End, command: str | None = None) -> Settled:
         """End a charge; its datasets are loaded before the lock."""
         self._check_writable()
-        author = self.author()
         charge = self._charges.get(end.charge) or self._read_charge(end.charge)
-        decision, rows = self._transact(
-            find_charge_scope(charge, is_witnessed=is_witnessed),
-            lambda rows: decide_end(rows, end, author),
-        )
+        is_forfeit = end.kind == "forfeit"
+
+        def decide(rows: Rows, author: Author) -> Decision:
+            if is_forfeit and rows.charge is not None:
+                rows.claimant_is_alive = self.owners.alive(rows.charge.owner)
+            return decide_end(rows, end, author)
+
+        scope = find_charge_scope(charge, command=command, is_witnessed=is_forfeit)
+        decision, rows = self._transact(scope, decide)
         self._charges.pop(end.charge, None)
         self.watch.record_end(decision, rows)
         settled: Settled = answer_or_raise(decision.answer)
@@ -240,28 +216,29 @@ class Ledger(Shell):
         answer: Answer | DpflowError = decision.answer
         return answer
 
-    def refuse_run(self, request: Request, gate: Gate, amount: Tally) -> BudgetRefused:
-        """Return the refusal of a flow run that cannot end, once the journal has it.
+    def refuse_run(self, request: Request, gate: Gate, amount: Tally) -> None:
+        """Refuse a flow run that cannot end, once the journal has the refusal.
 
         Args:
             request: The step.
             gate: The gate that does not admit the rest of a whole run.
             amount: Amount of the rest of a whole run.
+
+        Raises:
+            BudgetExhausted: Always.
         """
-        self._check_writable()
-        author = self.author()
         scope = Scope(
             datasets=[gate.dataset],
             accounts=lambda _: [],
             runs=request.runs,
             command=request.reservation,
         )
-        decision, _ = self._transact(
+        self._order(
             scope,
-            lambda rows: decide_refusal_of_run(rows, request, gate, amount, author),
+            lambda rows, author: decide_refusal_of_run(
+                rows, request, gate, amount, author
+            ),
         )
-        refusal: BudgetRefused = decision.answer
-        return refusal
 
     def complete_run(self, run: str) -> None:
         """Note that the function of a flow run returned, if the run was charged."""
@@ -301,20 +278,16 @@ class Ledger(Shell):
             PolicyNotApplied: If the lifetime or a freeze forbids it.
             ConfigurationError: If another dataset has its source.
         """
-        application = Application(
-            policy=policy,
-            command=uuid.uuid4().hex,
-            reason=reason,
-            new_term=new_term,
-            raise_lifetime=raise_lifetime,
+        name, how = (
+            policy.dataset,
+            Application(policy, reason, new_term, raise_lifetime),
         )
-        name, author = policy.dataset, self.author()
 
-        def decide(rows: Rows) -> Decision:
+        def decide(rows: Rows, author: Author) -> Decision:
             rows.forgotten = self.watch.forgotten(rows, [name])
-            return decide_application(rows, application, author)
+            return decide_application(rows, how, author)
 
-        scope = Scope(datasets=[name], policies=[policy], command=application.command)
+        scope = Scope(datasets=[name], policies=[policy])
         answer: Proposal = self._order(scope, decide)
         return answer
 
@@ -327,11 +300,10 @@ class Ledger(Shell):
         Raises:
             PolicyNotApplied: If no policy of the dataset was applied yet.
         """
-        command, author = uuid.uuid4().hex, self.author()
         answer: bool = self._order(
-            Scope(datasets=[dataset], command=command, is_made=False),
-            lambda rows: decide_freeze(
-                rows, dataset, reason, author, command, unfreeze=unfreeze
+            Scope(datasets=[dataset], is_made=False),
+            lambda rows, author: decide_freeze(
+                rows, dataset, reason, author, unfreeze=unfreeze
             ),
         )
         return answer
@@ -353,15 +325,11 @@ class Ledger(Shell):
             _, release = read_claim(transaction.ask("read_release", key=key))
         if release is None:
             return False
-        command, author = uuid.uuid4().hex, self.author()
         scope = Scope(
-            datasets=[release.dataset],
-            accounts=lambda _: [],
-            release_key=key,
-            command=command,
+            datasets=[release.dataset], accounts=lambda _: [], release_key=key
         )
         answer: bool = self._order(
-            scope, lambda rows: decide_withdrawal(rows, digest, reason, author, command)
+            scope, lambda rows, author: decide_withdrawal(rows, digest, reason, author)
         )
         return answer
 
@@ -380,19 +348,11 @@ class Ledger(Shell):
             ReservationConflict: If that is no more than was charged: nothing falls.
             UnsupportedCost: If the theorem of an account has no price for the cost.
         """
-        amendment = ChargeByHand(
-            command=uuid.uuid4().hex,
-            cost=cost,
-            reason=reason,
-            evidence=evidence,
-            dataset=dataset,
-        )
-        author, before = self.author(), self._read_charge(charge)
-        scope = find_charge_scope(
-            before, evidence=evidence, command=amendment.command, is_witnessed=True
-        )
+        amendment = ChargeByHand(cost, reason, evidence, dataset)
+        before = self._read_charge(charge)
+        scope = find_charge_scope(before, evidence=evidence, is_witnessed=True)
         answer: tuple[Posted, ...] = self._order(
-            scope, lambda rows: decide_amendment(rows, amendment, author)
+            scope, lambda rows, author: decide_amendment(rows, amendment, author)
         )
         return answer
 
@@ -423,19 +383,10 @@ class Ledger(Shell):
             flow=flow,
             partitions=tuple(partitions),
         )
-        prior = ChargeByHand(
-            command=uuid.uuid4().hex,
-            cost=cost,
-            reason=reason,
-            evidence=evidence,
-            request=request,
-        )
-        author, applies = self.author(), self.conditions.applies_policies
-        scope = find_scope(
-            request, charge=None, evidence=evidence, command=prior.command
-        )
+        prior = ChargeByHand(cost, reason, evidence, request=request)
+        scope = find_scope(request, charge=None, evidence=evidence, command=None)
         answer: tuple[Posted, ...] = self._order(
-            scope, lambda rows: decide_prior(rows, prior, author, applies=applies)
+            scope, lambda rows, author: decide_prior(rows, prior, author)
         )
         return answer
 
@@ -464,12 +415,12 @@ class Ledger(Shell):
             ReservationConflict: If another copy of the store was used since.
         """
         command = digest(canonical(["pay", account, charge]))[:32]
-        author, row = self.author(), self._read_charge(charge)
+        row = self._read_charge(charge)
         scope = find_charge_scope(
             row, people=account, command=command, is_witnessed=True
         )
         self._order(
-            scope, lambda rows: decide_payment(rows, account, before, author, command)
+            scope, lambda rows, author: decide_payment(rows, account, before, author)
         )
 
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -39,7 +41,7 @@ from dpflow.ledger.witness.comparison import Watch
 #: After this many transactions that ended to solve a number, the next solves inside.
 _LOOKUPS = 3
 
-Decide = Callable[[Rows], Decision | Refused]
+Decide = Callable[[Rows, Author], Decision | Refused]
 
 
 class Shell:
@@ -86,6 +88,7 @@ class Shell:
             writer=login or writer(),
             login=login,
             provenance=self.conditions.provenance,
+            applies=self.conditions.applies_policies,
         )
 
     def _order(self, scope: Scope, decide: Decide) -> Any:
@@ -106,13 +109,16 @@ class Shell:
             scope: What the command reads.
             decide: Decides, without input or output.
         """
+        command = scope.command or uuid.uuid4().hex
+        scope = replace(scope, command=command)
+        author = self.author()._replace(command=command)
         prepare: Callable[[], object] | None = None
         again = False
         for attempt in count():
             try:
                 if prepare is not None:
                     look_up(prepare, active=False)
-                once = partial(self._transact_once, scope, decide, again=again)
+                once = partial(self._transact_once, scope, decide, author, again=again)
                 return look_up(once, active=attempt < _LOOKUPS)
             except NotSolved as missing:
                 prepare = missing.solve
@@ -128,7 +134,7 @@ class Shell:
         raise AssertionError
 
     def _transact_once(
-        self, scope: Scope, decide: Decide, *, again: bool
+        self, scope: Scope, decide: Decide, author: Author, *, again: bool
     ) -> tuple[Decision, Rows]:
         """Load, decide and write in one transaction.
 
@@ -143,11 +149,12 @@ class Shell:
                 rows = load_rows(transaction, scope, self.terms, again=again)
                 self.watch.check(transaction, rows, watched)
                 try:
-                    decision = decide(rows)
+                    decision = decide(rows, author)
                     if isinstance(decision, Refused):
                         decision = refuse_step(transaction, rows, decision)
                 except NotSolved:
-                    raise NotSolved(partial(_solve, decide, rows)) from None
+                    solve = partial(_solve, decide, rows, author)
+                    raise NotSolved(solve) from None
                 transaction.write(decision)
         except without_interrupts(DpflowError):
             raise
@@ -200,10 +207,10 @@ def refuse_step(transaction: Transaction, rows: Rows, refused: Refused) -> Decis
     return decide_refusal(rows, refused)
 
 
-def _solve(decide: Decide, rows: Rows) -> None:
+def _solve(decide: Decide, rows: Rows, author: Author) -> None:
     """Solve all numbers that a decision needs, by deciding; its errors come again."""
     with suppress(DpflowError, *UNREADABLE):
-        outcome = decide(rows)
+        outcome = decide(rows, author)
         if isinstance(outcome, Refused):
             decide_refusal(rows, outcome)
 

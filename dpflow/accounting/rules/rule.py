@@ -20,7 +20,6 @@ from dpflow.rounding import float_up, from_units, number_text
 
 #: Components that count steps; all others are in `rounding.UNITS`.
 COUNTS = frozenset({"uncovered"})
-_BUDGET = ("epsilon", "delta", "delta_loss", "conversion")
 
 
 class Rule(ABC):
@@ -173,15 +172,6 @@ class Rule(ABC):
         values = {name: getattr(self, name) for name in self.made_from}
         data = {name: _data_of(v) for name, v in values.items() if v is not None}
         return {"theorem": self.theorem, **data}
-
-    def currency(self) -> dict[str, Any]:
-        """Return those parameters on which the meaning of an amount depends.
-
-        Where thresholds add up, budgets and their split set only the threshold.
-        """
-        data, left_out = self.parameters(), _BUDGET if self.adds_up else ()
-        constants = {name: data[name] for name in data.keys() - {*left_out}}
-        return {**constants, "components": [*self.components]}
 
     def label(self, tally: Tally) -> dict[str, str]:
         """Return the tally in the theorem's own currency, as exact decimal text."""

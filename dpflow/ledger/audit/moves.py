@@ -187,12 +187,12 @@ def write_upgrades(
         body: From where to where it moved, or the versions.
         rewrites: Number of changes of the requests of charges, which are hashed then.
     """
-    author, command = there.author(), uuid.uuid4().hex
+    author = there.author()._replace(command=uuid.uuid4().hex)
     for name in transaction.names():
         if rewrites:
             body["requests"] = hash_requests(transaction, name)
         transaction.begin([name], lock=True)
-        decision, dataset = Decision(author, command), transaction.datasets[name]
+        decision, dataset = Decision(author), transaction.datasets[name]
         decision.append(dataset, "upgrade", body=body)
         transaction.write(decision)
 

@@ -45,14 +45,12 @@ class Posted:
     overdrawn: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeByHand:
+class ChargeByHand(NamedTuple):
     """Charge of what a step cost more than was reserved, or of prior spending.
 
     `Composed` and `Repeated` costs hold several steps.
 
     Attributes:
-        command: Id of the command.
         cost: Corrected cost of the step, or all prior spending.
         reason: Why, for the journal.
         evidence: The sha256 of a file that proves it; a term uses each once.
@@ -60,7 +58,6 @@ class ChargeByHand:
         request: Of prior spending, a step that would be charged as much.
     """
 
-    command: str
     cost: Cost
     reason: str
     evidence: str | None = None
@@ -171,9 +168,7 @@ def find_posted(rows: Rows, charge: Charge, name: str) -> tuple[int, ...]:
     return charge.amounts[name].amount
 
 
-def decide_prior(
-    rows: Rows, prior: ChargeByHand, author: Author, *, applies: bool = True
-) -> Decision:
+def decide_prior(rows: Rows, prior: ChargeByHand, author: Author) -> Decision:
     """Charge what was spent elsewhere; irreversible.
 
     Raises:
@@ -184,7 +179,7 @@ def decide_prior(
         return answer_sent_adjustment(rows)
     request = prior.request
     assert request is not None
-    step = price_step(rows, request, author, applies=applies)
+    step = price_step(rows, request, author)
     raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
     return adjust(
         step.rows,
@@ -219,7 +214,7 @@ def adjust(
         about: Id of the charge, step, flow and flow run.
     """
     check_evidence(rows, raises)
-    decision = Decision(author, command.command)
+    decision = Decision(author)
     postings = post_raises(decision, rows, raises)
     alerts = raise_alerts(decision, rows, request.get("alerts", {}))
     for term in opened:

@@ -25,12 +25,16 @@ class Author(NamedTuple):
         writer: User and host, or the login of the database.
         login: The PostgreSQL login; None on SQLite.
         provenance: User and code version, for the journal.
+        command: Id of the command.
+        applies: Whether a step may open the first term of its policy.
     """
 
     at: str
     writer: str
     login: str | None = None
     provenance: Mapping[str, Any] = {}
+    command: str = ""
+    applies: bool = True
 
 
 _NO_AUTHOR = Author(at="", writer="")
@@ -42,7 +46,6 @@ class Decision:
 
     Attributes:
         author: Who sends the command, if entries are written.
-        command: Id of the command.
         answer: The answer; an error is raised after it was written.
         changes: Statements with the rows that they write.
         entries: New entries, in order, each with its dataset's row after it, and the
@@ -53,7 +56,6 @@ class Decision:
     """
 
     author: Author = _NO_AUTHOR
-    command: str = ""
     answer: Any = None
     changes: list[tuple[str, Row]] = field(default_factory=list)
     entries: list[tuple[Entry, Dataset, str]] = field(default_factory=list)
@@ -86,7 +88,7 @@ class Decision:
             self.author.at,
             self.author.writer,
             kind,
-            self.command,
+            self.author.command,
             *about,
             canonical(postings or {}),
             canonical(body or {}),

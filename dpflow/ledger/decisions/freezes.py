@@ -16,7 +16,6 @@ def decide_freeze(
     dataset: str,
     reason: str,
     author: Author,
-    command: str,
     *,
     unfreeze: bool = False,
 ) -> Decision:
@@ -44,7 +43,7 @@ def decide_freeze(
         )
         raise PolicyNotApplied(msg, dataset=dataset)
     is_new = (row.frozen is not None) == unfreeze
-    decision = Decision(author, command, answer=is_new)
+    decision = Decision(author, answer=is_new)
     if is_new:
         append_freeze(decision, row, reason, unfreeze=unfreeze)
     return decision

@@ -48,7 +48,7 @@ def find_payer(rows: Rows, name: str) -> Payer:
 
 
 def decide_payment(
-    rows: Rows, account: str, before: str | None, author: Author, command: str
+    rows: Rows, account: str, before: str | None, author: Author
 ) -> Decision:
     """Note that people were charged for a step, unless another copy of them was used.
 
@@ -57,7 +57,6 @@ def decide_payment(
         account: Account of the dataset.
         before: Charge of the newest step so far; None before the first one.
         author: Who sends the command.
-        command: Id of the command.
 
     Raises:
         ReservationConflict: If it was used, or the charge is not open.
@@ -81,7 +80,7 @@ def decide_payment(
     if held is None or (store is None and not any(held.amount)):
         raise refuse_end(charge, f"did not pay for the people of {account!r}")
     first = charge.id if store is None else store.first
-    decision = Decision(author, command)
+    decision = Decision(author)
     store = PeopleStore(account, first, charge.id)
     decision.changes.append(("put_people_store", store))
     dataset, body = rows.book(split(account)[0]), {"people": account}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dpflow.exceptions import (
     InvalidCost,
@@ -84,23 +84,20 @@ class Proposal:
         return overall(self.changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Application:
+class Application(NamedTuple):
     """Make a policy the ledger's own copy, which governs from then on.
 
     Attributes:
         policy: The file.
-        command: Id of the command.
         reason: Why; a new term needs one.
         new_term: Open a term with tallies of its own.
         raise_lifetime: Raise the lifetime; its promise ends then.
     """
 
     policy: Policy
-    command: str
-    reason: str = ""
-    new_term: bool = False
-    raise_lifetime: bool = False
+    reason: str
+    new_term: bool
+    raise_lifetime: bool
 
 
 def propose_application(rows: Rows, policy: Policy) -> Proposal:
@@ -156,7 +153,7 @@ def find_obstacle(
             f"is frozen, and opens no term. Run `dpflow unfreeze {dataset}` first."
         )
     elif opens:
-        why = continuation_problem(rows, dataset, pins_of(policy), rows.forgotten)
+        why = continuation_problem(rows, dataset, pins_of(policy))
         problem = why and f"opens no such term: {why}"
     if problem:
         return PolicyNotApplied(f"dataset {dataset!r} {problem}", dataset=dataset)
@@ -203,7 +200,7 @@ def decide_application(
     error = find_obstacle(thawed, policy, proposal.terms, action, raises=raises)
     if error is not None:
         raise error
-    decision, closed = Decision(author, application.command), ()
+    decision, closed = Decision(author), ()
     if action != "nothing":
         body = {"changes": [change.line for change in proposal.changes]}
         if action in _IN_PLACE.values():

@@ -8,7 +8,7 @@ from dpflow.ledger.tables.loaded import Rows
 
 
 def decide_withdrawal(
-    rows: Rows, digest: str | None, reason: str, author: Author, command: str
+    rows: Rows, digest: str | None, reason: str, author: Author
 ) -> Decision:
     """Delete the value of a release; the answer is whether there was one."""
     release = rows.release
@@ -18,7 +18,7 @@ def decide_withdrawal(
         return Decision(answer=False)
     if (release.state, release.digest) != ("settled", digest):
         return Decision(answer=False)
-    decision = Decision(author, command, answer=True)
+    decision = Decision(author, answer=True)
     withdrawn = release._replace(state="withdrawn", value=None)
     decision.changes.append(("put_release", withdrawn))
     stated = {"release": release.key, "digest": digest, "reason": reason}

@@ -65,7 +65,7 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
     """
     dataset = rows.book(loss.dataset)
     command = f"repair {loss.dataset} {loss.epoch} {loss.number}"
-    decision = Decision(author, command)
+    decision = Decision(author._replace(command=command))
     postings = post_raises(decision, rows, find_raises(rows, loss))
     people = dict[str, str]()
     for name, newest in loss.people.items():

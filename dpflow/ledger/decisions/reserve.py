@@ -92,9 +92,7 @@ class Refused:
     author: Author
 
 
-def decide_reserve(
-    rows: Rows, request: Request, author: Author, *, applies: bool = True
-) -> Decision | Refused:
+def decide_reserve(rows: Rows, request: Request, author: Author) -> Decision | Refused:
     """Decide whether a step may run.
 
     A released key replays at no cost, whatever the budget. A key that another step is
@@ -104,7 +102,6 @@ def decide_reserve(
         rows: Rows of the ledger.
         request: The step.
         author: Who asks.
-        applies: Whether a step may open the first term of its policy.
 
     Raises:
         DpflowError: For a request that cannot be decided.
@@ -119,7 +116,7 @@ def decide_reserve(
     earlier = find_release(rows, request)
     if earlier is not None:
         return Decision(answer=earlier)
-    step = price_step(rows, request, author, applies=applies)
+    step = price_step(rows, request, author)
     refusals = find_refusals(step)
     if refusals:
         return Refused(step=step, refusals=refusals, author=author)
@@ -129,14 +126,12 @@ def decide_reserve(
 # Gates
 
 
-def price_step(
-    rows: Rows, request: Request, author: Author, *, applies: bool
-) -> PricedStep:
+def price_step(rows: Rows, request: Request, author: Author) -> PricedStep:
     """Find every account that a step is charged to, and price the step there."""
     check_populations(request)
     terms, opened = list[Term](), list[TermChange]()
     for policy in (*request.policies, *request.populations):
-        term = find_term(rows, policy, author, applies=applies)
+        term = find_term(rows, policy, author)
         if isinstance(term, TermChange):
             opened.append(term)
             rows = rows.with_term(term.after, term.term)
@@ -195,7 +190,7 @@ def decide_refusal(rows: Rows, refused: Refused) -> Decision:
         refused: The gates that do not admit it.
     """
     step, refusals = refused.step, refused.refusals
-    decision = Decision(refused.author, step.request.reservation)
+    decision = Decision(refused.author)
     decision.answer = build_refusal(refused, rows.earlier_amounts)
     for opened in step.opened:
         write_term(decision, opened)
@@ -224,7 +219,7 @@ def decide_refusal_of_run(
         author: Who asks.
     """
     error = refusal_error(request, Refusal(gate, amount, "run"), BudgetExhausted)
-    decision = Decision(author, request.reservation, answer=error)
+    decision = Decision(author, answer=error)
     run_amount = dict(gate.rule.label(amount))
     fields = {**describe_request(request), "whole_run": run_amount}
     write_refusal(decision, rows, request, gate.id, fields)
@@ -319,7 +314,7 @@ def build_refusal(
 def grant(step: PricedStep, author: Author) -> Decision:
     """Hold the step's amount on each gate's account, and claim its release key."""
     rows, request = step.rows, step.request
-    decision = Decision(author, request.reservation)
+    decision = Decision(author)
     for opened in step.opened:
         write_term(decision, opened)
     amounts, postings = dict[str, Held](), dict[str, dict[str, Posting]]()

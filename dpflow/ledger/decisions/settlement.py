@@ -43,8 +43,9 @@ class End:
     """Request to end a charge.
 
     Attributes:
+        kind: "settle" posts the charge and keeps its release; "void" gives it back,
+            for its body never started; "forfeit" posts it in full.
         charge: Id of the charge.
-        command: Id of the command.
         owner: Name of this process; empty for an operator.
         body: Further facts, such as the outcome and the digest of the value.
         reported: Number of sub-steps that ran, or cell of the mechanism's output.
@@ -52,8 +53,8 @@ class End:
         shape: Length, groups and columns of the output.
     """
 
+    kind: str
     charge: str
-    command: str
     owner: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     reported: Outcome | None = None
@@ -61,77 +62,38 @@ class End:
     shape: Mapping[str, Any] | None = None
 
 
-def decide_settle(rows: Rows, end: End, author: Author) -> Decision:
-    """Post a charge, and keep its release.
+def decide_end(rows: Rows, end: End, author: Author) -> Decision:
+    """Post a charge, or give it back.
+
+    Only the process that reserved knows that the body never started, or how it ended.
 
     Raises:
-        ReservationConflict: If there is no such charge, or another command ended it.
+        ReservationConflict: If there is no such charge, or another command ended it;
+            if another process would void it; if a charge to forfeit still runs.
     """
-    charge = find_charge(rows, end)
-    if (sent := answer_sent_end(rows, charge, end)) is not None:
-        return sent
-    posted, realised = name_held(charge), None
-    # Only the process that ran the body knows its outcome and its cost's class.
-    if end.reported is not None and charge.owner == end.owner:
-        cost_from_description(charge.request["cost"])
-        realised = end.reported
-        end = replace(end, body={**end.body, "reported": realised})
-        corrected = any(held.added is not None for held in charge.amounts.values())
-        is_whole = corrected or is_before_repair(rows)
-        if end.body.get("outcome") == "completed" and not is_whole:
-            posted = price_end(rows, charge, realised)
-    return post_end(
-        rows, charge, end, author, kind="settle", posted=posted, realised=realised
-    )
-
-
-def decide_void(rows: Rows, end: End, author: Author) -> Decision:
-    """Give a charge back whose body never started; only its process knows that.
-
-    Raises:
-        ReservationConflict: If another process reserved it, or it has ended.
-    """
-    charge = find_charge(rows, end)
-    if charge.owner != end.owner:
+    charge = rows.charge
+    if charge is None:
+        raise refuse_unknown(end.charge)
+    is_own, in_full = charge.owner == end.owner, is_before_repair(rows)
+    if end.kind == "void" and not is_own:
         problem = "belongs to another process, which alone can end it so"
         raise refuse_end(charge, problem)
-    if (sent := answer_sent_end(rows, charge, end)) is not None:
-        return sent
-    in_full = is_before_repair(rows)
-    posted = name_held(charge) if in_full else price_end(rows, charge)
-    return post_end(rows, charge, end, author, kind="void", posted=posted)
-
-
-def decide_forfeit(rows: Rows, end: End, author: Author) -> Decision:
-    """Post a charge in full whose process has ended.
-
-    Raises:
-        ReservationConflict: If its process still runs, or it has ended.
-    """
-    charge = find_charge(rows, end)
-    if (sent := answer_sent_end(rows, charge, end)) is not None:
-        return sent
-    if rows.claimant_is_alive:
+    if charge.state != "open":
+        return answer_sent_end(rows, charge, end, author)
+    if end.kind == "forfeit" and rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    end = replace(end, body={**author.provenance, **end.body})
-    posted = name_held(charge)
-    return post_end(rows, charge, end, author, kind="forfeit", posted=posted)
-
-
-def name_held(charge: Charge) -> dict[str, Amounts]:
-    """Return what a charge holds, by account."""
-    return {name: held.amount for name, held in charge.amounts.items()}
-
-
-def find_charge(rows: Rows, end: End) -> Charge:
-    """Return the charge that a command ends.
-
-    Raises:
-        ReservationConflict: If the ledger has no such charge.
-    """
-    if rows.charge is None:
-        raise refuse_unknown(end.charge)
-    return rows.charge
+    posted = {name: held.amount for name, held in charge.amounts.items()}
+    realised = end.reported if is_own else None
+    if end.kind == "void" and not in_full:
+        posted = price_end(rows, charge)
+    elif realised is not None:
+        # An unknown class of cost is an error, whatever is posted.
+        cost_from_description(charge.request["cost"])
+        end = replace(end, body={**end.body, "reported": realised})
+        corrected = any(held.added is not None for held in charge.amounts.values())
+        if end.body.get("outcome") == "completed" and not (corrected or in_full):
+            posted = price_end(rows, charge, realised)
+    return post_end(rows, charge, end, author, posted=posted, realised=realised)
 
 
 def refuse_unknown(charge: str) -> ReservationConflict:
@@ -149,16 +111,14 @@ def refuse_end(charge: Charge, problem: str) -> ReservationConflict:
     return ReservationConflict(msg, reservation=charge.id)
 
 
-def answer_sent_end(rows: Rows, charge: Charge, end: End) -> Decision | None:
-    """Answer a command that ended the charge before; None if it is open.
+def answer_sent_end(rows: Rows, charge: Charge, end: End, author: Author) -> Decision:
+    """Answer a command that ended the charge before.
 
     Raises:
         ReservationConflict: If another command ended it.
     """
-    if charge.state == "open":
-        return None
     parts = [p for p in rows.charge_datasets if p.end_number is not None]
-    if not parts or parts[0].end_command != end.command:
+    if not parts or parts[0].end_command != author.command:
         raise refuse_end(charge, f"is {charge.state} already")
     entries = [(p.dataset, p.end_number or 0, str(p.end_hash)) for p in parts]
     answer = Settled(digest=end.body.get("digest"), alerts=())
@@ -171,12 +131,11 @@ def post_end(
     end: End,
     author: Author,
     *,
-    kind: str,
     posted: Mapping[str, Amounts],
-    realised: Any = None,
+    realised: Outcome | None,
 ) -> Decision:
     """Move a charge from held to settled, and end it in all its datasets."""
-    decision, amounts = Decision(author, end.command), dict[str, Held]()
+    decision, amounts = Decision(author), dict[str, Held]()
     postings: dict[str, dict[str, Posting]] = {
         part.dataset: {} for part in rows.charge_datasets
     }
@@ -198,22 +157,20 @@ def post_end(
         raised = {a.account: a.threshold for a in alerts if a.dataset == part.dataset}
         entry = decision.append(
             rows.book(part.dataset),
-            kind,
+            end.kind,
             postings=postings[part.dataset],
             body={**end.body, "alerts": raised} if raised else end.body,
             about=charge.about,
         )
         ended = part._replace(end_number=entry.number)
         decision.changes.append(("end_charge_dataset", ended))
-    charge = charge._replace(state=STATES[kind], amounts=amounts, realised=realised)
+    charge = charge._replace(state=STATES[end.kind], amounts=amounts, realised=realised)
     decision.changes.append(("update_charge", charge))
-    end_release(decision, rows, charge, end, kind)
+    end_release(decision, rows, charge, end)
     return decision
 
 
-def end_release(
-    decision: Decision, rows: Rows, charge: Charge, end: End, kind: str
-) -> None:
+def end_release(decision: Decision, rows: Rows, charge: Charge, end: End) -> None:
     """Keep a charge's output, or let go of its key.
 
     A charge that lost its key to another one settles without a release.
@@ -221,7 +178,7 @@ def end_release(
     release = rows.release
     if release is None or release.charge != charge.id:
         return
-    if kind == "settle" and end.body.get("outcome") == "completed":
+    if end.kind == "settle" and end.body.get("outcome") == "completed":
         digest = end.body.get("digest")
         release = release._replace(
             state="settled", digest=digest, value=end.value, shape=end.shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -55,24 +55,6 @@ def in_windows(pairs: Sequence[tuple[Gate, Tally]]) -> list[tuple[Gate, Tally]]:
             gate = gate._replace(neighbours=neighbours)  # noqa: PLW2901
         with_rest.append((gate, amount))
     return with_rest
-
-
-def with_rests(gates: Iterable[Gate]) -> list[Gate]:
-    """Return gates with the sums of their fullest windows.
-
-    Args:
-        gates: All of a term; those of windows get what each other has used.
-    """
-    used = dict[tuple[str, str], dict[int, Tally]]()
-    windows = [(gate, gate.window) for gate in gates]
-    for gate, window in windows:
-        if window is not None:
-            used.setdefault(gate.family, {})[window.position] = gate.used
-    near = [
-        gate._replace(window=window.among(used[gate.family])) if window else gate
-        for gate, window in windows
-    ]
-    return [gate for gate, _ in in_windows([(g, g.rule.zero()) for g in near])]
 
 
 def first_fitting_part(pairs: Sequence[tuple[Gate, Tally]]) -> str | None:

@@ -12,7 +12,6 @@ from dpflow.ledger.decisions.decision import Author, Decision, Row
 from dpflow.ledger.decisions.freezes import name_lost_term
 from dpflow.ledger.decisions.gates import gates_text, population_of
 from dpflow.ledger.decisions.lifetimes import TermView, view_of
-from dpflow.ledger.decisions.pinned_rules import rule_of
 from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Dataset, Source, Term
@@ -47,22 +46,11 @@ def declaration_of(policy: Policy) -> dict[str, Any]:
     return policy.to_declared()
 
 
-def currency_of(pins: Mapping[str, Any], gates: Mapping[str, Any]) -> str:
-    """Return a digest of what the amounts of a dataset mean in a term.
-
-    Amounts of one digest may be posted to a term of an equal one.
-    """
-    some = filter(None, map(gates.get, ("dataset", "partition", "population")))
-    rules = [rule_of(gate["rule"]).currency() for gate in some]
-    return digest(canonical([pins["unit"], pins["relation"], rules]))[:16]
-
-
 def fields_of(policy: Policy) -> dict[str, Any]:
     """Return what the term of a file is opened with."""
     pins = pins_of(policy)
-    gates = gates_text(pins)
-    promise = promise_of(pins, declaration_of(policy), gates)
-    return {"pinned": pins, "currency": currency_of(pins, gates), **promise}
+    promise = promise_of(pins, declaration_of(policy), gates_text(pins))
+    return {"pinned": pins, **promise}
 
 
 def view_policy(policy: Policy, number: int = 1) -> TermView:
@@ -143,9 +131,7 @@ def check_populations(request: Request) -> None:
         raise ConfigurationError(msg)
 
 
-def find_term(
-    rows: Rows, policy: Policy, author: Author, *, applies: bool
-) -> Term | TermChange:
+def find_term(rows: Rows, policy: Policy, author: Author) -> Term | TermChange:
     """Return the term under which a step is decided, or the one that it opens.
 
     Raises:
@@ -154,7 +140,7 @@ def find_term(
             repair charged an older term since a step opened this one.
     """
     term, name, problem = rows.newest(policy.dataset), policy.dataset, ""
-    applies = applies and policy.pin == "step"
+    applies = author.applies and policy.pin == "step"
     if term is not None and agrees(term, policy):
         if not is_behind(rows, term):
             return term

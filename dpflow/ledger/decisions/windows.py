@@ -6,7 +6,7 @@ largest sum over consecutive parts with the budget (docs/derivations/ledger.md#w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from operator import add
 from typing import Any, NamedTuple, cast
@@ -42,14 +42,6 @@ class PartWindows(NamedTuple):
     position: int
     used: tuple[tuple[int, Tally], ...] = ()
     overdrawn: tuple[int, ...] = ()
-
-    def among(self, used: Mapping[int, Tally]) -> PartWindows:
-        """Return the same with the amounts of charged parts, by place."""
-        positions = range(self.position - self.length + 1, self.position + self.length)
-        near = tuple(
-            (position, used[position]) for position in positions if position in used
-        )
-        return self._replace(used=near)
 
     def sum_others(self, own: Tally, added: Mapping[int, Tally]) -> Tally:
         """Return what the other parts of the fullest window use.
@@ -119,21 +111,18 @@ def window_total(rows: Rows, account: str) -> Tally | None:
     return own + with_use_near(rows, account, window).sum_others(own, {})
 
 
-def continuation_problem(
-    rows: Rows, book: str, pins: Mapping[str, Any], forgotten: Sequence[str] = ()
-) -> str:
+def continuation_problem(rows: Rows, book: str, pins: Mapping[str, Any]) -> str:
     """Say why a copy cannot open a term next to charged windows; "" if it can.
 
     Args:
         rows: Rows with all terms of the book and their whole accounts.
         book: Its name.
         pins: What the new term would pin.
-        forgotten: Accounts that the witness knows to have been charged.
     """
     charged = [
         term
         for term in rows.terms(book)
-        if rows.account(term.root) is not None or term.root in forgotten
+        if rows.account(term.root) is not None or term.root in rows.forgotten
     ]
     before = charged[-1].fields["pinned"] if charged else {}
     if not charged or not (window_length(before) or window_length(pins)):

@@ -21,7 +21,7 @@ from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.gates import Gate, gate_at
 from dpflow.ledger.decisions.pinned_rules import OF_SHARES
 from dpflow.ledger.decisions.reserve import without_empty
-from dpflow.ledger.decisions.suggestions import with_rests
+from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
 from dpflow.ledger.digests import Digests
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import refuse_damaged
@@ -203,7 +203,11 @@ class Reading:
                 continue
             msg = f"account {lost!r} has no gate in its term"
             raise LedgerCorrupt(msg, ledger=self.address)
-        self._gates[account] = {g.id: g for g in with_rests(gates.values())}
+        near = [
+            (with_parts_near(self.rows, gate), gate.rule.zero())
+            for gate in gates.values()
+        ]
+        self._gates[account] = {gate.id: gate for gate, _ in in_windows(near)}
         return self._gates[account]
 
     def newest_gates(self, dataset: str) -> dict[str, Gate]:

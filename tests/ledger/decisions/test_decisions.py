@@ -17,12 +17,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.decisions.decision import Author
 from dpflow.ledger.decisions.reserve import Refused, decide_refusal, decide_reserve
-from dpflow.ledger.decisions.settlement import (
-    End,
-    decide_forfeit,
-    decide_settle,
-    decide_void,
-)
+from dpflow.ledger.decisions.settlement import End, decide_end
 from dpflow.ledger.decisions.terms import open_term
 from dpflow.ledger.requests import Busy, Granted, Replayed, Request
 from dpflow.ledger.tables.loaded import Rows
@@ -171,48 +166,48 @@ def ended(
     return before
 
 
-def end(**fields: Any) -> End:
+def end(kind: str = "settle", **fields: Any) -> End:
     """Return the end of a charge."""
-    values = {"charge": "c", "command": "x", "owner": ME}
+    values = {"kind": kind, "charge": "c", "owner": ME}
     return End(**{**values, "body": {"outcome": "completed"}, **fields})
 
 
 @pytest.mark.parametrize(
-    ("before", "decide", "request_", "posted"),
+    ("before", "request_", "posted"),
     [
-        (ended(), decide_settle, end(), 2),
-        (ended(), decide_settle, end(reported=2), 1),
-        (ended(), decide_settle, end(reported=2, owner=OTHER), 2),
+        (ended(), end(), 2),
+        (ended(), end(reported=2), 1),
+        (ended(), end(reported=2, owner=OTHER), 2),
         # What it reports is a part of a cost that was declared too small.
-        (ended(added=tally(1)), decide_settle, end(reported=2), 2),
-        (ended(repaired_at=1), decide_settle, end(reported=2), 2),
-        (ended(version=7), decide_settle, end(reported=2), 1),
-        (ended(), decide_void, end(), 0),
-        (ended(repaired_at=1), decide_void, end(), 2),
-        (ended(), decide_forfeit, end(owner=""), 2),
+        (ended(added=tally(1)), end(reported=2), 2),
+        (ended(repaired_at=1), end(reported=2), 2),
+        (ended(version=7), end(reported=2), 1),
+        (ended(), end("void"), 0),
+        (ended(repaired_at=1), end("void"), 2),
+        (ended(), end("forfeit", owner=""), 2),
     ],
 )
-def test_an_end_posts_what_its_outcome_costs(before, decide, request_, posted):
+def test_an_end_posts_what_its_outcome_costs(before, request_, posted):
     """In full, unless the outcome returns something and nothing was lost since."""
-    decision = decide(before, request_, AUTHOR)
+    decision = decide_end(before, request_, AUTHOR)
     account = decision.accounts["a#1"]
     assert (account.settled, account.held) == (tally(posted), (0, 0))
 
 
 @pytest.mark.parametrize(
-    ("before", "decide", "request_", "words"),
+    ("before", "request_", "words"),
     [
-        (ended(owner=OTHER), decide_void, end(), "another process"),
-        (Rows(), decide_settle, end(), "has no reservation c"),
-        (ended(), decide_forfeit, end(owner=""), "still runs"),
-        (ended(state="void"), decide_settle, end(), "is void already"),
+        (ended(owner=OTHER), end("void"), "another process"),
+        (Rows(), end(), "has no reservation c"),
+        (ended(), end("forfeit", owner=""), "still runs"),
+        (ended(state="void"), end(), "is void already"),
     ],
 )
-def test_an_end_may_be_a_conflict(before, decide, request_, words):
+def test_an_end_may_be_a_conflict(before, request_, words):
     """Another process's void, no charge, a forfeit while its owner lives."""
     before.claimant_is_alive = True
     with pytest.raises(ReservationConflict, match=words):
-        decide(before, request_, AUTHOR)
+        decide_end(before, request_, AUTHOR)
 
 
 @pytest.mark.parametrize(
@@ -224,6 +219,6 @@ def test_an_end_raises_the_highest_threshold_once(used, alerted, raised):
     before = ended(used=used)
     account = before.account_rows["a#1"]
     before.account_rows["a#1"] = account._replace(alerted=alerted)
-    decision = decide_settle(before, end(), AUTHOR)
+    decision = decide_end(before, end(), AUTHOR)
     assert [alert.threshold for alert in decision.answer.alerts] == raised
     assert decision.accounts["a#1"].alerted == (raised[0] if raised else alerted)

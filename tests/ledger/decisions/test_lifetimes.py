@@ -469,7 +469,7 @@ def test_no_sequence_of_edits_and_charges_passes_the_lifetime(ledger, seed):
 def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
     """Apply each basic as a term that no sum counts: a known-bad `apply`."""
     author = ledger.author()
-    decision = Decision(author, "x")
+    decision = Decision(author._replace(command="x"))
     with ledger.database.transaction() as transaction:
         rows = load_rows(
             transaction, Scope(datasets=[given.dataset], policies=[given]), ledger.terms
