@@ -37,8 +37,7 @@ from dpflow.ledger.decisions.policy_changes import (
     decide_application,
     propose_application,
 )
-from dpflow.ledger.decisions.releases import decide_withdrawal
-from dpflow.ledger.decisions.replays import find_release
+from dpflow.ledger.decisions.releases import decide_withdrawal, find_release
 from dpflow.ledger.decisions.reserve import (
     Refused,
     decide_refusal_of_run,

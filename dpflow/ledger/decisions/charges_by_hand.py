@@ -25,10 +25,10 @@ from dpflow.ledger.decisions.settlement import (
     refuse_end,
 )
 from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
-from dpflow.ledger.decisions.terms import TermChange, write_term
+from dpflow.ledger.decisions.terms import write_term
 from dpflow.ledger.requests import Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
-from dpflow.ledger.tables.rows import Account, Charge, Evidence, Posting
+from dpflow.ledger.tables.rows import Charge, Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +118,9 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
         raise refuse_end(charge, problem)
     roots = roots_of(charge.amounts)
     raises = [r for r in raises if any(r.more.amounts) or r.account in roots]
-    decision = adjust(
-        rows,
-        raises,
-        amendment,
-        author,
-        request=charge.request,
-        about=charge.about,
-    )
+    decision = Decision(author)
+    request, about = charge.request, charge.about
+    adjust(decision, rows, raises, amendment, request=request, about=about)
     amounts = dict(charge.amounts)
     for increase in raises:
         held = amounts[increase.account]
@@ -181,79 +176,62 @@ def decide_prior(rows: Rows, prior: ChargeByHand, author: Author) -> Decision:
     assert request is not None
     step = price_step(rows, request, author)
     raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
-    return adjust(
-        step.rows,
-        raises,
-        prior,
-        author,
-        request=describe_priced(step),
-        opened=step.opened,
-        about=(None, request.step, request.flow, None),
-    )
+    decision, about = Decision(author), (None, request.step, request.flow, None)
+    for term in step.opened:
+        write_term(decision, term)
+    stated = describe_priced(step)
+    adjust(decision, step.rows, raises, prior, request=stated, about=about)
+    return decision
 
 
 def adjust(
+    decision: Decision,
     rows: Rows,
     raises: Sequence[Raise],
     command: ChargeByHand,
-    author: Author,
     *,
     request: Mapping[str, Any],
-    opened: Sequence[TermChange] = (),
     about: About,
-) -> Decision:
+) -> None:
     """Write entries that raise what accounts have settled.
 
     Args:
+        decision: The decision.
         rows: Rows of the ledger.
         raises: Amount for each account.
         command: The charge by hand.
-        author: Who sends the command.
         request: What the ledger keeps of the step that is charged.
-        opened: Terms that the charge opens.
         about: Id of the charge, step, flow and flow run.
     """
     check_evidence(rows, raises)
-    decision = Decision(author)
-    postings = post_raises(decision, rows, raises)
+    post_raises(decision, rows, raises)
     alerts = raise_alerts(decision, rows, request.get("alerts", {}))
-    for term in opened:
-        write_term(decision, term)
     body = {
-        **author.provenance,
+        **decision.author.provenance,
         "policy": request["policy"],
         "reason": command.reason,
         "cost": describe_cost(command.cost),
     }
-    for name, changes in postings.items():
+    for name, changes in decision.postings.items():
         fields = without_empty(
             alerts={a.account: a.threshold for a in alerts if a.dataset == name},
             evidence=command.evidence,
             overdrawn=name_overdrawn(decision, name),
         )
+        stated, dataset = {**body, **fields}, rows.book(name)
         entry = decision.append(
-            rows.book(name),
-            "adjust",
-            postings=changes,
-            body={**body, **fields},
-            about=about,
+            dataset, "adjust", postings=changes, body=stated, about=about
         )
         for root in roots_of(changes) if command.evidence else ():
             book, number = split(root)[:2]
             evidence = Evidence(book, number, str(command.evidence), entry.number)
             decision.changes.append(("insert_evidence", evidence))
-    return decision
 
 
-def post_raises(
-    decision: Decision, rows: Rows, raises: Sequence[Raise]
-) -> dict[str, dict[str, Posting]]:
+def post_raises(decision: Decision, rows: Rows, raises: Sequence[Raise]) -> None:
     """Post amounts on accounts, which an amount above its gate overdraws.
 
     The decision gets the accounts after that and the answer.
-
-    Returns:
-        The postings of each dataset.
     """
     pairs = [
         (with_parts_near(rows, increase.gate), increase.amount)
@@ -261,26 +239,14 @@ def post_raises(
         if increase.gate is not None
     ]
     gates = {gate.id: gate for gate, _ in in_windows(pairs)}
-    postings, answers = dict[str, dict[str, Posting]](), list[Posted]()
-    for increase in raises:
-        name, amount, gate = (
-            increase.account,
-            increase.amount,
-            gates.get(increase.account),
-        )
-        zero = (0,) * len(amount.amounts)
-        before = rows.account(name) or Account(name, zero, zero)
-        named: Mapping[str, str] = {"amount": str(amount.amounts)}
-        overdrawn = False
+    answers = list[Posted]()
+    for name, amount in ((r.account, r.amount) for r in raises):
+        gate, named, overdrawn = gates.get(name), {"amount": str(amount.amounts)}, False
         if gate is not None:
-            named, overdrawn = (gate.rule.label(amount), gate.overdrawn_by(amount))
-        if overdrawn:
-            before = before._replace(overdrawn=1)
-        decision.accounts[name] = before.post(amount.amounts, zero)
-        postings.setdefault(split(name)[0], {})[name] = amount.amounts, zero
+            named, overdrawn = gate.rule.label(amount), gate.overdrawn_by(amount)
+        decision.post(rows, name, settled=amount.amounts, overdrawn=overdrawn)
         answers.append(Posted(account=name, amount=named, overdrawn=overdrawn))
     decision.answer = tuple(answers)
-    return postings
 
 
 def name_overdrawn(decision: Decision, dataset: str) -> list[str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from operator import neg
 from typing import Any, NamedTuple
 
-from dpflow.ledger.account_ids import Amounts
+from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.canonical import canonical
+from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account, Dataset, Entry, Posting, name_columns
 
 #: A row of a table: one of the classes of `tables.rows`.
@@ -52,6 +53,7 @@ class Decision:
             statement that writes this row.
         datasets: The newest row of each dataset that an entry was appended to.
         accounts: The newest row of each account that was changed.
+        postings: Changes of accounts, by dataset, for the entries of the command.
         earlier: Entries of an earlier sending of the same command, for the witness.
     """
 
@@ -61,7 +63,35 @@ class Decision:
     entries: list[tuple[Entry, Dataset, str]] = field(default_factory=list)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
+    postings: dict[str, dict[str, Posting]] = field(default_factory=dict)
     earlier: tuple[tuple[str, int, str], ...] = ()
+
+    def post(
+        self,
+        rows: Rows,
+        name: str,
+        *,
+        settled: Amounts | None = None,
+        held: Amounts | None = None,
+        overdrawn: bool = False,
+    ) -> Account:
+        """Change what an account has settled and what it holds, and return it.
+
+        Args:
+            rows: Rows of the ledger.
+            name: Id of the account.
+            settled: Change of the settled amount; None for none.
+            held: Change of the held amount; None for none.
+            overdrawn: Whether the change raises the account above its gate.
+        """
+        zero = (0,) * len(settled or held or ())
+        change = settled or zero, held or zero
+        before = rows.account(name) or Account(name, zero, zero)
+        if overdrawn:
+            before = before._replace(overdrawn=1)
+        self.accounts[name] = after = before.post(*change)
+        self.postings.setdefault(split(name)[0], {})[name] = change
+        return after
 
     def append(
         self,

@@ -148,7 +148,9 @@ def find_obstacle(
     if action == "nothing":
         return None
     opens, dataset, problem = action not in _IN_PLACE.values(), policy.dataset, ""
-    if opens and rows.book(dataset).frozen is not None:
+    # A dataset that lost a term is frozen until another one is open.
+    is_thawed = raises and bool(name_lost_term(rows, dataset))
+    if opens and rows.book(dataset).frozen is not None and not is_thawed:
         problem = (
             f"is frozen, and opens no term. Run `dpflow unfreeze {dataset}` first."
         )
@@ -195,9 +197,9 @@ def decide_application(
         closed = tuple(stated["closed"])
         answer = replace(proposal, action=stated["action"], closed=closed)
         return Decision(answer=answer, earlier=name_entries(rows))
-    action, thawed = choose_action(rows, application, proposal)
+    action = choose_action(rows, application, proposal)
     raises = application.raise_lifetime
-    error = find_obstacle(thawed, policy, proposal.terms, action, raises=raises)
+    error = find_obstacle(rows, policy, proposal.terms, action, raises=raises)
     if error is not None:
         raise error
     decision, closed = Decision(author), ()
@@ -223,10 +225,8 @@ def decide_application(
     return decision
 
 
-def choose_action(
-    rows: Rows, application: Application, proposal: Proposal
-) -> tuple[str, Rows]:
-    """Return how a policy is applied, and the rows in which obstacles are sought.
+def choose_action(rows: Rows, application: Application, proposal: Proposal) -> str:
+    """Return how a policy is applied.
 
     Raises:
         PolicyChanged: If only a new term can hold it, and the command opens none.
@@ -241,9 +241,6 @@ def choose_action(
     how = f"`dpflow policy apply {name} --new-term --reason TEXT`"
     lost = name_lost_term(rows, name)
     if lost:
-        # A dataset that lost a term is frozen until another one is open.
-        thawed = rows.book(name)._replace(frozen=None)
-        rows = replace(rows, datasets={**rows.datasets, name: thawed})
         action = "new term"
         if not (new_term and application.raise_lifetime and has_reason):
             problem = (
@@ -263,7 +260,7 @@ def choose_action(
         problem = f"a new term needs a reason that its journal keeps: {how}"
     if problem:
         raise PolicyNotApplied(problem, dataset=name)
-    return action, rows
+    return action
 
 
 def _refuse_in_place(proposal: Proposal, how: str) -> PolicyChanged:

@@ -12,11 +12,7 @@ from dataclasses import dataclass, field
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.ledger.account_ids import Amounts
-from dpflow.ledger.decisions.charges_by_hand import (
-    Raise,
-    name_overdrawn,
-    post_raises,
-)
+from dpflow.ledger.decisions.charges_by_hand import Raise, name_overdrawn, post_raises
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.freezes import append_freeze, name_lost_term
 from dpflow.ledger.decisions.gates import gate_at, remainder
@@ -66,7 +62,7 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
     dataset = rows.book(loss.dataset)
     command = f"repair {loss.dataset} {loss.epoch} {loss.number}"
     decision = Decision(author._replace(command=command))
-    postings = post_raises(decision, rows, find_raises(rows, loss))
+    post_raises(decision, rows, find_raises(rows, loss))
     people = dict[str, str]()
     for name, newest in loss.people.items():
         store = rows.people.get(name) or PeopleStore(name, UNKNOWN, "")
@@ -85,7 +81,7 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
             overdrawn=name_overdrawn(decision, dataset.name), people_lost=people
         ),
     }
-    posted = postings.get(dataset.name)
+    posted = decision.postings.get(dataset.name)
     decision.append(row, "repair", postings=posted, body=body)
     further = decision.accounts
     is_lost = name_lost_term(rows, loss.dataset, further) or loss.term > dataset.term

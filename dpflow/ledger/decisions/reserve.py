@@ -21,7 +21,7 @@ from dpflow.ledger.decisions.refusals import (
     read_refusal,
     refusal_error,
 )
-from dpflow.ledger.decisions.replays import answer_sent_charge, find_release
+from dpflow.ledger.decisions.releases import answer_sent_charge, find_release
 from dpflow.ledger.decisions.suggestions import (
     first_fitting_part,
     fitting_factor,
@@ -37,11 +37,9 @@ from dpflow.ledger.decisions.terms import (
 from dpflow.ledger.requests import Granted, Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import (
-    Account,
     Charge,
     ChargeDataset,
     Held,
-    Posting,
     Release,
     Run,
     Term,
@@ -317,15 +315,12 @@ def grant(step: PricedStep, author: Author) -> Decision:
     decision = Decision(author)
     for opened in step.opened:
         write_term(decision, opened)
-    amounts, postings = dict[str, Held](), dict[str, dict[str, Posting]]()
+    amounts = dict[str, Held]()
     for gate, amount in step.charges:
-        zero = (0,) * len(amount.amounts)
-        before = rows.account_rows.get(gate.id) or Account(gate.id, zero, zero)
-        decision.accounts[gate.id] = after = before.post(zero, amount.amounts)
+        after = decision.post(rows, gate.id, held=amount.amounts)
         used = None if gate.rule.steady else gate.used.amounts
         amounts[gate.id] = Held(amount.amounts, after.version, used)
-        postings.setdefault(gate.dataset, {})[gate.id] = (zero, amount.amounts)
-    check_length(postings, request)
+    check_length(decision.postings, request)
     charge = Charge(
         request.reservation,
         "open",
@@ -339,7 +334,7 @@ def grant(step: PricedStep, author: Author) -> Decision:
         amounts,
     )
     decision.changes.append(("insert_charge", charge))
-    write_reserve_entries(decision, rows, charge, postings)
+    write_reserve_entries(decision, rows, charge)
     if request.release_key is not None:
         release = Release(
             request.release_key,
@@ -359,16 +354,12 @@ def grant(step: PricedStep, author: Author) -> Decision:
     return decision
 
 
-def write_reserve_entries(
-    decision: Decision,
-    rows: Rows,
-    charge: Charge,
-    postings: Mapping[str, Mapping[str, Posting]],
-) -> None:
+def write_reserve_entries(decision: Decision, rows: Rows, charge: Charge) -> None:
     """Append an entry to the journal of each dataset of a charge."""
-    numbers = {name: decision.number_after(rows.book(name)) for name in postings}
+    names = decision.postings
+    numbers = {name: decision.number_after(rows.book(name)) for name in names}
     stated = digest(request_text(charge.request))
-    for name, posted in postings.items():
+    for name, posted in decision.postings.items():
         body: dict[str, Any] = {"request": stated}
         if len(numbers) > 1:
             body["with"] = [[other, n] for other, n in numbers.items() if other != name]

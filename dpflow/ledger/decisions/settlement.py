@@ -31,7 +31,7 @@ from dpflow.ledger.decisions.pinned_rules import OF_SHARES
 from dpflow.ledger.decisions.windows import accounts_near
 from dpflow.ledger.requests import Alert, Settled
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Charge, Held, Posting
+from dpflow.ledger.tables.rows import Charge, Held
 from dpflow.rounding import number_from_text
 
 #: State of a charge that a kind of entry ends.
@@ -82,18 +82,18 @@ def decide_end(rows: Rows, end: End, author: Author) -> Decision:
         return answer_sent_end(rows, charge, end, author)
     if end.kind == "forfeit" and rows.claimant_is_alive:
         raise refuse_end(charge, "is held by a process that still runs")
-    posted = {name: held.amount for name, held in charge.amounts.items()}
+    prices = {name: held.amount for name, held in charge.amounts.items()}
     realised = end.reported if is_own else None
     if end.kind == "void" and not in_full:
-        posted = price_end(rows, charge)
+        prices = price_end(rows, charge)
     elif realised is not None:
         # An unknown class of cost is an error, whatever is posted.
         cost_from_description(charge.request["cost"])
         end = replace(end, body={**end.body, "reported": realised})
         corrected = any(held.added is not None for held in charge.amounts.values())
         if end.body.get("outcome") == "completed" and not (corrected or in_full):
-            posted = price_end(rows, charge, realised)
-    return post_end(rows, charge, end, author, posted=posted, realised=realised)
+            prices = price_end(rows, charge, realised)
+    return post_end(rows, charge, end, author, prices=prices, realised=realised)
 
 
 def refuse_unknown(charge: str) -> ReservationConflict:
@@ -131,38 +131,31 @@ def post_end(
     end: End,
     author: Author,
     *,
-    posted: Mapping[str, Amounts],
+    prices: Mapping[str, Amounts],
     realised: Outcome | None,
 ) -> Decision:
     """Move a charge from held to settled, and end it in all its datasets."""
     decision, amounts = Decision(author), dict[str, Held]()
-    postings: dict[str, dict[str, Posting]] = {
-        part.dataset: {} for part in rows.charge_datasets
-    }
     for name, held in charge.amounts.items():
-        before = rows.account_rows.get(name)
+        before = rows.account(name)
         if before is None or before.version < held.version:
             # A page of an older time may be whole.
             msg = f"account {name!r} is missing, or older than its charge {charge.id}"
             raise LedgerCorrupt(msg)
-        change = posted[name], negative(held.amount)
-        decision.accounts[name] = before.post(*change)
+        decision.post(rows, name, settled=prices[name], held=negative(held.amount))
         # Charges that others made meanwhile were priced beside it, and stay so.
         version = held.version + (before.version == held.version)
         amounts[name] = held._replace(version=version)
-        postings[split(name)[0]][name] = change
     alerts = raise_alerts(decision, rows, charge.request.get("alerts", {}))
     decision.answer = Settled(digest=end.body.get("digest"), alerts=tuple(alerts))
-    for part in rows.charge_datasets:
-        raised = {a.account: a.threshold for a in alerts if a.dataset == part.dataset}
+    parts = {part.dataset: part for part in rows.charge_datasets}
+    for name, posted in decision.postings.items():
+        raised = {a.account: a.threshold for a in alerts if a.dataset == name}
+        body = {**end.body, "alerts": raised} if raised else end.body
         entry = decision.append(
-            rows.book(part.dataset),
-            end.kind,
-            postings=postings[part.dataset],
-            body={**end.body, "alerts": raised} if raised else end.body,
-            about=charge.about,
+            rows.book(name), end.kind, postings=posted, body=body, about=charge.about
         )
-        ended = part._replace(end_number=entry.number)
+        ended = parts[name]._replace(end_number=entry.number)
         decision.changes.append(("end_charge_dataset", ended))
     charge = charge._replace(state=STATES[end.kind], amounts=amounts, realised=realised)
     decision.changes.append(("update_charge", charge))

@@ -216,7 +216,6 @@ def pin_term(
         revision: Revision of the term.
         body: Further facts of the entry.
     """
-    check_source(rows, policy)
     pins = fields["pinned"]
     shuts = policy.other_flows == "refuse"
     stay = {
@@ -241,29 +240,18 @@ def pin_term(
 
 
 def claim_source(rows: Rows, policy: Policy) -> tuple[str, Row] | None:
-    """Return the statement and row by which a policy claims its source."""
-    if policy.source is None:
-        return None
-    before = rows.sources.get(policy.source)
-    source = Source(policy.source, policy.dataset, policy.population)
-    if before is None and policy.source in rows.claims:
-        return "insert_source", source
-    if before is None or before.dataset != policy.dataset or before == source:
-        return None
-    return "update_source", source
-
-
-def check_source(rows: Rows, policy: Policy) -> None:
-    """Refuse a term on a source that another dataset of this ledger spends already.
+    """Return the statement and row by which a policy claims its source.
 
     Under two names the same data would have two budgets. Datasets of one population
     are capped together.
 
     Raises:
-        ConfigurationError: If there is one.
+        ConfigurationError: If another dataset of this ledger spends it already.
     """
-    claims = {} if policy.source is None else rows.claims.get(policy.source, {})
-    for dataset, population in sorted(claims.items()):
+    if policy.source is None:
+        return None
+    source = Source(policy.source, policy.dataset, policy.population)
+    for dataset, population in sorted(rows.claims.get(source.name, {}).items()):
         together = population and population == policy.population
         if dataset != policy.dataset and not together:
             msg = (
@@ -273,6 +261,12 @@ def check_source(rows: Rows, policy: Policy) -> None:
                 "population cap both. The policy was not applied."
             )
             raise ConfigurationError(msg)
+    before = rows.sources.get(source.name)
+    if before is None and source.name in rows.claims:
+        return "insert_source", source
+    if before is None or before.dataset != policy.dataset or before == source:
+        return None
+    return "update_source", source
 
 
 def _refuse_changed_policy(term: Term, policy: Policy) -> PolicyChanged:
