@@ -125,24 +125,17 @@ def read_row(kind: Callable[..., R], columns: Sequence[Any]) -> R:
         DamagedRow: If the mark is that of other columns.
     """
     columns, form = tuple(columns), form_of(kind)
-    if form.is_marked:
-        proved: R | None = _proved.get(columns)
-        if proved is not None:
-            return proved
-        *values, mark = columns
-        if hash_columns(*values) != mark:
-            what = f"{kind.__name__.lower()} {columns[0]!r}"
-            message = f"the row of {what} is not what its mark says"
-            raise DamagedRow(message)
-    else:
-        values = [*columns]
-    for position, load, _, empty in form.codecs:
-        text = values[position]
-        values[position] = empty if text is None else load(text)
-    row = kind(*values)
-    if form.is_marked:
-        _remember(columns, row)
-    return row
+    if not form.is_marked:
+        return _load(kind, form, columns)
+    proved: R | None = _proved.get(columns)
+    if proved is not None:
+        return proved
+    *values, mark = columns
+    if hash_columns(*values) != mark:
+        what = f"{kind.__name__.lower()} {columns[0]!r}"
+        message = f"the row of {what} is not what its mark says"
+        raise DamagedRow(message)
+    return _remember(columns, _load(kind, form, values))
 
 
 def name_columns(row: Any) -> dict[str, Any]:
@@ -166,10 +159,20 @@ def name_columns(row: Any) -> dict[str, Any]:
     return dict(zip(form.columns, values, strict=True))
 
 
-def _remember(columns: tuple[Any, ...], row: Any) -> None:
+def _load(kind: Callable[..., R], form: Form, columns: Sequence[Any]) -> R:
+    """Return a row from its columns without the mark."""
+    values = [*columns]
+    for position, load, _, empty in form.codecs:
+        text = values[position]
+        values[position] = empty if text is None else load(text)
+    return kind(*values)
+
+
+def _remember(columns: tuple[Any, ...], row: R) -> R:
     if len(_proved) >= _MOST:
         _proved.clear()
     _proved[columns] = row
+    return row
 
 
 class Dataset(NamedTuple):
@@ -192,11 +195,6 @@ class Dataset(NamedTuple):
     hash: str = ""
     #: Flows that were charged in the newest term, where a decision reads them.
     flows: tuple[str, ...] = ()
-
-    @property
-    def terms(self) -> int:
-        """The number of terms."""
-        return self.term
 
     @classmethod
     def from_columns(cls, columns: Sequence[Any]) -> Dataset:

@@ -114,12 +114,10 @@ class Transaction(ABC):
         """
         # Elsewhere the lock of the file is the lock of all datasets.
         statement = "lock_datasets" if lock and self.has_trips else "read_datasets"
-        asked: list[tuple[str, Mapping[str, Any]]] = [*self._first]
-        if datasets:
-            asked.insert(0, (statement, {"names": [*datasets]}))
+        locks = [(statement, {"names": [*datasets]})] if datasets else []
         pairs = self.expected(datasets) if self.has_trips else ()
-        asked += [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
-        answers = self.run([*asked, *questions])
+        hashes = [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
+        answers = self.run([*locks, *self._first, *hashes, *questions])
         rows = answers.pop(0) if datasets else []
         self._look(answers)
         del answers[: len(self._first)]
