@@ -138,7 +138,7 @@ class Decision:
         """Return the statements that write the decision, in order."""
         rows: list[tuple[str, Row]] = []
         for entry, dataset, statement in self.entries:
-            rows += ("insert_entry", entry), (statement, dataset)
+            rows += ("insert_journal", entry), (statement, dataset)
         rows += [("put_account", account) for account in self.accounts.values()]
         return [(name, name_columns(row)) for name, row in (*rows, *self.changes)]
 
@@ -146,9 +146,7 @@ class Decision:
 #: Kinds whose entries change more of the dataset's row than number and hash. A worker
 #: that freezes may write no more of it than `freeze_dataset` does.
 _STATEMENTS = {
-    **dict.fromkeys(
-        ("open", "tighten", "access", "unfreeze", "repair"), "update_dataset"
-    ),
+    **dict.fromkeys(("open", "tighten", "access", "unfreeze", "repair"), "put_dataset"),
     "freeze": "freeze_dataset",
 }
 

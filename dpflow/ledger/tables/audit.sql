@@ -1,9 +1,7 @@
 -- Statements of audits: everything, page by page. Both databases have the same words.
 
 -- name: read_journal_page
-SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
-    hash
-FROM journal
+SELECT {journal} FROM journal
 WHERE dataset = :dataset AND number > :after
 ORDER BY number
 LIMIT :limit;
@@ -20,21 +18,17 @@ UNION SELECT dataset FROM evidence
 ORDER BY name;
 
 -- name: read_all_sources
-SELECT name, dataset, population FROM source ORDER BY name;
+SELECT {source} FROM source ORDER BY name;
 
 -- Charges of a dataset, each with its reserve entry and its end.
 -- name: read_charge_page
 SELECT part.reserve_number, made.kind, made.charge, made.body, made.writer, made.step,
-    made.flow, made.run, part.end_number, ended.kind, ended.charge, charge.id,
-    charge.state, charge.owner, charge.login, charge.step, charge.flow, charge.run,
-    charge.release_key, charge.request, charge.amounts, charge.realised, charge.mark,
-    made.postings, part.step, part.flow
+    made.flow, made.run, part.end_number, ended.kind, ended.charge, {charge}, made.postings,
+    part.step, part.flow
 FROM charge_dataset AS part
 LEFT JOIN charge ON charge.id = part.charge
-LEFT JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
-LEFT JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+LEFT JOIN {made}
+LEFT JOIN {ended}
 WHERE part.dataset = :dataset AND part.reserve_number > :after
 ORDER BY part.reserve_number
 LIMIT :limit;
@@ -67,8 +61,7 @@ FROM release
 LEFT JOIN charge ON charge.id = release.charge
 LEFT JOIN charge_dataset AS part
     ON part.charge = release.charge AND part.dataset = release.dataset
-LEFT JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+LEFT JOIN {ended}
 WHERE release.dataset || '' = :dataset AND release.key > :after
 ORDER BY release.key
 LIMIT :limit;
@@ -94,11 +87,10 @@ SELECT id, refusals, halted FROM run
 WHERE dataset = :dataset AND (refusals > 0 OR halted IS NOT NULL);
 
 -- name: read_evidence_of
-SELECT dataset, term, digest, number FROM evidence WHERE dataset = :dataset;
+SELECT {evidence} FROM evidence WHERE dataset = :dataset;
 
 -- name: read_people_of
-SELECT account, first, newest FROM people_store
-WHERE account >= :first AND account < :last;
+SELECT {people_store} FROM people_store WHERE account >= :first AND account < :last;
 
 -- name: read_newest_repair
 SELECT body FROM journal

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib.resources import files
 from typing import NamedTuple
-
-from dpflow.ledger.tables.statements import read_statements
 
 #: Tables of which a copy is made, in the order in which they are filled.
 TABLES = (
@@ -37,7 +36,7 @@ class TableColumns(NamedTuple):
 @cache
 def tables() -> dict[str, TableColumns]:
     """Return the tables by name."""
-    script = read_statements("schema")["tables"]
+    script = files("dpflow.ledger.tables").joinpath("schema.sql").read_text("utf-8")
     by_name = {}
     for name, body in re.findall(
         r"CREATE TABLE (\w+) \(\n(.*?)\n\)", script, flags=re.DOTALL

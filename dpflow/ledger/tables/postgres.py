@@ -17,15 +17,14 @@ import psycopg
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import unusable
+from dpflow.ledger.tables.errors import unavailable, unusable
 from dpflow.ledger.tables.postgres_connection import (
     Connection,
     Server,
     SessionOwners,
-    session_statements,
 )
 from dpflow.ledger.tables.sqlite import ledger_row
-from dpflow.ledger.tables.statements import statements, write_for_postgres
+from dpflow.ledger.tables.statements import SQL
 from dpflow.ledger.tables.transaction import (
     ConflictingSource,
     Identity,
@@ -60,7 +59,7 @@ class PostgresTransaction(Transaction):
     def run(self, questions: Questions) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
         execute = self.connection.execute
-        cursors = [execute(_SQL[name], values) for name, values in questions]
+        cursors = [execute(SQL[name], values) for name, values in questions]
         self._pipeline.sync()
         return [cursor.fetchall() for cursor in cursors]
 
@@ -69,8 +68,8 @@ class PostgresTransaction(Transaction):
         for name, parameters in questions:
             if self.is_of_copy and name == "freeze_dataset":
                 # The functions come last.
-                name = "update_dataset"  # noqa: PLW2901
-            self.connection.execute(_SQL[name], parameters)
+                name = "put_dataset"  # noqa: PLW2901
+            self.connection.execute(SQL[name], parameters)
 
     def _look(self, answers: list[list[Any]]) -> None:
         super()._look(answers)
@@ -87,23 +86,11 @@ class PostgresTransaction(Transaction):
         elif unlogged:
             problem = f"has {unlogged} tables that are unlogged or have row security"
         if problem:
-            msg = (
-                f"the ledger {self.address} {problem}. Nothing was charged. An owner "
-                "of the tables has to undo that; then run `dpflow ledger verify`."
+            advice = (
+                "Nothing was charged. An owner of the tables has to undo that; then "
+                "run `dpflow ledger verify`."
             )
-            raise LedgerUnavailable(msg, ledger=self.address)
-
-
-class _Statements(dict[str, bytes]):
-    """Statements as the driver has them, by name or by a text in SQLite's words."""
-
-    def __missing__(self, name: str) -> bytes:
-        text = statements("postgres").get(name) or write_for_postgres(name)
-        self[name] = text.encode()
-        return self[name]
-
-
-_SQL = _Statements()
+            raise unavailable(self.address, f"{problem}. {advice}")
 
 
 class PostgresDatabase(Database):
@@ -141,10 +128,10 @@ class PostgresDatabase(Database):
             try:
                 with connection.transaction():
                     for name in ("make_schema", "tables"):
-                        connection.execute(_SQL[name], prepare=False)
-                    connection.execute(_SQL["create_ledger"], row)
+                        connection.execute(SQL[name], prepare=False)
+                    connection.execute(SQL["insert_ledger"], row)
                     if complete:
-                        connection.execute(_SQL["rules"], prepare=False)
+                        connection.execute(SQL["rules"], prepare=False)
             except (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation):
                 name = database.address
                 msg = f"a ledger is at {name} already, and none is overwritten"
@@ -181,8 +168,8 @@ class PostgresDatabase(Database):
             self.server.connect() as connection,
             connection.transaction(),
         ):
-            connection.execute(_SQL["rules"], prepare=False)
-            connection.execute(_SQL["complete_ledger"])
+            connection.execute(SQL["rules"], prepare=False)
+            connection.execute(SQL["complete_ledger"])
 
     @contextmanager
     def _begun(self, begin: str) -> Iterator[PostgresTransaction]:
@@ -233,7 +220,7 @@ class PostgresDatabase(Database):
     def _is_denied(self) -> bool:
         """Return True if the login sees no tables where there may be some."""
         with suppress(psycopg.Error):
-            ((count,),) = self.server.open().execute(session_statements()["is_denied"])
+            ((count,),) = self.server.open().execute(SQL["is_denied"])
             return bool(count)
         return False
 
@@ -241,7 +228,7 @@ class PostgresDatabase(Database):
         """Return the error for tables that another version may have changed."""
         with suppress(psycopg.Error, IndexError):
             connection = self.server.open()
-            ((_, version, *_),) = connection.execute(_SQL["read_ledger"])
+            ((_, version, *_),) = connection.execute(SQL["read_ledger"])
             msg = (
                 f"the tables of the ledger {self.address} were changed: it has version "
                 f"{version} now. Nothing was charged. Start this process again, with "

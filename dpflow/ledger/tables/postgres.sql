@@ -148,8 +148,7 @@ SELECT current_setting('synchronous_commit'), current_setting('fsync'),
 
 -- Locks in the order of names, so that two steps never wait for each other.
 -- name: lock_datasets
-SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
-FROM dataset
+SELECT {dataset} FROM dataset
 WHERE name = ANY(:names)
 ORDER BY name
 FOR UPDATE;

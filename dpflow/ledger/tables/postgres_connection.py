@@ -10,7 +10,6 @@ import os
 import re
 import select
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
@@ -27,7 +26,7 @@ from dpflow.exceptions import (
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.errors import busy, refuse_damaged, unusable
 from dpflow.ledger.tables.owners import Liveness, names_here
-from dpflow.ledger.tables.statements import read_statements
+from dpflow.ledger.tables.statements import SQL
 from dpflow.locks import LOCK_SECONDS, TurnQueue
 
 #: How long one statement may take, and a transaction may idle, on the server.
@@ -75,12 +74,6 @@ _NO_CONNECTION: Final = {
     "host name|resolve": "the name of the host cannot be resolved",
     "closed": "the server closed the connection",
 }
-
-
-@cache
-def session_statements() -> Mapping[str, bytes]:
-    """Return the statements about a session, by name."""
-    return {name: text.encode() for name, text in read_statements("sessions").items()}
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -193,10 +186,8 @@ class Server:
             connection = Connection.connect(**self._options)
             # In a transaction of its own, should a pooler stand in between.
             cursor = connection.cursor(row_factory=dict_row)
-            (properties,) = cursor.execute(
-                session_statements()["prepare_connection"], limits
-            )
-            (settings,) = connection.execute(session_statements()["durable"])
+            (properties,) = cursor.execute(SQL["prepare_connection"], limits)
+            (settings,) = connection.execute(SQL["durable"])
             self.check_durable(settings)
             if properties["pid"] != connection.info.backend_pid:
                 self._refuse(
@@ -352,9 +343,7 @@ class SessionOwners(Liveness):
 
     def _is_held(self, owner: str) -> bool:
         with self._session() as connection:
-            answer = connection.execute(
-                session_statements()["owner_alive"], _key(owner)
-            )
+            answer = connection.execute(SQL["owner_alive"], _key(owner))
             return answer.fetchone() is not None
 
     def _give_up(self) -> None:
@@ -369,9 +358,7 @@ class SessionOwners(Liveness):
                 # Shared, so that a session that the server has not given up is no
                 # obstacle.
                 try:
-                    connection.execute(
-                        session_statements()["take_owner"], _key(self._name)
-                    )
+                    connection.execute(SQL["take_owner"], _key(self._name))
                 except psycopg.errors.LockNotAvailable:
                     holder = "session, under the name of this process,"
                     address, waited = self._server.address, self._server.lock_seconds

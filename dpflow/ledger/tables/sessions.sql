@@ -4,9 +4,9 @@
 -- Every statement looks rows up by their keys: no plan may read a whole table because
 -- it was small when it was made.
 SELECT set_config('search_path', 'dpflow, pg_temp', false),
-    set_config('lock_timeout', %(lock_timeout)s, false),
-    set_config('statement_timeout', %(statement_timeout)s, false),
-    set_config('idle_in_transaction_session_timeout', %(idle_timeout)s, false),
+    set_config('lock_timeout', :lock_timeout, false),
+    set_config('statement_timeout', :statement_timeout, false),
+    set_config('idle_in_transaction_session_timeout', :idle_timeout, false),
     set_config('idle_session_timeout', '0', false),
     set_config('tcp_keepalives_idle', '30', false),
     set_config('tcp_keepalives_interval', '10', false),
@@ -34,14 +34,14 @@ SELECT count(*) FROM pg_namespace
 WHERE nspname = 'dpflow' AND NOT has_schema_privilege(oid, 'USAGE')
 
 -- name: take_owner
-SELECT pg_advisory_lock_shared(%(key)s)
+SELECT pg_advisory_lock_shared(:key)
 
 -- name: owner_alive
 -- Only a login that may charge holds a name: any session may take such a lock.
 SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND CAST(classid AS bigint) << 32 | CAST(objid AS bigint) = %(key)s
+    AND CAST(classid AS bigint) << 32 | CAST(objid AS bigint) = :key
     AND EXISTS (
         SELECT FROM pg_roles
         WHERE pg_has_role(usesysid, pg_roles.oid, 'MEMBER')

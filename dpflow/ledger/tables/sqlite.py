@@ -67,18 +67,17 @@ def make_tables(
 
     One that a copy fills gets its triggers when it is complete.
     """
-    sql = statements("sqlite")
-    for statement in sql["tables"].split(";\n"):
-        connection.execute(statement)
-    connection.execute(sql["create_ledger"], ledger_row(identity, secret, complete))
+    run_script(connection, "tables")
+    row = ledger_row(identity, secret, complete)
+    connection.execute(statements("sqlite")["insert_ledger"], row)
     if complete:
-        make_rules(connection)
+        run_script(connection, "rules")
 
 
-def make_rules(connection: sqlite3.Connection) -> None:
-    """Make the triggers, within a transaction."""
+def run_script(connection: sqlite3.Connection, name: str) -> None:
+    """Make the tables or the triggers, within a transaction."""
     # A semicolon within a trigger ends no line but the last.
-    script = statements("sqlite")["rules"].replace(";\nEND", "; END")
+    script = statements("sqlite")[name].replace(";\nEND", "; END")
     for statement in script.split(";\n"):
         connection.execute(statement)
 
@@ -86,12 +85,15 @@ def make_rules(connection: sqlite3.Connection) -> None:
 def ledger_row(identity: Identity, secret: bytes, complete: int = 1) -> dict[str, Any]:
     """Return the parameters of the row of the table `ledger`."""
     return {
+        "one": 1,
         "id": identity.ledger,
         "version": VERSION,
         "secret": secret.hex(),
         "environment": identity.environment,
         "created_at": identity.created_at,
         "complete": complete,
+        "moving_to": None,
+        "moved_to": None,
     }
 
 
@@ -156,7 +158,7 @@ class SqliteDatabase(SqliteConnection):
     def complete(self) -> None:
         """Make the triggers of a copy that is filled, and let steps use it."""
         with self.transaction() as transaction:
-            make_rules(transaction.connection)
+            run_script(transaction.connection, "rules")
             transaction.run([("complete_ledger", {})])
 
     @contextmanager

@@ -3,14 +3,11 @@
 -- A list is `IN (SELECT value FROM json_each(:list))`, also for PostgreSQL.
 
 -- name: read_every_dataset
-SELECT name, term, revision, frozen, epoch, repaired_at, number, hash, mark
-FROM dataset
-ORDER BY name;
+SELECT {dataset} FROM dataset ORDER BY name;
 
 -- Accounts of newest terms and of windows, of each whole term, and overdrawn ones.
 -- name: read_current_accounts
-SELECT account.id, account.settled, account.held, account.version, account.alerted,
-    account.overdrawn, account.mark
+SELECT {account}
 FROM (
     SELECT name, name || '#' || term || '/' AS first, name || '#' || term || '0' AS last,
         0 AS overdrawn
@@ -26,21 +23,16 @@ WHERE part.name >= :first AND part.name <= :last;
 
 -- Each open charge with the entries that made it.
 -- name: read_open_reservations
-SELECT made.at, made.dataset, made.number, made.writer, charge.id, charge.state,
-    charge.owner, charge.login, charge.step, charge.flow, charge.run, charge.release_key,
-    charge.request, charge.amounts, charge.realised, charge.mark
+SELECT made.at, made.dataset, made.number, made.writer, {charge}
 FROM charge
 JOIN charge_dataset AS part ON part.charge = charge.id
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
+JOIN {made}
 WHERE charge.state = 'open'
 ORDER BY made.at, made.dataset, made.number;
 
 -- What people decided, and what was charged or closed by hand.
 -- name: read_decisions
-SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
-    hash
-FROM journal
+SELECT {journal} FROM journal
 WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay')
     AND kind IN (
         'open', 'tighten', 'access', 'freeze', 'unfreeze', 'forfeit', 'adjust', 'repair',
@@ -52,16 +44,14 @@ ORDER BY dataset, number;
 -- The newest refusals of a dataset. With a bound of the numbers, SQLite takes the index
 -- of rare kinds.
 -- name: read_refusals
-SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
-    hash
-FROM journal
+SELECT {journal} FROM journal
 WHERE kind NOT IN ('reserve', 'settle', 'void', 'pay') AND kind = 'refuse'
     AND dataset = :dataset AND number < :after
 ORDER BY number DESC
 LIMIT :limit;
 
 -- name: read_run
-SELECT id, dataset, flow, refusals, halted, completed FROM run WHERE id = :id;
+SELECT {run} FROM run WHERE id = :id;
 
 -- name: read_refused_runs
 SELECT DISTINCT id FROM run WHERE refusals > 0;
@@ -88,8 +78,7 @@ SELECT part.reserve_number, part.charge, part.flow, charge.run, release.key_text
     CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
-LEFT JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+LEFT JOIN {ended}
 LEFT JOIN release ON release.key = charge.release_key
 WHERE part.dataset = :dataset AND part.reserve_number > :after
 ORDER BY part.reserve_number;
@@ -98,15 +87,11 @@ ORDER BY part.reserve_number;
 -- postings come with those of its member.
 -- name: read_charge_lines
 SELECT part.reserve_number, made.at, made.writer, part.end_number, ended.body,
-    ended.postings, above.postings, charge.id, charge.state, charge.owner, charge.login,
-    charge.step, charge.flow, charge.run, charge.release_key, charge.request,
-    charge.amounts, charge.realised, charge.mark
+    ended.postings, above.postings, {charge}
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
-LEFT JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+JOIN {made}
+LEFT JOIN {ended}
 LEFT JOIN charge_dataset AS upper
     ON upper.charge = part.charge AND upper.dataset = :population
 LEFT JOIN journal AS above
@@ -128,10 +113,8 @@ SELECT part.step, part.flow, ended.kind, ended.postings, substr(ended.at, 1, 10)
     count(*), max(ended.at)
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
-JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+JOIN {made}
+JOIN {ended}
 WHERE part.dataset = :dataset AND part.reserve_number > :after
     AND part.reserve_number < :before
 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11;
@@ -161,9 +144,7 @@ ORDER BY number DESC;
 
 -- Entries of a dataset, the newest first.
 -- name: read_newest_entries
-SELECT dataset, number, at, writer, kind, command, charge, step, flow, run, postings, body,
-    hash
-FROM journal
+SELECT {journal} FROM journal
 WHERE dataset = :dataset AND number < :after
 ORDER BY number DESC
 LIMIT :limit;
@@ -188,10 +169,8 @@ SELECT part.reserve_number, made.at, release.key, release.key_text, release.data
 FROM charge_dataset AS part
 JOIN charge ON charge.id = part.charge
 JOIN release ON release.key = charge.release_key AND release.charge = charge.id
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
-LEFT JOIN journal AS ended
-    ON ended.dataset = part.dataset AND ended.number = part.end_number
+JOIN {made}
+LEFT JOIN {ended}
 WHERE part.dataset = :dataset AND part.reserve_number < :after
     AND release.state <> 'free'
 ORDER BY part.reserve_number DESC
@@ -240,12 +219,9 @@ LIMIT :runs;
 
 -- Charges of flow runs, in the order in which they were made.
 -- name: read_charges_of_runs
-SELECT charge.id, charge.state, charge.owner, charge.login, charge.step, charge.flow,
-    charge.run, charge.release_key, charge.request, charge.amounts, charge.realised,
-    charge.mark
+SELECT {charge}
 FROM charge
 JOIN charge_dataset AS part ON part.charge = charge.id
-JOIN journal AS made
-    ON made.dataset = part.dataset AND made.number = part.reserve_number
+JOIN {made}
 WHERE charge.run IN (SELECT value FROM json_each(:runs))
 ORDER BY made.at, part.dataset, part.reserve_number;

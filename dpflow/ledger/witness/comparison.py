@@ -34,11 +34,12 @@ from dpflow.ledger.tables.errors import (
 )
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import Scope
-from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset, read_row
+from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset, Entry, read_row
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.base import Witness, WitnessAt
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import (
+    DECISIONS,
     ENDS,
     WITNESSED,
     Head,
@@ -320,10 +321,9 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
     state = Witnessed()
     with readable(database.address), database.snapshot() as transaction:
         transaction.begin(lock=False)
-        decided = {
-            name: (number, digest)
-            for name, number, digest in transaction.ask("read_newest_decisions")
-        }
+        # The newest one of each dataset is the last.
+        rows = map(Entry._make, transaction.ask("read_decisions", first="", last="~~"))
+        decided = {e.dataset: (e.number, e.hash) for e in rows if e.kind in DECISIONS}
         for columns in transaction.ask("read_every_dataset"):
             row = read_row(Dataset, columns)
             current = row.epoch, row.number, row.hash, False, row.term

@@ -17,12 +17,8 @@ import psycopg
 from dpflow.exceptions import ConfigurationError
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.tables.errors import is_postgres
-from dpflow.ledger.tables.postgres_connection import (
-    Connection,
-    Server,
-    session_statements,
-)
-from dpflow.ledger.tables.statements import split_statements
+from dpflow.ledger.tables.postgres_connection import Connection, Server
+from dpflow.ledger.tables.statements import SQL, split_statements
 from dpflow.ledger.witness.base import Accounts, Prove, Witness
 from dpflow.ledger.witness.lines import Line, Row, Witnessed
 
@@ -130,7 +126,7 @@ class PostgresWitness(Witness):
         """
         with self._connect() as connection, connection.pipeline():
             connection.execute(b"BEGIN")
-            durable = connection.execute(session_statements()["durable"])
+            durable = connection.execute(SQL["durable"])
             yield connection
             self._server.check_durable(durable.fetchall()[0])
             connection.execute(b"COMMIT")
