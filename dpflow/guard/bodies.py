@@ -15,13 +15,13 @@ import inspect
 import sys
 import threading
 from collections.abc import Iterator
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
 from dpflow import interrupts
 from dpflow.exceptions import PublicError
-from dpflow.interrupts import suppress
+from dpflow.interrupts import contextmanager, suppress
 
 #: A thread, and the task of its event loop if there is one.
 Home = tuple[threading.Thread, object]
@@ -40,30 +40,28 @@ def home() -> Home:
     return threading.current_thread(), task
 
 
-def begin_body(frame: FrameType | None, execution: Any) -> Token[Any] | None:
-    """Let a frame run the body of an execution.
+@contextmanager
+def running(frame: FrameType | None, execution: Any) -> Iterator[None]:
+    """Let a frame run the body of an execution in this block.
 
-    Returns:
-        A token for `end_body`. A generator has none: its context would stay set for
-        its caller, and for good if it is closed in another one.
+    A generator sets no context: that would stay set for its caller, and for good if it
+    is closed in another one.
     """
     token = None
-    if frame is None or not frame.f_code.co_flags & _WAITING:
-        token = _inherited.set((*_inherited.get(), execution))
-    if frame is not None:
-        _running.setdefault(frame, []).append(execution)
-    return token
-
-
-def end_body(frame: FrameType | None, execution: Any, token: Token[Any] | None) -> None:
-    """End the body of an execution, if its frame runs it."""
-    bodies = [] if frame is None else _running.pop(frame, [])
-    others = [body for body in bodies if body is not execution]
-    if others and frame is not None:
-        _running[frame] = others
-    if token is not None:
-        with suppress(ValueError):
-            _inherited.reset(token)
+    try:
+        if frame is None or not frame.f_code.co_flags & _WAITING:
+            token = _inherited.set((*_inherited.get(), execution))
+        if frame is not None:
+            _running.setdefault(frame, []).append(execution)
+        yield
+    finally:
+        bodies = [] if frame is None else _running.pop(frame, [])
+        others = [body for body in bodies if body is not execution]
+        if others and frame is not None:
+            _running[frame] = others
+        if token is not None:
+            with suppress(ValueError):
+                _inherited.reset(token)
 
 
 def calling_bodies() -> Iterator[Any]:

@@ -25,7 +25,7 @@ from dpflow.exceptions import (
     rebuild,
     require,
 )
-from dpflow.guard.bodies import Home, begin_body, calling_bodies, end_body, home
+from dpflow.guard.bodies import Home, calling_bodies, home, running
 from dpflow.guard.functions import check_output
 from dpflow.guard.loading import Around, StepLoad
 from dpflow.guard.project import Project
@@ -274,17 +274,14 @@ class Execution:
             frame: Whose calls may draw this step's noise by `release`.
         """
         self.home = home()
-        token = None
         try:
-            token = begin_body(frame, self)
             # An interrupt before the body passes on.
-            with StoredError(self.store_error):
+            with running(frame, self), StoredError(self.store_error):
                 yield
                 check_output(self.request.step, self.value)
                 self._check_drawn()
         finally:
             self.ended = True
-            end_body(frame, self, token)
 
     def store_error(self, error: BaseException) -> None:
         """Store an error as an output; timeouts and cancellations are no Exceptions."""

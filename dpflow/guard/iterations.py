@@ -172,50 +172,40 @@ def iterations() -> Iterator[SubStep]:
 
 
 def _count_sub_steps(execution: Execution, cost: EarlyStopping) -> Iterator[SubStep]:
-    """Yield the sub-steps, and report how many started at the end of the loop."""
-    last = cost.stops[-1]
-    with _progress(execution, last) as advance:
-        for number in range(1, last + 1):
-            msg = f"step {execution.request.step!r} has ended, and its loop with it"
-            require(not execution.ended, msg, PublicError)
-            step = SubStep(number, cost, execution)
-            # Counted before the sub-step starts: a body that goes on without asking for
-            # the next one cannot have run more than this.
-            execution.reported = number
-            try:
-                yield step
-            finally:
-                step.is_over = True
-            advance(number)
+    """Yield the sub-steps, and report how many started at the end of the loop.
 
-
-@contextmanager
-def _progress(execution: Execution, last: int) -> Iterator[Callable[[int], None]]:
-    """Show how far the loop is, in terminals and to listeners.
-
-    Listeners hear of it once a second, and where the loop ended, if the step still
-    runs then: a loop object that is thrown away later has nothing more to tell.
+    The loop shows in terminals and to listeners. Listeners hear of it once a second,
+    and where the loop ended, if the step still runs then: a loop object that is thrown
+    away later has nothing more to tell.
     """
-    began, notified = time.monotonic(), 0
+    last, began, notified = cost.stops[-1], time.monotonic(), 0
 
-    def tell(number: int) -> None:
+    def tell(number: int, pause: float = _TOLD_SECONDS) -> None:
         nonlocal began, notified
-        began, notified = time.monotonic(), number
-        execution.context.tell("progress", execution.request, done=number, most=last)
+        is_due = number == last or time.monotonic() - began > pause
+        if number > notified and is_due:
+            began, notified = time.monotonic(), number
+            progress = {"done": number, "most": last}
+            execution.context.tell("progress", execution.request, **progress)
 
     with _bar(execution.request.step, last) as show:
-
-        def advance(number: int) -> None:
-            show(number)
-            if number == last or time.monotonic() - began > _TOLD_SECONDS:
-                tell(number)
-
         try:
-            yield advance
+            for number in range(1, last + 1):
+                msg = f"step {execution.request.step!r} has ended, and its loop with it"
+                require(not execution.ended, msg, PublicError)
+                step = SubStep(number, cost, execution)
+                # Counted before the sub-step starts: a body that goes on without asking
+                # for the next one cannot have run more than this.
+                execution.reported = number
+                try:
+                    yield step
+                finally:
+                    step.is_over = True
+                show(number)
+                tell(number)
         finally:
-            ran = execution.reported
-            if isinstance(ran, int) and ran > notified and not execution.ended:
-                tell(ran)
+            if isinstance(execution.reported, int) and not execution.ended:
+                tell(execution.reported, pause=-1.0)
 
 
 @contextmanager

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from dpflow.exceptions import LoadFailed
-from dpflow.guard.bodies import begin_body, end_body, home
-from dpflow.guard.functions import check_reusable
+from dpflow.guard.bodies import home, running
+from dpflow.guard.functions import check_reusable, count_receivers
 from dpflow.guard.redaction import StoredError, redact_load_error
-from dpflow.guard.signatures import count_receivers
 from dpflow.guard.step import Step
-from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Granted, Request
 
 #: The number of failed loads by the bodies of steps, since the last reservation.
@@ -73,18 +70,18 @@ class StepLoad:
             ConfigurationError: If it returns an iterator.
         """
         if self.is_due and isinstance(answer, Granted):
-            read = self._bound()
-            with self._reading(inspect.currentframe()):
+            read, frame = self._bound(), inspect.currentframe()
+            with running(frame, self), StoredError(self._store_error), self._around():
                 self._value = read()
             self._end()
 
     async def arun(self, answer: object) -> None:
         """Read as `run`; a load that is not async runs in a thread."""
         if self.is_due and isinstance(answer, Granted):
-            read = self._bound()
+            read, frame = self._bound(), inspect.currentframe()
             if not inspect.iscoroutinefunction(self.step.load):
                 read = partial(asyncio.to_thread, read)
-            with self._reading(inspect.currentframe()):
+            with running(frame, self), StoredError(self._store_error), self._around():
                 self._value = await read()
             self._end()
 
@@ -108,16 +105,6 @@ class StepLoad:
         named = {name: call.arguments[name] for name in signature.parameters}
         own = inspect.BoundArguments(signature, named)
         return partial(function, *own.args, **own.kwargs)
-
-    @contextmanager
-    def _reading(self, frame: FrameType | None) -> Iterator[None]:
-        """Read in this block; an error is stored, as that of a body is."""
-        token = begin_body(frame, self)
-        try:
-            with StoredError(self._store_error), self._around():
-                yield
-        finally:
-            end_body(frame, self, token)
 
     def _store_error(self, error: BaseException) -> None:
         self._error = redact_load_error(error, self.request)

@@ -216,7 +216,6 @@ def ask(
         pins = [find_governing(project.ledger, policy) for policy in policies]
         cost = _plan_cost(cost, step.name, None if flow is None else flow.name, pins)
     versions = [_version(step, call, policy) for policy in policies]
-    step.check_storable()
     run = context.flows[0].run if context.flows else None
     release_key, makers = find_release_key(step, call, (cost, versions), project, run)
     if release_key is None:

@@ -92,8 +92,10 @@ def _several_numbers(body: Callable[..., Any]) -> str | None:
 _NUMBER_SIZE = 25
 
 
-def check_size(name: str, shape: Shape) -> None:
+def check_storable(name: str, shape: Shape, body: Callable[..., Any]) -> None:
     """Refuse a shape whose release could not be stored, or whose labels could not.
+
+    Refuse a body, too, whose annotation says so of its output.
 
     Raises:
         ConfigurationError: If so.
@@ -112,12 +114,15 @@ def check_size(name: str, shape: Shape) -> None:
             f"or length= could not be stored: {error.message} The step did not run."
         )
         raise ConfigurationError(msg) from None
-
-
-def unstorable(body: Callable[..., Any]) -> str | None:
-    """Return the name of a returned type that no release can hold, if annotated."""
-    kind = unstorable_type(_read_annotation(body))
-    return None if kind is None else f"{kind.__module__}.{kind.__qualname__}"
+    if (kind := unstorable_type(_read_annotation(body))) is not None:
+        msg = (
+            f"step {name!r} returns {kind.__module__}.{kind.__qualname__}, which "
+            "cannot be stored, so that its release could not be replayed. The step did "
+            "not run, and nothing was charged. A release holds numbers, text, dates, "
+            "lists, dicts, numpy arrays, pandas or polars frames, and what is under "
+            "@releasable."
+        )
+        raise ConfigurationError(msg)
 
 
 def _read_annotation(body: Callable[..., Any]) -> Any:

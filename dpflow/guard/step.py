@@ -11,33 +11,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.costs.planned import PlannedNoise
 from dpflow.exceptions import ConfigurationError, require
-from dpflow.guard.functions import (
-    check_body,
-    check_reusable,
-    decorator_of,
-    find_captured,
-    is_constant,
-    name_of,
-)
-from dpflow.guard.release_keys import (
-    AmbiguousArgument,
-    Arguments,
-    check_calendars,
-    fill,
-    has_address,
-    identify,
-    template_fields,
-)
-from dpflow.guard.shapes import (
-    ColumnsLike,
-    GroupsLike,
-    LengthLike,
-    check_shape,
-    check_size,
-    read_declared_shape,
-    unstorable,
-)
-from dpflow.guard.signatures import HIDDEN, public_signature, values_of
+from dpflow.guard import functions, release_keys, shapes
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import OWN
@@ -100,9 +74,9 @@ class Step:
     cost: CostLike
     load: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
     private: frozenset[str] = frozenset()
-    length: LengthLike | None = None
-    groups: GroupsLike | None = None
-    columns: ColumnsLike | None = None
+    length: shapes.LengthLike | None = None
+    groups: shapes.GroupsLike | None = None
+    columns: shapes.ColumnsLike | None = None
     release_key: str | None = None
     ignore: frozenset[str] = frozenset()
     moved_from: tuple[str, ...] = ()
@@ -120,9 +94,10 @@ class Step:
     def __post_init__(self) -> None:
         """Read and check what was declared."""
         body = self.body
-        signature = public_signature(self.name, body, self.load)
+        signature = functions.public_signature(self.name, body, self.load)
         own = inspect.isfunction(body) and body.__name__ != "<lambda>"
-        hidden = getattr(body, "__closure__", None) or HIDDEN & {*signature.parameters}
+        receivers = functions.HIDDEN & {*signature.parameters}
+        hidden = getattr(body, "__closure__", None) or receivers
         parts = self.partitions
         values = {
             "datasets": _names(self.dataset),
@@ -131,7 +106,7 @@ class Step:
             "ignore": frozenset(_names(self.ignore) or self.ignore),
             "partitions": parts if parts is None or callable(parts) else _names(parts),
             "moved_from": _names(self.moved_from) or self.moved_from,
-            "replays": own and not hidden and not find_captured(self.load),
+            "replays": own and not hidden and not functions.find_captured(self.load),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -141,7 +116,7 @@ class Step:
         check_flag(self.fresh, "fresh")
         cost = self.cost if isinstance(self.cost, Cost) else None
         drawn = None if self.noise == OWN else cost
-        check_shape(self.name, self.declared_numbers, self.body, drawn)
+        shapes.check_shape(self.name, self.declared_numbers, self.body, drawn)
         for problem, is_there in _problems(self, parts).items():
             require(not is_there, f"step {self.name!r} {problem}")
         for template in () if callable(self.partitions) else self.partitions or ():
@@ -161,8 +136,8 @@ class Step:
         Raises:
             ConfigurationError: If one name stands for two values.
         """
-        values = find_captured(self.body)
-        for name, value in find_captured(self.load).items():
+        values = functions.find_captured(self.body)
+        for name, value in functions.find_captured(self.load).items():
             require(
                 values.setdefault(name, value) is value or name in self.ignore,
                 f"body and load of step {self.name!r} capture two values of {name!r}: "
@@ -192,16 +167,17 @@ class Step:
         signature = self.signature
         bound = signature.bind(*args, **kwargs)
         for name in self.private & bound.arguments.keys():
-            for value in values_of(signature.parameters[name], bound.arguments[name]):
+            parameter = signature.parameters[name]
+            for value in functions.values_of(parameter, bound.arguments[name]):
                 what = f"its private argument {name!r} is"
-                check_reusable(self.name, what, value)
+                functions.check_reusable(self.name, what, value)
         bound.apply_defaults()
         values = {**self.find_captured(), **bound.arguments}
         values = {k: v for k, v in values.items() if k not in self.private}
-        names = self.signature.parameters.keys() - HIDDEN
+        names = self.signature.parameters.keys() - functions.HIDDEN
         public = {name: value for name, value in values.items() if name in names}
-        key, parts = self.release_key, Arguments(values, zones_of_parts)
-        values = Arguments(values, zones)
+        key, parts = self.release_key, release_keys.Arguments(values, zones_of_parts)
+        values = release_keys.Arguments(values, zones)
         return StepCall(
             cost=self._cost(public),
             shape=self._shape(public),
@@ -210,21 +186,6 @@ class Step:
             texts={} if key is None else self._texts(key, values, public),
             public=public,
             receiver=values.get("self", values.get("cls")),
-        )
-
-    def check_storable(self) -> None:
-        """Refuse a keyed step whose annotation says that its release cannot be stored.
-
-        Raises:
-            ConfigurationError: If so.
-        """
-        bad = None if self.release_key is None else unstorable(self.body)
-        require(
-            bad is None,
-            f"step {self.name!r} returns {bad}, which cannot be stored, so that its "
-            "release could not be replayed. The step did not run, and nothing was "
-            "charged. A release holds numbers, text, dates, lists, dicts, numpy "
-            "arrays, pandas or polars frames, and what is under @releasable.",
         )
 
     def _cost(self, public: Mapping[str, Any]) -> Cost | PlannedNoise:
@@ -244,7 +205,7 @@ class Step:
         Raises:
             ConfigurationError: If it is not valid, or a release of it cannot be stored.
         """
-        shape = read_declared_shape(
+        shape = shapes.read_declared_shape(
             self.name,
             {
                 name: self._call(name, value, public) if callable(value) else value
@@ -252,7 +213,7 @@ class Step:
             },
         )
         if self.release_key is not None:
-            check_size(self.name, shape)
+            shapes.check_storable(self.name, shape, self.body)
         return shape
 
     def _find_partitions(
@@ -290,23 +251,24 @@ class Step:
     ) -> dict[str, str | None]:
         """Return the text of each argument; of instance and captured ones by field."""
         names = [*public]
-        names += [field for field in template_fields(key) if _root(field) not in names]
+        fields = release_keys.template_fields(key)
+        names += [field for field in fields if _root(field) not in names]
         read = [name for name in names if _root(name) not in self.ignore]
         title = f"release_key {key!r}"
-        result = self._evaluate(title, lambda: identify(read, key, values))
+        result = self._evaluate(title, lambda: release_keys.identify(read, key, values))
         return {**dict.fromkeys(names), **result}
 
     def _fill(self, keyword: str, template: str, values: Mapping[str, Any]) -> str:
         """Fill a template with the arguments."""
         title = f"{keyword} {template!r}"
-        return self._evaluate(title, lambda: fill(template, values))
+        return self._evaluate(title, lambda: release_keys.fill(template, values))
 
     def _evaluate(self, what: str, work: Callable[[], T]) -> T:
         """Raise one error where a function or template does not fit the arguments."""
         try:
             return work()
         except without_interrupts(Exception) as error:
-            is_ambiguous = isinstance(error, AmbiguousArgument)
+            is_ambiguous = isinstance(error, release_keys.AmbiguousArgument)
             why = "" if is_ambiguous else f"{type(error).__name__}: "
             text = str(error).rstrip(".")
             msg = (
@@ -347,8 +309,8 @@ def define_step(
     Raises:
         ConfigurationError: If something declared cannot work.
     """
-    check_body(function)
-    title = name_of(function) if name is None else name
+    functions.check_body(function)
+    title = functions.name_of(function) if name is None else name
     step = Step(body=function, name=title, **declared)
     _costs[step.name] = step.cost
     return step
@@ -387,7 +349,7 @@ def _problems(step: Step, parts: object) -> dict[str, bool]:
         f"needs dataset=: the name of a dataset, or several different names, got "
         f"{step.dataset!r}": not _are_different_texts(step.datasets),
         "describes an object by its address, and another one gets that later. Name the "
-        "step by what it does": has_address(step.name),
+        "step by what it does": release_keys.has_address(step.name),
         "is a generator: an abandoned one is recorded as completed. Return the whole "
         "output, or make each part a step of its own": is_generator,
         "needs cost=: a cost such as Gaussian(sensitivity=1, sigma=20), or a function "
@@ -432,12 +394,12 @@ def _check_key(step: Step, key: str) -> None:
         f"step {step.name!r} takes ignore= as names that its release_key could read: "
         f"{', '.join(names) or 'none'}; got {unknown}",
     )
-    read = {*map(_root, template_fields(key)), *step.ignore}
-    decorator = decorator_of(step.body)
+    read = {*map(_root, release_keys.template_fields(key)), *step.ignore}
+    decorator = functions.decorator_of(step.body)
     for name in names:
-        field = f"{name}.region" if name in HIDDEN else name
+        field = f"{name}.region" if name in functions.HIDDEN else name
         advice = f'Write a field such as "{{{field}}}" into it, or'
-        if name in step.signature.parameters.keys() - HIDDEN:
+        if name in step.signature.parameters.keys() - functions.HIDDEN:
             advice = f"If it is private data, say private=({name!r},). Else: {advice}"
         elif decorator:
             advice = (
@@ -445,7 +407,7 @@ def _check_key(step: Step, key: str) -> None:
                 "@guarded below it, or @dp_task; or say"
             )
         require(
-            name in read or is_constant(values[name]),
+            name in read or functions.is_constant(values[name]),
             f"release_key {key!r} of step {step.name!r} reads nothing of "
             f"{name!r}, so that a call with another one would get this one's release. "
             f"{advice} ignore=({name!r},) if the output does not depend on it",
@@ -482,13 +444,13 @@ def check_template(step: Step, keyword: str, template: str) -> None:
         ConfigurationError: If it does not.
     """
     ours = keyword in ("release_key", "partitions")
-    hidden = step.private if ours else step.private | HIDDEN
+    hidden = step.private if ours else step.private | functions.HIDDEN
     names = [*(step.find_captured() if ours else ()), *step.signature.parameters]
     public = [name for name in names if name not in hidden]
     title = f"{keyword} {template!r} of step {step.name!r}"
     try:
-        fields = list(template_fields(template))
-        check_calendars(template)
+        fields = list(release_keys.template_fields(template))
+        release_keys.check_calendars(template)
     except without_interrupts(ValueError) as error:
         msg = f"{title}: {error}"
         raise ConfigurationError(msg) from error

@@ -14,14 +14,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from dpflow.accounting.costs.base import Cost
-from dpflow.noise.numbers import (
-    NO_BOOL,
-    WHOLE_ONLY,
-    is_missing,
-    is_whole,
-    name_of,
-    refuse,
-)
+from dpflow.noise import numbers
 
 #: Kinds of columns whose labels are numbers.
 NUMBERS = ("int", "float", "bool", "decimal")
@@ -70,7 +63,7 @@ class Column(NamedTuple):
     @property
     def is_absent(self) -> bool:
         """Whether no entry says what the column holds; its dtype may be a default."""
-        return all(map(is_missing, self.entries))
+        return all(map(numbers.is_missing, self.entries))
 
 
 def objects(entries: list[Any]) -> Column:
@@ -80,12 +73,12 @@ def objects(entries: list[Any]) -> Column:
 
 def is_frame(kind: type) -> bool:
     """Return whether a class is of frames or tables of a supported library."""
-    return _FRAMES.fullmatch(name_of(kind)) is not None
+    return _FRAMES.fullmatch(numbers.name_of(kind)) is not None
 
 
 def is_vector(kind: type) -> bool:
     """Return whether a class is of arrays or Series of a supported library."""
-    return _VECTORS.fullmatch(name_of(kind)) is not None
+    return _VECTORS.fullmatch(numbers.name_of(kind)) is not None
 
 
 def columns_of(frame: Any) -> list[tuple[Any, Any]]:
@@ -137,11 +130,11 @@ def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) ->
         labelled: Whether the numbers have labels.
     """
     accepted, todo = ["int", "object"], "Cast it to int64 or float64"
-    if is_whole(cost):
+    if numbers.is_whole(cost):
         accepted += ["bool", "float"] if labelled else ["bool"]
-        todo = WHOLE_ONLY
+        todo = numbers.WHOLE_ONLY
     else:
         accepted += ["float", "decimal"]
-        todo = NO_BOOL if column.kind == "bool" else todo
+        todo = numbers.NO_BOOL if column.kind == "bool" else todo
     if column.kind not in accepted:
-        refuse(value, f"it holds numbers of dtype {column.dtype}", todo)
+        numbers.refuse(value, f"it holds numbers of dtype {column.dtype}", todo)

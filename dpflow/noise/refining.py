@@ -23,16 +23,9 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.noise import DiscreteLaplace, Gaussian
 from dpflow.accounting.costs.refined import GaussianDraws, Refined
 from dpflow.exceptions import PublicError
+from dpflow.noise import draws
 from dpflow.noise.accuracy import StoppingRule, Target, stopping_rule, widen
 from dpflow.noise.containers import take_apart
-from dpflow.noise.draws import (
-    NO_SHAPE,
-    Sampler,
-    round_to_int64,
-    sampler_for,
-    whole_laplace,
-    whole_scale,
-)
 from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.numbers import numbers_for
 from dpflow.noise.shape import Shape
@@ -63,7 +56,7 @@ def refinement(
     within: Number | None,
     until: Until | None,
     confidence: Number,
-    shape: Shape = NO_SHAPE,
+    shape: Shape = draws.NO_SHAPE,
     as_int: bool = False,
 ) -> Callable[[], tuple[int, Any]]:
     """Check the options of refined noise, and return the function that draws it.
@@ -96,14 +89,14 @@ def refinement(
         return partial(draw_until, answers(cost, value, shape), until)
     assert within is not None
     rule = rule_for(cost, Target.read(within, confidence))
-    if shape != NO_SHAPE or isinstance(value, list | tuple | dict):
+    if shape != draws.NO_SHAPE or isinstance(value, list | tuple | dict):
         msg = (
             "release(within=...) refines one number, of a step without length=, "
             "groups= and columns=. Release each number in its own step."
         )
         raise PublicError(msg)
     (number,) = numbers_for(cost, value, [value])
-    numbers = laplace_numbers(_check_refined(cost), number, whole_laplace)
+    numbers = laplace_numbers(_check_refined(cost), number, draws.whole_laplace)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, [number], _by_opendp)
         numbers = (numbers[0] for numbers in drawn)
@@ -149,8 +142,8 @@ def answers(cost: Cost, values: Any, shape: Shape) -> Iterator[Answer]:
     numbers, _ = take_apart(integers, values, shape)
     if isinstance(cost, GaussianDraws):
         drawn = gaussian_numbers(cost, list(map(float, numbers)), _by_opendp)
-        return (tuple(map(round_to_int64, averages)) for averages in drawn)
-    return whole_answers(cost, numbers, whole_laplace)
+        return (tuple(map(draws.round_to_int64, averages)) for averages in drawn)
+    return whole_answers(cost, numbers, draws.whole_laplace)
 
 
 def _check_refined(cost: Cost) -> Refined:
@@ -191,7 +184,7 @@ def gaussian_numbers(
 
 
 def _by_opendp(part: Gaussian, numbers: Sequence[float]) -> list[float]:
-    return sampler_for(part)(numbers)
+    return draws.sampler_for(part)(numbers)
 
 
 def laplace_numbers(cost: Refined, number: float, noise: Whole) -> Iterator[float]:
@@ -214,7 +207,7 @@ def whole_answers(
     """
     steps = max(GRID // ceil(cost.finest.sensitivity), 1)
     factor = steps * (1 + Fraction(ADDED, GRID))
-    scales = [Fraction(whole_scale(scale * factor)) for scale in cost.spreads]
+    scales = [Fraction(draws.whole_scale(scale * factor)) for scale in cost.spreads]
     drawn = laplace_answers([value * steps for value in values], scales, noise)
     return (tuple(round(Fraction(n, steps)) for n in answer) for answer in drawn)
 
@@ -238,7 +231,7 @@ def _steps_of(cost: Refined) -> list[Fraction]:
     One more step is for the price, which is that of continuous noise.
     """
     factor = Fraction(GRID + ADDED + 1) / cost.finest.sensitivity
-    return [Fraction(whole_scale(scale * factor)) for scale in cost.spreads]
+    return [Fraction(draws.whole_scale(scale * factor)) for scale in cost.spreads]
 
 
 def coarsen(finest: int, scales: Sequence[Fraction], noise: Whole) -> list[int]:
@@ -289,11 +282,11 @@ def happens(chance: Callable[[int], Fraction]) -> bool:
             return False
 
 
-@sampler_for.register
-def _(cost: Refined) -> Sampler:
+@draws.sampler_for.register
+def _(cost: Refined) -> draws.Sampler:
     """Return a function that refuses to draw without a target, as it has no end."""
     if isinstance(cost, GaussianDraws):
-        sampler_for(cost.finest)
+        draws.sampler_for(cost.finest)
     else:
         _steps_of(cost)
 

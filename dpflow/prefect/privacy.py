@@ -17,26 +17,19 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 from uuid import UUID
 
-from prefect import Flow, Task
+from prefect import Flow, Task, settings
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import (
     MappingLengthMismatch,
     MappingMissingIterable,
     ParameterBindError,
 )
-from prefect.settings import (
-    PREFECT_DEBUG_MODE,
-    PREFECT_LOGGING_LOG_PRINTS,
-    PREFECT_LOGGING_TO_API_ENABLED,
-    PREFECT_RESULTS_PERSIST_BY_DEFAULT,
-    PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
-)
 from prefect.utilities.annotations import BaseAnnotation
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from dpflow.exceptions import ConfigurationError, require
+from dpflow.guard.functions import HIDDEN, values_of
 from dpflow.guard.release_keys import template_fields
-from dpflow.guard.signatures import HIDDEN, values_of
 from dpflow.guard.step import Step, check_template
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.prefect.api import flow_parameters, switch_off, without_storing
@@ -59,11 +52,11 @@ _MOST_PARTS = 10_000
 
 #: Settings through which Prefect keeps or shows what tasks return, print or log.
 _STORING = (
-    PREFECT_DEBUG_MODE,
-    PREFECT_RESULTS_PERSIST_BY_DEFAULT,
-    PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
-    PREFECT_LOGGING_LOG_PRINTS,
-    PREFECT_LOGGING_TO_API_ENABLED,
+    settings.PREFECT_DEBUG_MODE,
+    settings.PREFECT_RESULTS_PERSIST_BY_DEFAULT,
+    settings.PREFECT_TASKS_DEFAULT_PERSIST_RESULT,
+    settings.PREFECT_LOGGING_LOG_PRINTS,
+    settings.PREFECT_LOGGING_TO_API_ENABLED,
 )
 
 _PARAMETER = re.compile(r"(?:task_run\.)?parameters\[([^\]]*)\]")

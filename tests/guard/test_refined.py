@@ -13,7 +13,7 @@ import pytest
 from dpflow import Estimate, Gaussian, Laplace, Refined, guarded, release
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
-from dpflow.noise import refining
+from dpflow.noise import draws
 from tests.projects import POLICY, account, caught, journal, make_project
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=12), coarsest=80)
@@ -99,13 +99,13 @@ def test_whole_numbers_are_refined_until_an_answer_will_do(
 def test_whole_numbers_get_noise_in_fine_steps(tmp_path, monkeypatch):
     """Noise in steps of 1 would cost more than the price of continuous noise."""
     project(tmp_path, monkeypatch, "gdp")
-    scales, draw = [], refining.whole_laplace
+    scales, draw = [], draws.whole_laplace
 
     def drawn(scale):
         scales.append(scale)
         return draw(scale)
 
-    monkeypatch.setattr(refining, "whole_laplace", drawn)
+    monkeypatch.setattr(draws, "whole_laplace", drawn)
     cost = Refined(Laplace(sensitivity=1, epsilon="0.1"), spreads=[20])
     assert len(customers(cost, [2970, 528], until=lambda _: False)) == 2
     assert min(scales) > 10 * 2**18
