@@ -22,9 +22,7 @@ from prefect.context import (
 )
 from prefect.events.worker import EventsWorker, should_emit_events
 from prefect.transactions import get_transaction
-from prefect.utilities.asyncutils import (
-    run_coro_as_sync as run_coro_as_sync,  # noqa: PLC0414 (for `dpflow.prefect.flow`)
-)
+from prefect.utilities.asyncutils import run_coro_as_sync as run_coro_as_sync  # noqa: PLC0414 (for `dpflow.prefect.flow`)
 from pydantic import BaseModel
 
 from dpflow.interrupts import contextmanager

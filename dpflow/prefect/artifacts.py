@@ -71,27 +71,30 @@ def _publish(
     dataset = status.standing.dataset
     key = artifact_key(project.settings.label(project.ledger.id), dataset)
     texts, sheets, _ = details(status)
-    lines = [f"# Privacy budget of `{dataset}`, term {status.standing.term}"]
-    if refusal is not None:
-        lines += ["", f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}"]
-    flows = [
-        f"{flow.flow or '(no flow)'}: {flow.text}" for flow in status.overview.flows
+    flows = [f"{f.flow or '(no flow)'}: {f.text}" for f in status.overview.flows]
+    # The thresholds that the accounts of this term have reached, newest first.
+    reached = [
+        f"{alert_text(e.account, e.threshold)}, since {e.at[:19].replace('T', ' ')}"
+        for e in alerts(project.ledger, dataset)
     ]
-    for title, items in (
-        ("Flows", flows),
-        ("Alerts", _alerts(project, dataset)),
-        ("Replays", surprises),
-    ):
+    blocks = [f"# Privacy budget of `{dataset}`, term {status.standing.term}"]
+    if refusal is not None:
+        blocks.append(f"**{type(refusal).__name__}.** {in_markdown(refusal.message)}")
+    lists = {"Flows": flows, "Alerts": reached, "Replays": surprises}
+    for title, items in lists.items():
         if items:
-            lines += ["", f"## {title}", "", *(f"- {in_markdown(e)}" for e in items)]
-    lines += ["", "## Guarantee"]
-    for text in texts:
-        lines += ["", in_markdown(text)]
-    for sheet in sheets.values():
-        lines += ["", *markdown_table(sheet)]
+            lines = [f"- {in_markdown(item)}" for item in items]
+            blocks += [f"## {title}", "\n".join(lines)]
+    blocks += ["## Guarantee", *map(in_markdown, texts)]
+    blocks += ["\n".join(markdown_table(sheet)) for sheet in sheets.values()]
     if isinstance(refusal, BudgetExhausted):
-        lines += ["", _next_step(dataset)]
-    text, about = "\n".join(lines), f"Budget of {dataset}"
+        blocks.append(
+            f"`dpflow why {dataset}` says who spent it. Whoever answers for the data "
+            f"may open a new term, `dpflow policy apply {dataset} --new-term --reason "
+            "TEXT`; `dpflow resume FLOW/DEPLOYMENT` then starts a paused schedule, and "
+            "Retry lets this run end: what it released is replayed."
+        )
+    text, about = "\n\n".join(blocks), f"Budget of {dataset}"
     ask_briefly(
         _making(create_markdown_artifact, key=key, markdown=text, description=about)
     )
@@ -112,27 +115,9 @@ def in_markdown(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)
 
 
-def _alerts(project: Project, dataset: str) -> list[str]:
-    """Name the thresholds that the accounts of this term have reached, newest first."""
-    return [
-        f"{alert_text(e.account, e.threshold)}, since {e.at[:19].replace('T', ' ')}"
-        for e in alerts(project.ledger, dataset)
-    ]
-
-
 def _making(make: Callable[..., object], **fields: Any) -> Callable[[], object]:
     # Without `_sync`, a thread of an async flow gets a coroutine back.
     return partial(make, **fields, _sync=True)
-
-
-def _next_step(dataset: str) -> str:
-    """Say what a reader of an exhausted budget can do."""
-    return (
-        f"`dpflow why {dataset}` says who spent it. Whoever answers for the data may "
-        f"open a new term, `dpflow policy apply {dataset} --new-term --reason TEXT`; "
-        "`dpflow resume FLOW/DEPLOYMENT` then starts a paused schedule, and Retry lets "
-        "this run end: what it released is replayed."
-    )
 
 
 def publish_progress(notice: Notice) -> None:

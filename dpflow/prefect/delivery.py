@@ -15,14 +15,14 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from dpflow.guard.request import Notice
-from dpflow.interrupts import contextmanager, suppress, without_interrupts
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.prefect.api import events_worker, has_test_client
 from dpflow.prefect.events import announce
 
@@ -38,13 +38,8 @@ PATIENCE_SECONDS = 1.0
 FLUSH_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Parcel:
-    """A notice, with its time and its contexts."""
-
-    notice: Notice
-    context: Context = field(default_factory=copy_context)
-    occurred: datetime = field(default_factory=lambda: datetime.now(UTC))
+#: The contexts of a notice, the notice and its time.
+_Parcel = tuple[Context, Notice, datetime]
 
 
 class Delivery:
@@ -53,23 +48,10 @@ class Delivery:
     Args:
         deliver: Called with each notice and its time, in the contexts of the
             step. What it raises is logged.
-        pause: How long notices gather, in seconds.
-        most: How many may wait.
-        patience: How long `put` waits for room, in seconds.
     """
 
-    def __init__(
-        self,
-        deliver: Callable[[Notice, datetime], None],
-        *,
-        pause: float = PAUSE_SECONDS,
-        most: int = MOST_WAITING,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, deliver: Callable[[Notice, datetime], None]) -> None:
         self._deliver = deliver
-        self._pause = pause
-        self._most = most
-        self._patience = patience
         self.forget()
 
     def forget(self) -> None:
@@ -83,7 +65,7 @@ class Delivery:
 
     def put(self, notice: Notice) -> None:
         """Take a notice; a full queue is waited for once, and then drops it."""
-        parcel = _Parcel(notice)
+        parcel = copy_context(), notice, datetime.now(UTC)
         with self._changed:
             if self._has_room():
                 self._waiting.append(parcel)
@@ -108,11 +90,11 @@ class Delivery:
             return self._hurry(lambda: self._done >= taken, seconds)
 
     def _has_room(self) -> bool:
-        if len(self._waiting) < self._most:
+        if len(self._waiting) < MOST_WAITING:
             return True
         # Once it was waited for in vain, the next steps do not wait as well.
         return not self._dropped and self._hurry(
-            lambda: len(self._waiting) < self._most, self._patience
+            lambda: len(self._waiting) < MOST_WAITING, PATIENCE_SECONDS
         )
 
     def _hurry(self, reached: Callable[[], bool], seconds: float) -> bool:
@@ -133,7 +115,7 @@ class Delivery:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                self._changed.wait_for(lambda: self._wanted > self._done, self._pause)
+                self._changed.wait_for(lambda: self._wanted > self._done, PAUSE_SECONDS)
             while self._deliver_next():
                 pass
 
@@ -141,9 +123,9 @@ class Delivery:
         with self._changed:
             if not self._waiting:
                 return False
-            parcel = self._waiting.popleft()
+            context, notice, occurred = self._waiting.popleft()
         try:
-            parcel.context.run(self._try, parcel)
+            context.run(self._try, notice, occurred)
         finally:
             with self._changed:
                 self._done += 1
@@ -153,53 +135,36 @@ class Delivery:
             logger.warning("%d events of DP steps were dropped", dropped)
         return True
 
-    def _try(self, parcel: _Parcel) -> None:
+    def _try(self, notice: Notice, occurred: datetime) -> None:
         """Deliver in the step's contexts, to which the log belongs as well."""
         try:
-            self._deliver(parcel.notice, parcel.occurred)
+            self._deliver(notice, occurred)
         except without_interrupts(Exception):
-            step = parcel.notice.request.step
+            step = notice.request.step
             logger.exception("a notice of step %r was not delivered", step)
 
 
-class _Exit:
-    """Flushes at exit, before Prefect's events worker takes its last event."""
+@cache
+def _flush_at_exit(worker: object) -> None:  # noqa: ARG001 (once for each)
+    """Flush at exit, before a worker of Prefect takes its last event.
 
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, in a forked child."""
-        self._registered = False
-        self._worker: object = None
-
-    def register(self) -> None:
-        """Flush at exit; Prefect's worker runs already, for each task sends events."""
-        if self._registered:
-            return
-        self._registered = True
-        # What is registered last runs first. The hooks of `atexit` run too late: the
-        # worker has ended then, and no thread can be started.
-        register: Any = getattr(threading, "_register_atexit", None)
-        if register is not None:
-            with suppress(RuntimeError):  # at exit already
-                register(flush)
-
-    def follow(self) -> None:
-        """Flush at exit before a worker that was started since ends."""
-        worker = events_worker()
-        if worker is not None and worker is not self._worker:
-            self._registered, self._worker = False, worker
-            self.register()
+    The first worker runs already at the first step, for each task sends events.
+    """
+    # What is registered last runs first. The hooks of `atexit` run too late: the
+    # worker has ended then, and no thread can be started.
+    register: Any = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        with suppress(RuntimeError):  # at exit already
+            register(flush)
 
 
 def _deliver(notice: Notice, occurred: datetime) -> None:
     announce(notice, occurred)
-    _exit.follow()
+    # It may have been started since.
+    _flush_at_exit(events_worker())
 
 
 _delivery = Delivery(_deliver)
-_exit = _Exit()
 
 
 def send(notice: Notice) -> None:
@@ -211,7 +176,7 @@ def send(notice: Notice) -> None:
     if has_test_client():
         announce(notice, datetime.now(UTC))
         return
-    _exit.register()
+    _flush_at_exit(None)
     _delivery.put(notice)
 
 
@@ -227,18 +192,9 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
     return _delivery.flush(seconds)
 
 
-@contextmanager
-def flush_behind() -> Iterator[None]:
-    """Flush behind this block, however it ends."""
-    try:
-        yield
-    finally:
-        flush()
-
-
 def _after_fork_in_child() -> None:
     _delivery.forget()
-    _exit.forget()
+    _flush_at_exit.cache_clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

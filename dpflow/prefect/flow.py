@@ -8,7 +8,6 @@ import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
@@ -23,19 +22,17 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.project import current_project
 from dpflow.interrupts import without_interrupts
-from dpflow.ledger.views import count_refusals, refusal_of_run
+from dpflow.ledger.views import count_refusals
 from dpflow.policy.population import PREFIX
 from dpflow.prefect.api import current_run, is_run_as_flow, run_coro_as_sync
 from dpflow.prefect.artifacts import publish_budget
 from dpflow.prefect.client_calls import ask_briefly, pause_deployment
-from dpflow.prefect.delivery import flush, flush_behind
+from dpflow.prefect.delivery import flush
 from dpflow.prefect.deployments import DPFlow
-from dpflow.prefect.futures import note_steps, wait_for_steps
+from dpflow.prefect.flow_attempts import WHOLE, FlowAttempt, note_completion, running
 from dpflow.prefect.keyless_steps import announce_retries
 from dpflow.prefect.privacy import check_function
-from dpflow.prefect.replays import take_surprises
 from dpflow.prefect.states import state_of_refusal
-from dpflow.prefect.whole_runs import WHOLE, keep_whole, note_completion
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,16 +111,18 @@ def dp_flow(
                 return function(*args, **kwargs)
             value = None
             with _project_kept():
-                run = _execution()
-                reservation = keep_whole(run.id, partial=partial)
-                with flush_behind(), note_steps(run.id), reservation:
-                    try:
-                        value = _refuse_unfinished(function(*args, **kwargs))
-                    # A suspension is no Exception, and passes.
-                    except without_interrupts(Exception) as error:
-                        if not _is_halted(run, error):
-                            raise
-                    return _end(run, value, on_exhausted)
+                run = _begin(partial=partial)
+                try:
+                    with running(run):
+                        try:
+                            value = _refuse_unfinished(function(*args, **kwargs))
+                        # A suspension is no Exception, and passes.
+                        except without_interrupts(Exception) as error:
+                            if not _is_halted(run, error):
+                                raise
+                        return _end(run, value, on_exhausted)
+                finally:
+                    flush()
 
         @functools.wraps(function)
         async def halting_async(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -131,9 +130,9 @@ def dp_flow(
                 return await cast("Any", function(*args, **kwargs))
             value = None
             with _project_kept():
-                run = await asyncio.to_thread(_execution)
+                run = await asyncio.to_thread(_begin, partial=partial)
                 try:
-                    with note_steps(run.id), keep_whole(run.id, partial=partial):
+                    with running(run):
                         try:
                             called = cast("Any", function(*args, **kwargs))
                             value = _refuse_unfinished(await called)
@@ -167,37 +166,6 @@ def _refuse_unfinished(value: R) -> R:
     raise ConfigurationError(msg)
 
 
-@dataclass(slots=True)
-class _FlowAttempt:
-    """One execution of a flow run; a retry or a resumption is another.
-
-    Prefect's run count does not tell: suspending leaves it as it is, pausing does not
-    (PrefectHQ/prefect#20388, #16915, #17822). Of two simultaneous executions, which
-    happen (PrefectHQ/prefect#12509, #8880, #17703), each is ended by the other's
-    refusals. Nothing here believes that a silent run is dead: an automation that says
-    so can be wrong (PrefectHQ/prefect#21932, #18653, #20887, #18404).
-
-    Attributes:
-        id: Of the flow run.
-        earlier: How many refusals its earlier executions met.
-        raised: The refusal that ended it, if one did.
-        stopped: Whether the flow's function ended by an error because of a refusal.
-    """
-
-    id: str
-    earlier: int
-    raised: BudgetRefused | None = None
-    stopped: bool = False
-
-    def refusal(self) -> BudgetRefused | None:
-        """Return the refusal that this execution met, if it met one."""
-        # The ledger knows refusals that never reached this process. Prefect's states
-        # may be lost or late (PrefectHQ/prefect#19261, #18310, #22247), and anyone can
-        # edit them (PrefectHQ/prefect#18303).
-        result = refusal_of_run(current_project().ledger, self.id, after=self.earlier)
-        return result or self.raised
-
-
 def _project_kept() -> AbstractContextManager[None]:
     """Keep the project of this flow run, whatever directory its function works in."""
     if (run := current_run()) is None:
@@ -205,16 +173,17 @@ def _project_kept() -> AbstractContextManager[None]:
     return flow_settings(str(run.id), subflow=run.parent_task_run_id is not None)
 
 
-def _execution() -> _FlowAttempt:
+def _begin(*, partial: bool) -> FlowAttempt:
     if (run := current_run()) is None:
-        return _FlowAttempt("", 0)
+        return FlowAttempt("", ends_whole=not partial)
     project = current_project()
     keep_settings(project.settings)
     announce_retries()
-    return _FlowAttempt(str(run.id), count_refusals(project.ledger, str(run.id)))
+    earlier = count_refusals(project.ledger, str(run.id))
+    return FlowAttempt(str(run.id), earlier, ends_whole=not partial)
 
 
-def _is_halted(run: _FlowAttempt, error: Exception) -> bool:
+def _is_halted(run: FlowAttempt, error: Exception) -> bool:
     """Return True if a flow that raised was halted by a refusal."""
     if isinstance(error, BudgetRefused):
         run.raised = error
@@ -228,12 +197,12 @@ def _is_halted(run: _FlowAttempt, error: Exception) -> bool:
     return True
 
 
-def _end(run: _FlowAttempt, value: Any, on_exhausted: OnExhausted | None) -> Any:
+def _end(run: FlowAttempt, value: Any, on_exhausted: OnExhausted | None) -> Any:
     """Return the flow's value, or the state that says it was halted."""
-    wait_for_steps(run.id)
+    run.wait_for_steps()
     result = run.refusal()
     project = current_project()
-    publish_budget(project, result, take_surprises(run.id))
+    publish_budget(project, result, run.surprises)
     if result is None:
         note_completion(project, run.id)
         return value

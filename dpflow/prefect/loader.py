@@ -81,9 +81,7 @@ def private_task(function: Callable[P, R], /) -> PrivateTask[P, R]: ...
 
 @overload
 def private_task(
-    *,
-    errors: Literal["redact", "keep"] = "redact",
-    **task_options: Unpack[TaskOptions],
+    *, errors: Literal["redact", "keep"] = "redact", **task_options: Unpack[TaskOptions]
 ) -> Callable[[Callable[P, R]], PrivateTask[P, R]]: ...
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from datetime import date, time
 from decimal import Decimal
+from itertools import product
 from pathlib import PurePath
 from typing import Any, TypeVar
 from uuid import UUID
@@ -239,15 +240,11 @@ def check_flow_parameters(step: Step, arguments: Mapping[str, Any]) -> None:
     if not (parameters := flow_parameters()):
         return
     for name in step.private & set(arguments):
-        values = [
-            *map(_unwrap, values_of(step.signature.parameters[name], arguments[name]))
-        ]
+        arguments_of_name = values_of(step.signature.parameters[name], arguments[name])
+        values = [*map(_unwrap, arguments_of_name)]
         for parameter, argument in parameters.items():
-            if any(
-                _same(value, part, name == parameter)
-                for part in _parts(argument)
-                for value in values
-            ):
+            pairs = product(values, _parts(argument))
+            if any(_same(value, part, name == parameter) for value, part in pairs):
                 # Nor does SecretStr mask them (PrefectHQ/prefect#11679, #16888).
                 _refuse(
                     step,

@@ -15,10 +15,13 @@ from dpflow.prefect.api import current_flow, current_run, current_task_run
 from dpflow.prefect.artifacts import publish_progress
 from dpflow.prefect.delivery import send
 from dpflow.prefect.events import describe_assets
-from dpflow.prefect.keyless_steps import announce_retries, warn_if_unnamed
-from dpflow.prefect.replays import warn_if_surprising
+from dpflow.prefect.flow_attempts import ask_whole_run, count_replay
+from dpflow.prefect.keyless_steps import (
+    announce_retries,
+    warn_if_surprising,
+    warn_if_unnamed,
+)
 from dpflow.prefect.telemetry import describe_span, show_gauges
-from dpflow.prefect.whole_runs import ask_whole_run, count_replay
 
 logger = logging.getLogger("dpflow")
 

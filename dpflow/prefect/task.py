@@ -11,18 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, cast, overload
 
 from prefect.assets import Asset
 from prefect.cache_policies import NO_CACHE
@@ -48,17 +41,9 @@ from dpflow.guard.step import (
     check_text,
     define_step,
 )
+from dpflow.prefect import privacy
 from dpflow.prefect.api import is_run_as_task
-from dpflow.prefect.futures import note_future
-from dpflow.prefect.privacy import (
-    check_call,
-    check_flow_parameters,
-    check_known,
-    check_map,
-    check_options,
-    nothing_stored,
-    refuse_background,
-)
+from dpflow.prefect.flow_attempts import note_future
 from dpflow.prefect.run_context import current_context, listen_for_task
 from dpflow.prefect.states import StepEvents, refusal_in, value_of
 
@@ -104,7 +89,7 @@ class DPTask(MaterializingTask[P, R]):
             """Return the value or raise the refusal, unless `return_state` is set."""
             check_outside()
             _refuse_cover(self)
-            check_call(self, self.step.signature, args, kwargs)
+            privacy.check_call(self, self.step.signature, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
             if return_state:
                 return result
@@ -115,8 +100,8 @@ class DPTask(MaterializingTask[P, R]):
         def _send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self.sent = os.getpid(), settings().root
             # Other processes would see copies of the arguments.
-            arguments = check_call(self, self.step.signature, args, kwargs)
-            check_flow_parameters(self.step, arguments)
+            arguments = privacy.check_call(self, self.step.signature, args, kwargs)
+            privacy.check_flow_parameters(self.step, arguments)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
@@ -128,7 +113,7 @@ class DPTask(MaterializingTask[P, R]):
             """Submit one task for each item."""
             check_outside()
             self._send(args, kwargs)
-            futures = check_map(super().map, args, kwargs)
+            futures = privacy.check_map(super().map, args, kwargs)
             for future in futures:
                 note_future(future)
             return futures
@@ -142,7 +127,7 @@ class DPTask(MaterializingTask[P, R]):
             # Prefect builds a plain Task here; only its class and the step are lost.
             fresh = check_flag(options.pop("fresh", self.step.fresh), "fresh")
             version, ours = options.pop("data_version", None), self.step.data_version
-            check_known(self.step, options)
+            privacy.check_known(self.step, options)
             if self.step.load is not None and options.get("retry_condition_fn"):
                 condition = options["retry_condition_fn"]
                 options["retry_condition_fn"] = partial(_may_retry, condition)
@@ -157,7 +142,7 @@ class DPTask(MaterializingTask[P, R]):
                 task.fn = _guard(task.step, self.fn.__wrapped__)
                 # Prefect keeps the instance of a bound method on the function.
                 vars(task.fn).update(vars(self.fn))
-            check_options(task.step, task)
+            privacy.check_options(task.step, task)
             return task
 
         def apply_async(
@@ -165,8 +150,8 @@ class DPTask(MaterializingTask[P, R]):
         ) -> Any:
             """Ask a task worker to run the task, unless an argument is private."""
             check_outside(".delay()")
-            refuse_background(self.step)
-            check_call(self, self.step.signature, args or (), kwargs or {})
+            privacy.refuse_background(self.step)
+            privacy.check_call(self, self.step.signature, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
 
 
@@ -335,7 +320,7 @@ def dp_task(
             **task_options,
         )
         task.step = step
-        check_options(step, task)
+        privacy.check_options(step, task)
         return task
 
     return cast("TaskDecorator[Q, T_co]", decorate)
@@ -351,22 +336,25 @@ def _may_retry(condition: Any, task: Any, run: Any, state: Any) -> Any:
 def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
     """Return the guarded function, which becomes the task's `.fn`."""
 
+    def begin(
+        guard: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> StepEvents:
+        arguments = step.signature.bind(*args, **kwargs).arguments
+        privacy.check_flow_parameters(step, arguments)
+        return StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
+
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
-        events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
-        with events:
+        with begin(guard, args, kwargs) as events:
             context = current_context(events.hear)
-            events.value = run(step, args, kwargs, context, nothing_stored)
+            events.value = run(step, args, kwargs, context, privacy.nothing_stored)
         return events.value
 
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-        check_flow_parameters(step, step.signature.bind(*args, **kwargs).arguments)
-        events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard_async))
-        with events:
+        with begin(guard_async, args, kwargs) as events:
             context = current_context(events.hear)
-            charge = arun(step, args, kwargs, context, nothing_stored)
+            charge = arun(step, args, kwargs, context, privacy.nothing_stored)
             events.value = await charge
         return events.value
 

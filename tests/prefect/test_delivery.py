@@ -47,10 +47,11 @@ class Prefect:
             raise ConnectionError(msg)
 
 
-def test_notices_are_delivered_in_their_order():
+def test_notices_are_delivered_in_their_order(monkeypatch):
     """Of one thread; and all of them, though some fail."""
     prefect = Prefect()
-    made = Delivery(prefect, pause=0.001)
+    monkeypatch.setattr(delivery, "PAUSE_SECONDS", 0.001)
+    made = Delivery(prefect)
     for number in range(500):
         made.put(notice(number))
     assert made.flush(60)
@@ -62,7 +63,10 @@ def test_a_queue_that_stays_full_drops_and_says_so(caplog, monkeypatch):
     """One step waits, the next do not; what was taken is delivered after all."""
     prefect = Prefect()
     prefect.open.clear()
-    made = Delivery(prefect, pause=NEVER, most=2, patience=0)
+    limits = {"PAUSE_SECONDS": NEVER, "MOST_WAITING": 2, "PATIENCE_SECONDS": 0}
+    for name, limit in limits.items():
+        monkeypatch.setattr(delivery, name, limit)
+    made = Delivery(prefect)
     made.put(notice(1))
     assert not made.flush(0)
     assert prefect.began.wait(60)  # One is under way, two wait.
@@ -86,7 +90,7 @@ from prefect import flow
 from dpflow import PureDP, dp_task
 from dpflow.prefect import delivery
 
-delivery._delivery._pause = 3600.0
+delivery.PAUSE_SECONDS = 3600.0
 
 @dp_task(dataset="shop", cost=PureDP(epsilon="0.1"))
 def count(number):
@@ -134,7 +138,7 @@ def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch):
     monkeypatch.setattr(
         dpflow.prefect.events, "emit_event", lambda event, **_: sent.append(event)
     )
-    monkeypatch.setattr(delivery._delivery, "_pause", NEVER)
+    monkeypatch.setattr(delivery, "PAUSE_SECONDS", NEVER)
     count = dp_task(dataset="shop", cost=TENTH, name="count")(lambda: 1)
     opened = ["term-opened"]
     for ending in ("value", "error"):

@@ -97,7 +97,7 @@ def test_a_deployed_run_logs_each_step_without_a_key_once(project, caplog):
     """Exactly the steps that were charged, whether the code shows them or not."""
     for report, steps in ((mixed, 1), (hiding, 1), (careful, 0)):
         caplog.clear()
-        keyless_steps._warn.cache_clear()
+        keyless_steps._warn_once.cache_clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             for _ in range(2 if report is hiding else 1):
