@@ -27,10 +27,10 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.bodies import Home, calling_bodies, home, running
 from dpflow.guard.functions import check_output
-from dpflow.guard.loading import Around, StepLoad
+from dpflow.guard.loading import Around, Call
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import StoredError, describe_failure, redact_error
-from dpflow.guard.request import StepContext, ask, warn
+from dpflow.guard.request import StepContext, warn
 from dpflow.guard.reserving import areserve, owe_if_stopped, reserve
 from dpflow.guard.step import CellLike, Step
 from dpflow.interrupts import contextmanager, without_interrupts
@@ -432,14 +432,13 @@ def run(
     around: Around = nullcontext,
 ) -> Any:
     """Run load and body of a step in a context under the guard, or replay it."""
-    project, request = ask(step, args, kwargs, context)
-    load = StepLoad(step, request, args, kwargs, around)
-    with owe_if_stopped(project, request):
-        answer = reserve(project, load, context)
+    call = Call(step, args, kwargs, context, around)
+    with owe_if_stopped(call):
+        answer = reserve(call)
         if isinstance(answer, Replayed):
-            return _replay(request, answer, context)
-        args, kwargs = load.pass_on()
-        execution = begin_execution(project, load, answer, context)
+            return _replay(call, answer)
+        args, kwargs = call.pass_on()
+        execution = begin_execution(call, answer)
         with execution.run_body(inspect.currentframe()), around():
             execution.value = step.body(*args, **kwargs)
         return execution.end(step.cell)
@@ -457,39 +456,33 @@ async def arun(
     Waiting for the ledger's answer does not block the event loop. The settlement
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
-    project, request = ask(step, args, kwargs, context)
-    load = StepLoad(step, request, args, kwargs, around)
-    answer = await areserve(project, load, context)
+    call = Call(step, args, kwargs, context, around)
+    answer = await areserve(call)
     if isinstance(answer, Replayed):
-        return _replay(request, answer, context)
-    args, kwargs = load.pass_on()
-    execution = begin_execution(project, load, answer, context)
+        return _replay(call, answer)
+    args, kwargs = call.pass_on()
+    execution = begin_execution(call, answer)
     with execution.run_body(inspect.currentframe()), around():
         execution.value = await step.body(*args, **kwargs)
     return execution.end(step.cell)
 
 
 def begin_execution(
-    project: Project,
-    load: StepLoad,
-    answer: Granted,
-    context: StepContext,
-    *,
-    is_function: bool = True,
+    call: Call, answer: Granted, *, is_function: bool = True
 ) -> Execution:
     """Return the execution that a grant of the ledger allows."""
-    request = load.request
+    project, request, context = call.project, call.request, call.context
     context.tell_granted(request, answer)
     ledger, key = project.ledger, request.key_text
     stream = stream_for(ledger.id, ledger.environment, request.step, key)
-    draw = OneDraw(own=load.step.noise == OWN, stream=stream)
+    draw = OneDraw(own=call.step.noise == OWN, stream=stream)
     options: dict[str, Any] = {"is_function": is_function, "_draw": draw}
     return Execution(project=project, request=request, context=context, **options)
 
 
-def _replay(request: Request, answer: Replayed, context: StepContext) -> Any:
+def _replay(call: Call, answer: Replayed) -> Any:
     """Return the value of a release."""
-    logger.info("DP step %r is replayed from its release", request.step)
+    logger.info("DP step %r is replayed from its release", call.request.step)
     made_by = {"digest": answer.digest, "reservation": answer.reservation}
-    context.tell("replayed", request, **made_by)
+    call.context.tell("replayed", call.request, **made_by)
     return decode(answer.value)

@@ -9,55 +9,58 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from dpflow.exceptions import LoadFailed
-from dpflow.guard.bodies import home, running
+from dpflow.guard.bodies import Home, home, running
 from dpflow.guard.functions import check_reusable, count_receivers
+from dpflow.guard.project import Project
 from dpflow.guard.redaction import StoredError, redact_load_error
-from dpflow.guard.step import Step
+from dpflow.guard.request import StepContext, ask
+from dpflow.guard.step import Step, failed_loads
 from dpflow.ledger.requests import Granted, Request
-
-#: The number of failed loads by the bodies of steps, since the last reservation.
-_failed: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
 
 Around = Callable[[], AbstractContextManager[None]]
 
 
-class StepLoad:
-    """The load of one call of a step, which runs once at most.
-
-    Args:
-        step: The step.
-        request: The request of the call.
-        args: The positional arguments of the call.
-        kwargs: The other arguments.
-        around: Makes the context in which private data is read.
+@dataclass(slots=True)
+class Call:
+    """One call of a step: its request, and its load, which runs once at most.
 
     Attributes:
         step: The step.
-        request: The request of the call.
+        args: The positional arguments of the call.
+        kwargs: The other arguments.
+        context: The context of the call.
+        around: Makes the context in which private data is read.
+        project: The project that is charged.
+        request: The request to its ledger.
         home: The thread and the task of the call.
         is_due: Whether the step has a load that did not run.
+
+    Raises:
+        DpflowError: If anything declared is wrong; nothing was charged.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        request: Request,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        around: Around,
-    ) -> None:
-        self.request, self.home = request, home()
-        self.is_due = step.load is not None
-        self.step, self._around = step, around
-        self._args, self._kwargs = args, kwargs
-        self._value: Any = None
-        self._error: BaseException | None = None
+    step: Step
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    context: StepContext
+    around: Around = nullcontext
+    project: Project = field(init=False)
+    request: Request = field(init=False)
+    home: Home = field(init=False)
+    is_due: bool = field(init=False)
+    _value: Any = field(init=False, repr=False, default=None)
+    _error: BaseException | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.home, self.is_due = home(), self.step.load is not None
+        request = ask(self.step, self.args, self.kwargs, self.context)
+        self.project, self.request = request
 
     def run(self, answer: object) -> None:
         """Read the input of the body where the ledger grants the step, once.
@@ -71,7 +74,7 @@ class StepLoad:
         """
         if self.is_due and isinstance(answer, Granted):
             read, frame = self._bound(), inspect.currentframe()
-            with running(frame, self), StoredError(self._store_error), self._around():
+            with running(frame, self), StoredError(self._store_error), self.around():
                 self._value = read()
             self._end()
 
@@ -81,25 +84,25 @@ class StepLoad:
             read, frame = self._bound(), inspect.currentframe()
             if not inspect.iscoroutinefunction(self.step.load):
                 read = partial(asyncio.to_thread, read)
-            with running(frame, self), StoredError(self._store_error), self._around():
+            with running(frame, self), StoredError(self._store_error), self.around():
                 self._value = await read()
             self._end()
 
     def pass_on(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Return the arguments of the body, whose reservation is made."""
         if self.step.load is None:
-            return self._args, self._kwargs
-        _failed.pop(self.step.body, None)
+            return self.args, self.kwargs
+        failed_loads.pop(self.step.body, None)
         count = count_receivers(self.step.body)
-        first, others = self._args[:count], self._args[count:]
+        first, others = self.args[:count], self.args[count:]
         if len(inspect.signature(self.step.body).parameters) == count + 1:
             return (*first, self._value), {}
-        return (*first, self._value, *others), self._kwargs
+        return (*first, self._value, *others), self.kwargs
 
     def _bound(self) -> Callable[[], Any]:
         """Return the load with those arguments of the call that it names."""
         function: Any = self.step.load
-        call = self.step.signature.bind(*self._args, **self._kwargs)
+        call = self.step.signature.bind(*self.args, **self.kwargs)
         call.apply_defaults()
         signature = inspect.signature(function)
         named = {name: call.arguments[name] for name in signature.parameters}
@@ -112,14 +115,8 @@ class StepLoad:
     def _end(self) -> None:
         """Raise the error of the load, or note that the input is read."""
         if isinstance(self._error, LoadFailed):
-            _failed[self.step.body] = _failed.get(self.step.body, 0) + 1
+            failed_loads[self.step.body] = failed_loads.get(self.step.body, 0) + 1
         if self._error is not None:
             raise self._error
         check_reusable(self.step.name, "load= returned", self._value)
         self.is_due = False
-
-
-def count_failed_loads(step: Step) -> dict[str, int]:
-    """Return the number of failed loads before this charge, for the journal."""
-    number = 0 if step.load is None else _failed.get(step.body, 0)
-    return {"failed_loads": number} if number else {}

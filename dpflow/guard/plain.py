@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any, cast
 
 from dpflow.accounting.costs.base import Cost
@@ -20,8 +19,8 @@ from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, begin_execution, run
 from dpflow.guard.decorators import Decorator, P, Q, R, T_co
 from dpflow.guard.functions import charging
-from dpflow.guard.loading import StepLoad
-from dpflow.guard.request import ask, check_flow, current_context
+from dpflow.guard.loading import Call
+from dpflow.guard.request import check_flow, current_context
 from dpflow.guard.reserving import reserve
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
@@ -183,13 +182,11 @@ def spend(
         noise=noise,
         name=check_text(step, "step"),
     )
-    context = current_context(check_flow(flow))
-    project, request = ask(defined, (), {}, context)
-    _check_windows(request)
-    load = StepLoad(defined, request, (), {}, nullcontext)
+    call = Call(defined, (), {}, current_context(check_flow(flow)))
+    _check_windows(call.request)
     # A block has no release key, so that nothing is replayed.
-    grant: Any = reserve(project, load, context)
-    execution = begin_execution(project, load, grant, context, is_function=False)
+    grant: Any = reserve(call)
+    execution = begin_execution(call, grant, is_function=False)
     with execution.run_body(entering_frame()):
         yield execution
     execution.end()

@@ -27,9 +27,8 @@ from dpflow.exceptions import (
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.functions import constants_named, holds_rows
 from dpflow.guard.identity import find_release_key
-from dpflow.guard.loading import count_failed_loads
 from dpflow.guard.project import Project, people_folder, project_label, project_of_step
-from dpflow.guard.step import Step, StepCall, check_text
+from dpflow.guard.step import Step, StepCall, check_text, failed_loads
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.requests import Granted, Request, Settled
 from dpflow.ledger.views.entries import alert_text
@@ -229,7 +228,8 @@ def ask(
     declared = call.shape.describe()
     body = {**context.metadata, "versions": versions, **measured}
     body |= {"shape": declared} if declared else {}
-    body |= count_failed_loads(step)
+    if number := failed_loads.get(step.body):
+        body["failed_loads"] = number
     is_reader = project.ledger.database.unwritable is not None
     request = Request(
         reservation=os.urandom(16).hex(),

@@ -19,10 +19,7 @@ from dpflow.exceptions import (
     public_name,
     require,
 )
-from dpflow.guard.bodies import home
-from dpflow.guard.loading import StepLoad
-from dpflow.guard.project import Project
-from dpflow.guard.request import StepContext
+from dpflow.guard.loading import Call
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.requests import Answer, Busy, Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
@@ -35,34 +32,34 @@ _POLL_SECONDS = 0.1
 
 
 @contextmanager
-def owe_if_stopped(project: Project, request: Request) -> Iterator[None]:
+def owe_if_stopped(call: Call) -> Iterator[None]:
     """Let this process ask again if it is stopped between its question and its end.
 
     A timeout or Ctrl-C can hit a sync step anywhere: before its body, or while its
     output is stored. The charge stays, and no process would settle it: the next to ask
     settles it in full, instead of waiting for this process to end.
     """
-    unsettled = project.unsettled
+    unsettled, reservation = call.project.unsettled, call.request.reservation
     try:
-        unsettled.running.add(request.reservation)
+        unsettled.running.add(reservation)
         yield
     except BaseException as stopped:
         # A refusal is no charge, and what a body raised was posted.
-        is_running = request.reservation in unsettled.running
+        is_running = reservation in unsettled.running
         if is_running and not isinstance(stopped, DpflowError):
-            _owe(project, request, stopped)
+            _owe(call, stopped)
         raise
     finally:
-        unsettled.running.discard(request.reservation)
+        unsettled.running.discard(reservation)
 
 
-def _owe(project: Project, request: Request, error: BaseException) -> None:
+def _owe(call: Call, error: BaseException) -> None:
     """Have a charge settled in full that no other process settles, if any."""
     body = {"error_type": public_name(type(error))}
-    project.unsettled.add(request.reservation, outcome="failed", body=body)
+    call.project.unsettled.add(call.request.reservation, outcome="failed", body=body)
 
 
-def _prepare(project: Project, load: StepLoad) -> None:
+def _prepare(call: Call) -> None:
     """Load the library of `release`, so that no charged body fails without it.
 
     A stored release is replayed without: loading takes long.
@@ -70,8 +67,8 @@ def _prepare(project: Project, load: StepLoad) -> None:
     Raises:
         ReleaseError: If it is not installed, or cannot draw what the cost declares.
     """
-    ledger, request = project.ledger, load.request
-    if load.step.noise == OWN or not mechanism.has_sampler(request.cost):
+    ledger, request = call.project.ledger, call.request
+    if call.step.noise == OWN or not mechanism.has_sampler(request.cost):
         return
     mechanism.sampler_for(request.cost)
     if not is_replaced(ledger.id, ledger.environment) and (
@@ -81,79 +78,71 @@ def _prepare(project: Project, load: StepLoad) -> None:
         mechanism.load()
 
 
-def reserve(
-    project: Project, load: StepLoad, context: StepContext
-) -> Granted | Replayed:
+def reserve(call: Call) -> Granted | Replayed:
     """Reserve a step's worst case, or return its release.
 
     Args:
-        project: The project that is charged.
-        load: The request, and the load that runs once the ledger would grant it.
-        context: Its listener hears of a refusal.
+        call: The request, and the load that runs once the ledger would grant it. The
+            listener of its context hears of a refusal.
 
     Raises:
         LoadFailed: If the load raises; nothing was charged.
         BudgetRefused: If a gate does not admit the step.
         DpflowError: If the request cannot be decided; the step may not run.
     """
-    request = load.request
-    with _reserving(project, request, context) as check_patience:
-        if context.before_charge is not None:
-            context.before_charge(project, request)
-        _prepare(project, load)
-        while isinstance(answer := _load_and_answer(project, load), Busy):
-            if not project.unsettled.settle(answer.reservation):
+    with _reserving(call) as check_patience:
+        if call.context.before_charge is not None:
+            call.context.before_charge(call.project, call.request)
+        _prepare(call)
+        while isinstance(answer := _load_and_answer(call), Busy):
+            if not call.project.unsettled.settle(answer.reservation):
                 check_patience()
                 time.sleep(_POLL_SECONDS)
-        with _void_on_error(project, request, answer):
-            load.run(answer)
-        return _warn_of_other_cost(request, answer)
+        with _void_on_error(call, answer):
+            call.run(answer)
+        return _warn_of_other_cost(call.request, answer)
 
 
-async def areserve(
-    project: Project, load: StepLoad, context: StepContext
-) -> Granted | Replayed:
+async def areserve(call: Call) -> Granted | Replayed:
     """Reserve as `reserve` does, in a task, while others of its event loop go on.
 
     Raises:
         ConfigurationError: If no event loop of asyncio runs it.
     """
-    request = load.request
+    request, project = call.request, call.project
     require(
-        home()[1] is not None,
+        call.home[1] is not None,
         f"async step {request.step!r} runs under asyncio only, not under trio. The "
         "step did not run. Call it in an event loop of asyncio, or make it sync.",
     )
-    with _reserving(project, request, context) as check_patience:
-        if context.before_charge is not None:
-            await asyncio.to_thread(context.before_charge, project, request)
-        await asyncio.to_thread(_prepare, project, load)
+    with _reserving(call) as check_patience:
+        if call.context.before_charge is not None:
+            await asyncio.to_thread(call.context.before_charge, project, request)
+        await asyncio.to_thread(_prepare, call)
         while True:
-            answer = await asyncio.to_thread(_preview, project, load)
-            await load.arun(answer)
+            answer = await asyncio.to_thread(_preview, call)
+            await call.arun(answer)
             if not isinstance(answer, Busy):
-                answer = await _answer_in_thread(project, request)
+                answer = await _answer_in_thread(call)
             if not isinstance(answer, Busy):
                 break
             late = project.unsettled.settle
             if not await asyncio.to_thread(late, answer.reservation):
                 check_patience()
                 await asyncio.sleep(_POLL_SECONDS)
-        with _void_on_error(project, request, answer):
-            await load.arun(answer)
+        with _void_on_error(call, answer):
+            await call.arun(answer)
         return _warn_of_other_cost(request, answer)
 
 
 @contextmanager
-def _reserving(
-    project: Project, request: Request, context: StepContext
-) -> Iterator[Callable[[], None]]:
+def _reserving(call: Call) -> Iterator[Callable[[], None]]:
     """Tell a refusal of this block to the listener, and bound its wait for a release.
 
     Yields:
         A function that raises once another run has held the release key for too long.
     """
-    since = time.monotonic()
+    since, request = time.monotonic(), call.request
 
     def check_patience() -> None:
         if time.monotonic() - since > _CLAIM_SECONDS:
@@ -163,83 +152,82 @@ def _reserving(
             )
             raise LedgerUnavailable(msg)
 
-    project.unsettled.soon()
+    call.project.unsettled.soon()
     try:
         yield check_patience
     except BudgetRefused as refusal:
-        context.tell_refusal(refusal, request)
+        call.context.tell_refusal(refusal, request)
         raise
 
 
-def _load_and_answer(project: Project, load: StepLoad) -> Answer:
+def _load_and_answer(call: Call) -> Answer:
     """Ask the ledger once, after the load if it would grant the step."""
-    answer = _preview(project, load)
-    load.run(answer)
-    return answer if isinstance(answer, Busy) else _answer(project, load.request)
+    answer = _preview(call)
+    call.run(answer)
+    return answer if isinstance(answer, Busy) else _answer(call)
 
 
-def _preview(project: Project, load: StepLoad) -> object:
+def _preview(call: Call) -> object:
     """Return what the ledger would answer, if a load waits for it.
 
     What is replayed or refused is not loaded; the refusal is journaled by the request.
     """
-    return project.ledger.would_answer(load.request) if load.is_due else None
+    return call.project.ledger.would_answer(call.request) if call.is_due else None
 
 
 @contextmanager
-def _void_on_error(
-    project: Project, request: Request, answer: Answer
-) -> Iterator[None]:
+def _void_on_error(call: Call, answer: Answer) -> Iterator[None]:
     """Void a grant that the ledger would not have given before, if its load fails."""
     try:
         yield
     except BaseException:
-        _give_back(project, request, answer)
+        _give_back(call, answer)
         raise
 
 
-def _answer(project: Project, request: Request) -> Answer:
+def _answer(call: Call) -> Answer:
     """Ask the ledger once; a charge whose answer is lost is settled later."""
     try:
-        return project.ledger.reserve(request)
+        return call.project.ledger.reserve(call.request)
     except without_interrupts(Exception) as error:
         # Who waited for a lock in vain has sent nothing.
         if isinstance(error, LedgerUnavailable) and "waited" not in error.details:
-            _owe(project, request, error)
+            _owe(call, error)
         raise
 
 
-async def _answer_in_thread(project: Project, request: Request) -> Answer:
+async def _answer_in_thread(call: Call) -> Answer:
     """Ask in a thread; a grant that comes after this task was cancelled is voided."""
     future: Future[Answer] = Future()
 
     def put() -> None:
-        answer = _answer(project, request)
+        answer = _answer(call)
         if future.set_running_or_notify_cancel():
             future.set_result(answer)
         else:
-            _give_back(project, request, answer)
+            _give_back(call, answer)
 
     try:
         await asyncio.to_thread(put)
     except BaseException:
         # The thread goes on and may be granted the step.
         if not future.cancel():
-            _give_back(project, request, future.result())
+            _give_back(call, future.result())
         raise
     return future.result()
 
 
-def _give_back(project: Project, request: Request, answer: Answer) -> None:
+def _give_back(call: Call, answer: Answer) -> None:
     """Void a grant whose body will not run."""
     if not isinstance(answer, Granted):
         return
     reason = "the step ended before its body started"
     try:
-        project.ledger.void(answer.reservation, reason=reason)
+        call.project.ledger.void(answer.reservation, reason=reason)
     except DpflowError as error:
-        logger.warning("DP step %r stays charged: %s", request.step, error.message)
-        _owe(project, request, error)
+        step = call.request.step
+        logger.warning("DP step %r stays charged: %s", step, error.message)
+        _owe(call, error)
 
 
 def _warn_of_other_cost(

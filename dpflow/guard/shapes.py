@@ -39,10 +39,7 @@ def read_declared_shape(name: str, declared: Mapping[str, Any]) -> Shape:
 
 
 def check_shape(
-    name: str,
-    declared: Mapping[str, Any],
-    body: Callable[..., Any],
-    cost: Cost | None,
+    name: str, declared: Mapping[str, Any], body: Callable[..., Any], cost: Cost | None
 ) -> None:
     """Check what a step declares of several numbers, as far as it is constant.
 

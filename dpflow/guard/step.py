@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.outcomes import OutcomeCost
@@ -316,6 +317,8 @@ def define_step(
     return step
 
 
+#: The number of failed loads by the bodies of steps, since the last reservation.
+failed_loads: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
 #: The cost of each step that this process defined, by name; the newest counts.
 _costs: dict[str, Any] = {}
 

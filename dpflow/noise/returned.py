@@ -12,13 +12,7 @@ from uuid import UUID
 
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
-from dpflow.noise.columns import (
-    NUMBERS,
-    column_of,
-    columns_of,
-    is_frame,
-    is_vector,
-)
+from dpflow.noise.columns import NUMBERS, column_of, columns_of, is_frame, is_vector
 from dpflow.noise.shape import Shape
 from dpflow.rounding import float_up
 
