@@ -141,7 +141,7 @@ def ask_whole_run(project: Project, request: Request) -> None:
         return
     lack = find_lack(ledger, request, list_fixed_costs(), attempt.replayed)
     if lack is not None:
-        raise ledger.refuse_run(request, lack.gate, lack.amount)
+        ledger.refuse_run(request, lack.gate, lack.amount)
     attempt.was_begun = True
 
 
