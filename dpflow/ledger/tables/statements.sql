@@ -50,6 +50,10 @@ LIMIT 100;
 -- name: read_hash
 SELECT hash FROM journal WHERE dataset = :dataset AND number = :number;
 
+-- name: read_hashes
+SELECT number, hash FROM journal
+WHERE dataset = :dataset AND number IN (SELECT value FROM json_each(:numbers));
+
 -- name: read_sources
 SELECT {term} FROM term ORDER BY dataset, number;
 

@@ -266,11 +266,18 @@ class Watch:
         """Read hashes of the own journal, unless this process saw the entries."""
         if self._hashes.keys() >= {*pairs}:
             return self._hashes
+        numbers = dict[str, list[int]]()
+        for name, number in pairs:
+            numbers.setdefault(name, []).append(number)
+        # Others wait for the witness meanwhile: one question for each dataset.
+        questions = [
+            ("read_hashes", {"dataset": name, "numbers": asked})
+            for name, asked in numbers.items()
+        ]
         with readable(self.address), self.database.snapshot() as transaction:
-            # Others wait for the witness meanwhile: a server answers in one trip.
-            transaction.expected = lambda _: pairs
-            transaction.begin(lock=False)
-            return {pair: transaction.hash_of(*pair) for pair in pairs}
+            answers = transaction.begin((), questions, lock=False)
+        found = zip(numbers, answers, strict=True)
+        return {(name, number): text for name, rows in found for number, text in rows}
 
     # For people
 
