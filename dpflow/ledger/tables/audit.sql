@@ -75,8 +75,7 @@ LIMIT :limit;
 -- Charges with a release key that no release has.
 -- name: read_lost_releases
 SELECT charge.id
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
+FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 LEFT JOIN release ON release.key = charge.release_key
 WHERE part.dataset = :dataset AND charge.release_key IS NOT NULL AND release.key IS NULL
 LIMIT 100;

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
 
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.interrupts import contextmanager, without_interrupts
@@ -15,8 +14,6 @@ from dpflow.ledger.tables.errors import busy, unavailable
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.transaction import VERSION, Identity, Transaction
 from dpflow.locks import LOCK_SECONDS, Turn, TurnQueue
-
-T = TypeVar("T")
 
 
 class Database(ABC):
@@ -108,18 +105,8 @@ class Database(ABC):
         """
 
     @contextmanager
-    def _alone(
-        self,
-        begin: Callable[[float], T] | None = None,
-        end: Callable[[T, Turn], None] | None = None,
-    ) -> Iterator[Any]:
-        """Keep the other threads of this process away, and translate errors.
-
-        Args:
-            begin: Begins the block at a time of the monotonic clock, and returns what
-                the block is given. Default: the block is given its turn.
-            end: Ends the block, unless it raises.
-        """
+    def _alone(self) -> Iterator[Turn]:
+        """Keep the other threads of this process away, and translate errors."""
         if self._pid != os.getpid():
             # A fork that Python did not make, and so did not tell of.
             self._after_fork_in_child()
@@ -129,10 +116,7 @@ class Database(ABC):
                 if not line.take(turn, self.lock_seconds):
                     holder = f"thread of this process, {line.first_name()},"
                     raise busy(self.address, holder, self.lock_seconds)
-                begun: Any = turn if begin is None else begin(since)
-                yield begun
-                if end is not None:
-                    end(begun, turn)
+                yield turn
             finally:
                 self._leave(line, turn)
         except without_interrupts(*self._errors) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpflow.ledger.account_ids import Amounts, split
@@ -99,10 +99,9 @@ class Rows:
 
     def with_term(self, dataset: Dataset, term: Term) -> Rows:
         """Return the rows after a term was opened or tightened."""
-        after = Rows(**{name: getattr(self, name) for name in self.__slots__})
-        after.datasets = {**self.datasets, dataset.name: dataset}
-        after.known_terms = {**self.known_terms, (term.book, term.number): term}
-        return after
+        datasets = {**self.datasets, dataset.name: dataset}
+        known_terms = {**self.known_terms, (term.book, term.number): term}
+        return replace(self, datasets=datasets, known_terms=known_terms)
 
 
 def sum_amounts(first: Amounts, second: Amounts | None) -> Amounts:

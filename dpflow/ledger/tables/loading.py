@@ -22,6 +22,7 @@ from dpflow.ledger.tables.rows import (
     Charge,
     ChargeDataset,
     DamagedRow,
+    Dataset,
     Entry,
     Evidence,
     PeopleStore,
@@ -84,27 +85,22 @@ class Scope:
             asked["people"] = ("read_people_of", between)
             asked["flows"] = ("read_charged_flows", {"dataset": name})
             asked["terms"] = ("read_terms", {"datasets": [name]})
-        if self.charge is not None:
-            asked["charge"] = ("read_charge", {"id": self.charge})
-            if not self.is_new:
-                asked["parts"] = ("read_charge_datasets", {"charge": self.charge})
+        by_key = (
+            ("charge", "read_charge", "id", self.charge),
+            ("release", "read_release", "key", self.release_key),
+            ("evidence", "read_evidence", "digest", self.evidence),
+            ("people", "read_people_store", "account", self.people),
+        )
+        for rows, statement, key, value in by_key:
+            if value is not None:
+                asked[rows] = statement, {key: value}
+        if self.charge is not None and not self.is_new:
+            asked["parts"] = "read_charge_datasets", {"charge": self.charge}
+        names = [*self.datasets]
         if self.runs:
-            asked["runs"] = (
-                "read_runs",
-                {"ids": [*self.runs], "datasets": [*self.datasets]},
-            )
-        if self.release_key is not None:
-            asked["release"] = ("read_release", {"key": self.release_key})
-        if self.evidence is not None:
-            asked["evidence"] = ("read_evidence", {"digest": self.evidence})
-        if self.people is not None:
-            asked["people"] = ("read_people_store", {"account": self.people})
+            asked["runs"] = "read_runs", {"ids": [*self.runs], "datasets": names}
         if again and self.command is not None:
-            names = [*self.datasets]
-            asked["sent"] = (
-                "find_command",
-                {"datasets": names, "command": self.command},
-            )
+            asked["sent"] = "find_command", {"datasets": names, "command": self.command}
         return asked
 
 
@@ -179,11 +175,8 @@ def name_neighbours(accounts: Iterable[str], terms: Iterable[Term]) -> list[str]
 
 def newest_numbers(remembered: Terms, names: Iterable[str]) -> dict[str, int]:
     """Return the number of the newest remembered term of each dataset."""
-    wanted, numbers = {*names}, dict[str, int]()
-    for dataset, number in remembered:
-        if dataset in wanted and number > numbers.get(dataset, 0):
-            numbers[dataset] = number
-    return numbers
+    wanted = {*names}
+    return {name: number for name, number in sorted(remembered) if name in wanted}
 
 
 # Rows
@@ -227,11 +220,10 @@ def load_rows(
         read_ids={*ids},
     )
     rows.charge, rows.release = read_claim(rows_of.get("charge", ()))
-    if "parts" in rows_of or rows.charge is not None:
-        parts = rows_of.get("parts")
-        if parts is None:
-            parts = transaction.ask("read_charge_datasets", charge=scope.charge)
-        rows.charge_datasets = [ChargeDataset(*row) for row in parts]
+    parts = rows_of.get("parts", ())
+    if scope.is_new and rows.charge is not None:
+        parts = transaction.ask("read_charge_datasets", charge=scope.charge)
+    rows.charge_datasets = [ChargeDataset(*row) for row in parts]
     if scope.policies:
         load_claims(transaction, rows, scope.policies)
     if scope.release_key is not None:
@@ -292,30 +284,30 @@ def load_terms(
     Returns:
         True if the newest term of one was another than remembered.
     """
-    stale = []
-    for name in names:
-        dataset = transaction.datasets.get(name)
-        if dataset is None:
-            continue
+    locked, stale = transaction.datasets, []
+    datasets = [locked[name] for name in names if name in locked]
+    for dataset in datasets:
         # A ledger that was put back has fewer terms than this process saw.
-        newer = [key for key in remembered if key[0] == name and key[1] > dataset.term]
+        newer = [k for k in remembered if k[0] == dataset.name and k[1] > dataset.term]
         for key in newer:
             del remembered[key]
-        term = remembered.get((name, dataset.term))
-        changed = term is None or term.entry != dataset.revision
-        if newer or (dataset.term and changed):
-            stale.append(name)
+        if newer or not has_newest(remembered, dataset):
+            stale.append(dataset)
     if stale:
-        add_terms(remembered, transaction.ask("read_terms", datasets=stale))
-    for name in stale:
-        dataset = transaction.datasets[name]
-        newest = remembered.get((name, dataset.term))
-        is_other = newest is None or newest.entry != dataset.revision
+        names = [dataset.name for dataset in stale]
+        add_terms(remembered, transaction.ask("read_terms", datasets=names))
+    for dataset in stale:
         # A repair freezes a dataset whose newest term is lost.
-        if dataset.term and dataset.frozen is None and is_other:
-            message = f"term {dataset.term} of dataset {name!r} is missing"
+        if dataset.frozen is None and not has_newest(remembered, dataset):
+            message = f"term {dataset.term} of dataset {dataset.name!r} is missing"
             raise DamagedRow(message)
     return bool(stale)
+
+
+def has_newest(remembered: Terms, dataset: Dataset) -> bool:
+    """Return True if the newest term of a dataset is remembered, or it has none."""
+    term = remembered.get((dataset.name, dataset.term))
+    return not dataset.term or (term is not None and term.entry == dataset.revision)
 
 
 def load_claims(

@@ -8,7 +8,7 @@ an error of the server's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,11 +18,7 @@ from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import unavailable, unusable
-from dpflow.ledger.tables.postgres_connection import (
-    Connection,
-    Server,
-    SessionOwners,
-)
+from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from dpflow.ledger.tables.sqlite import ledger_row
 from dpflow.ledger.tables.statements import SQL
 from dpflow.ledger.tables.transaction import (
@@ -47,15 +43,6 @@ class PostgresTransaction(Transaction):
     has_trips = True
     _first = (("read_ledger", {}), ("read_durability", {}))
 
-    def __init__(
-        self,
-        database: PostgresDatabase,
-        connection: Connection,
-        pipeline: psycopg.Pipeline,
-    ) -> None:
-        super().__init__(database, connection)
-        self._server, self._pipeline = database.server, pipeline
-
     def run(self, questions: Questions) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
         execute = self.connection.execute
@@ -63,7 +50,7 @@ class PostgresTransaction(Transaction):
         self._pipeline.sync()
         return [cursor.fetchall() for cursor in cursors]
 
-    def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    def send(self, questions: Questions) -> None:
         """Send statements, whose errors come with the next trip."""
         for name, parameters in questions:
             if self.is_of_copy and name == "freeze_dataset":
@@ -74,7 +61,7 @@ class PostgresTransaction(Transaction):
     def _look(self, answers: list[list[Any]]) -> None:
         super()._look(answers)
         *settings, role, triggers, unlogged = answers[1][0]
-        self._server.check_durable(settings)
+        self._database.server.check_durable(settings)
         if self.is_of_copy:
             # The triggers come last.
             return

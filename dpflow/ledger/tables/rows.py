@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from operator import add
@@ -48,11 +48,6 @@ def first_hash(ledger: str, dataset: str) -> str:
     return hash_columns(ledger, dataset)
 
 
-def amounts_text(amounts: Iterable[int]) -> str:
-    """Return amounts as a JSON array."""
-    return f"[{','.join(map(str, amounts))}]"
-
-
 #: The text of a request, which several columns and hashes have.
 request_text = by_identity(canonical)
 
@@ -62,21 +57,21 @@ def _load_tuple(text: str) -> tuple[Any, ...]:
 
 
 def _load_held(text: str) -> dict[str, Held]:
-    return {name: Held.from_list(held) for name, held in json.loads(text).items()}
+    amounts = {}
+    for name, (amount, version, *others) in json.loads(text).items():
+        used, added = (None if fields is None else tuple(fields) for fields in others)
+        amounts[name] = Held(tuple(amount), version, used, added)
+    return amounts
 
 
 #: Fields that a database has as JSON: how each is read and written.
 _JSON: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
-    "frozen": (json.loads, canonical),
-    "fields": (json.loads, canonical),
-    "settled": (_load_tuple, amounts_text),
-    "held": (_load_tuple, amounts_text),
+    **dict.fromkeys(
+        ("frozen", "fields", "realised", "arguments", "shape"), (json.loads, canonical)
+    ),
+    **dict.fromkeys(("settled", "held", "halted"), (_load_tuple, canonical)),
     "request": (json.loads, request_text),
     "amounts": (_load_held, canonical),
-    "realised": (json.loads, canonical),
-    "arguments": (json.loads, canonical),
-    "shape": (json.loads, canonical),
-    "halted": (_load_tuple, canonical),
 }
 
 
@@ -251,17 +246,6 @@ class Held(NamedTuple):
     used: Amounts | None = None
     added: Amounts | None = None
 
-    @classmethod
-    def from_list(cls, fields: list[Any]) -> Held:
-        """Read the JSON list of an account."""
-        amount, version, used, added = fields
-        return cls(
-            tuple(amount),
-            version,
-            None if used is None else tuple(used),
-            None if added is None else tuple(added),
-        )
-
 
 class Charge(NamedTuple):
     """A step's claim on its accounts.
@@ -308,7 +292,6 @@ class ChargeDataset(NamedTuple):
 
     Attributes:
         end_number: Number of the entry that ended the charge; None while it is open.
-        end_kind: Kind of that entry.
         end_command: Command of that entry.
         end_hash: Hash of that entry.
         end_postings: Postings of that entry.
@@ -321,7 +304,6 @@ class ChargeDataset(NamedTuple):
     end_number: int | None
     flow: str | None
     step: str
-    end_kind: str | None = None
     end_command: str | None = None
     end_hash: str | None = None
     end_postings: str | None = None

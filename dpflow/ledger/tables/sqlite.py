@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dpflow.durable import make_private_folder
-from dpflow.exceptions import ConfigurationError, LedgerError, LedgerMissing
+from dpflow.exceptions import ConfigurationError, LedgerMissing
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.tables.database import Database
@@ -29,14 +28,8 @@ from dpflow.ledger.tables.sqlite_files import (
     real_path,
 )
 from dpflow.ledger.tables.statements import statements
-from dpflow.ledger.tables.transaction import (
-    VERSION,
-    Identity,
-    Questions,
-    Transaction,
-    refuse_version_4,
-)
-from dpflow.locks import Turn, TurnQueue
+from dpflow.ledger.tables.transaction import VERSION, Identity, Questions, Transaction
+from dpflow.locks import TurnQueue
 
 
 class SqliteTransaction(Transaction):
@@ -46,18 +39,16 @@ class SqliteTransaction(Transaction):
         """Run statements and return the rows of each."""
         execute, named, answers = self.connection.execute, statements("sqlite"), []
         for name, parameters in questions:
-            values = parameters
-            for key, value in parameters.items():
-                if type(value) is list:
-                    values = {**values, key: canonical(value)}
+            values = {
+                key: canonical(value) if type(value) is list else value
+                for key, value in parameters.items()
+            }
             answers.append(execute(named.get(name, name), values).fetchall())
         return answers
 
-    def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    def send(self, questions: Questions) -> None:
         """Run statements without reading answers."""
-        execute, named = self.connection.execute, statements("sqlite")
-        for name, parameters in questions:
-            execute(named.get(name, name), parameters)
+        self.run(questions)
 
 
 def make_tables(
@@ -126,27 +117,20 @@ class SqliteDatabase(SqliteConnection):
             make_tables(transaction.connection, identity, secret, complete)
         return database
 
-    def transaction(self) -> AbstractContextManager[SqliteTransaction]:
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteTransaction]:
         """Run a block in one transaction; what it stored goes if it raises."""
-        return self._alone(self._begin, self._commit)
-
-    def _begin(self, since: float) -> SqliteTransaction:
-        connection = self._lock_connection(since + self.lock_seconds)
-        connection.execute("BEGIN IMMEDIATE")
-        return SqliteTransaction(self, connection)
-
-    def _commit(self, transaction: SqliteTransaction, turn: Turn) -> None:
-        transaction.connection.execute("COMMIT")
-        # What went into a file that is not there any more is no commit.
-        log_size = self._check_same_files()
-        self._committed = turn
-        if log_size > self._log_limit:
-            self._shorten_log(transaction.connection)
-
-    def _translate_error(self, error: Exception, waited: float) -> LedgerError:
-        if str(error).startswith("no such column: id"):
-            return refuse_version_4(self.address)
-        return super()._translate_error(error, waited)
+        until = time.monotonic() + self.lock_seconds
+        with self._alone() as turn:
+            connection = self._lock_connection(until)
+            connection.execute("BEGIN IMMEDIATE")
+            yield SqliteTransaction(self, connection)
+            connection.execute("COMMIT")
+            # What went into a file that is not there any more is no commit.
+            log_size = self._check_same_files()
+            self._committed = turn
+            if log_size > self._log_limit:
+                self._shorten_log(connection)
 
     def remove(self) -> None:
         """Remove the files of an unfinished copy."""

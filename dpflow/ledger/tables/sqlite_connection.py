@@ -33,6 +33,7 @@ from dpflow.ledger.tables.sqlite_files import (
     sync_log,
     translate_error,
 )
+from dpflow.ledger.tables.transaction import refuse_version_4
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 #: How long to wait for the lock of a connection that has to be closed now.
@@ -126,6 +127,8 @@ class SqliteConnection(Database):
         self._log_limit = min(max(LOG_BYTES, 2 * size), MOST_LOG_BYTES)
 
     def _translate_error(self, error: Exception, waited: float) -> LedgerError:
+        if str(error).startswith("no such column: id"):
+            return refuse_version_4(self.address)
         return translate_error(error, self.path, waited)
 
     # The connection and its lock

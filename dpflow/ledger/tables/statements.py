@@ -27,15 +27,10 @@ _TYPES = (
 )
 
 
-def read_statements(name: str) -> dict[str, str]:
+def read_statements(name: str, package: str = "tables") -> dict[str, str]:
     """Return the statements of a file by their names."""
-    file = files("dpflow.ledger.tables").joinpath(f"{name}.sql")
-    return split_statements(file.read_text("utf-8"))
-
-
-def split_statements(text: str) -> dict[str, str]:
-    """Return the statements of a text by their names."""
-    statements = {}
+    file = files("dpflow.ledger").joinpath(package, f"{name}.sql")
+    statements, text = {}, file.read_text("utf-8")
     for part in re.split(r"^-- name: ", text, flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
         lines = [line for line in body.splitlines() if not line.startswith("--")]
@@ -51,7 +46,7 @@ def statements(dialect: str) -> Mapping[str, str]:
         named |= read_statements(name)
     parts = write_parts()
     named = {
-        name: _PART.sub(lambda found: parts[found[1]], text)
+        name: _PART.sub(lambda word: parts[word[1]], text)
         for name, text in named.items()
     }
     if dialect == "postgres":

@@ -26,7 +26,7 @@ WHERE charge.id = :id;
 -- The datasets of a charge, each with the entry that ended the charge there.
 -- name: read_charge_datasets
 SELECT part.dataset, part.reserve_number, part.charge, part.end_number, part.flow,
-    part.step, ended.kind, ended.command, ended.hash, ended.postings, made.hash
+    part.step, ended.command, ended.hash, ended.postings, made.hash
 FROM charge_dataset AS part
 LEFT JOIN {ended}
 LEFT JOIN {made}
@@ -95,9 +95,7 @@ UPDATE dataset SET number = :number, hash = :hash, mark = :mark WHERE name = :na
 UPDATE source SET dataset = :dataset, population = :population WHERE name = :name;
 
 -- name: rewrite_request
-UPDATE charge
-SET request = :request, mark = :mark
-WHERE id = :id;
+UPDATE charge SET request = :request, mark = :mark WHERE id = :id;
 
 -- name: update_charge
 UPDATE charge

@@ -23,7 +23,7 @@ VERSION = 5
 #: Numbers of entries whose hashes are compared, of some datasets.
 Expected = Callable[[Sequence[str]], Sequence[tuple[str, int]]]
 #: Names of statements, with their parameters.
-Questions = Sequence[tuple[str, Mapping[str, Any]]]
+Questions = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 class Identity(NamedTuple):
@@ -58,6 +58,7 @@ class Transaction(ABC):
     Args:
         database: The database.
         connection: Its connection.
+        pipeline: Pipeline of the connection to a server.
 
     Attributes:
         datasets: Rows of the datasets that `begin` locked or read.
@@ -73,14 +74,14 @@ class Transaction(ABC):
     #: Whether each further question costs a trip.
     has_trips = False
     #: Questions that begin each transaction, before those of the caller.
-    _first: Questions = (("read_ledger", {}),)
+    _first: Sequence[tuple[str, Mapping[str, Any]]] = (("read_ledger", {}),)
     identity: Identity
     moving_to: str | None
     moved_to: str | None
 
-    def __init__(self, database: Any, connection: Any) -> None:
-        self.address, self._opened = database.address, database.opened
-        self.connection = connection
+    def __init__(self, database: Any, connection: Any, pipeline: Any = None) -> None:
+        self._database, self.address = database, database.address
+        self.connection, self._pipeline = connection, pipeline
         self.is_of_copy, self.version = database.is_copy, database.version
         self.datasets: dict[str, Dataset] = {}
         self.expected: Expected = lambda _: ()
@@ -94,7 +95,7 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def send(self, questions: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    def send(self, questions: Questions) -> None:
         """Run statements without reading answers."""
 
     def begin(
@@ -169,7 +170,7 @@ class Transaction(ABC):
             advice = "Run `dpflow ledger upgrade`."
             if version > self.version:
                 advice = "Use a newer dpflow."
-        elif self._opened not in (None, self.identity):
+        elif self._database.opened not in (None, self.identity):
             kind, advice = LedgerCorrupt, "Restore the first."
             what = f"is another ledger than before: its id is {ledger}"
         elif self.is_of_copy:

@@ -76,8 +76,7 @@ SELECT part.reserve_number, part.charge, part.flow, charge.run, release.key_text
         WHERE made.dataset = part.dataset AND made.number = part.reserve_number
     )),
     CASE WHEN ended.body LIKE :failed THEN 1 ELSE 0 END
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
+FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 LEFT JOIN {ended}
 LEFT JOIN release ON release.key = charge.release_key
 WHERE part.dataset = :dataset AND part.reserve_number > :after
@@ -88,8 +87,7 @@ ORDER BY part.reserve_number;
 -- name: read_charge_lines
 SELECT part.reserve_number, made.at, made.writer, part.end_number, ended.body,
     ended.postings, above.postings, {charge}
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
+FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 JOIN {made}
 LEFT JOIN {ended}
 LEFT JOIN charge_dataset AS upper
@@ -111,8 +109,7 @@ SELECT part.step, part.flow, ended.kind, ended.postings, substr(ended.at, 1, 10)
     ) END,
     CASE WHEN :cost = 1 THEN json_extract(charge.request, '$.cost') END,
     count(*), max(ended.at)
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
+FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 JOIN {made}
 JOIN {ended}
 WHERE part.dataset = :dataset AND part.reserve_number > :after
@@ -120,8 +117,7 @@ WHERE part.dataset = :dataset AND part.reserve_number > :after
 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11;
 
 -- name: read_postings
-SELECT number, postings
-FROM journal
+SELECT number, postings FROM journal
 WHERE dataset = :dataset AND number > :after
 ORDER BY number;
 
@@ -136,8 +132,7 @@ WHERE journal.dataset = :dataset
 
 -- Entries that raised an alert.
 -- name: read_alerts
-SELECT number, at, body
-FROM journal
+SELECT number, at, body FROM journal
 WHERE dataset = :dataset AND number > :after
     AND kind IN ('settle', 'forfeit', 'adjust', 'repair') AND body LIKE :pattern
 ORDER BY number DESC;
@@ -166,8 +161,7 @@ LIMIT 1;
 SELECT part.reserve_number, made.at, release.key, release.key_text, release.dataset,
     release.step, release.charge, release.state, release.digest, ended.body, charge.flow,
     charge.request
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
+FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 JOIN release ON release.key = charge.release_key AND release.charge = charge.id
 JOIN {made}
 LEFT JOIN {ended}
@@ -196,8 +190,7 @@ SELECT count(*) FROM release WHERE state <> 'free';
 
 -- name: count_releases_of
 SELECT count(*)
-FROM charge_dataset AS part
-JOIN charge ON charge.id = part.charge
+FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 JOIN release ON release.key = charge.release_key AND release.charge = charge.id
 WHERE part.dataset = :dataset AND release.state <> 'free';
 

@@ -71,7 +71,7 @@ class Witness(ABC):
 
     def read_all(self) -> Witnessed:
         """Return everything; raises as `read`."""
-        return self._call(self._load_all)
+        return self._call(self._load, None, list)
 
     def exists(self) -> bool:
         """Return True if it was begun.
@@ -139,12 +139,13 @@ class Witness(ABC):
         self._call(partial(self._begin, state, anew=anew))
 
     @abstractmethod
-    def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
-        """Return what the witness holds of datasets and accounts, at least."""
+    def _load(self, datasets: Sequence[str] | None, accounts: Accounts) -> Witnessed:
+        """Return what the witness holds of datasets and accounts, at least.
 
-    @abstractmethod
-    def _load_all(self) -> Witnessed:
-        """Return everything."""
+        Args:
+            datasets: Names; None for everything.
+            accounts: Names accounts.
+        """
 
     @abstractmethod
     def _raise(

@@ -113,8 +113,10 @@ class Watch:
 
     # Before a decision
 
-    def read(self, scope: Scope, terms: Terms) -> Witnessed | None:
+    def read(self, scope: Scope, terms: Terms) -> Witnessed:
         """Read the witness about the rows of a command, before their lock.
+
+        Nothing is read for a command that is not compared with it.
 
         Args:
             scope: What the command reads.
@@ -126,23 +128,21 @@ class Watch:
             LedgerUnavailable: If it cannot be read.
         """
         if self.witness is None or not scope.is_witnessed or scope.accounts is None:
-            return None
+            return Witnessed()
         accounts = partial(scope.accounts, terms)
         witnessed = self.witness.read(scope.datasets, accounts)
         # Another thread may raise the heads before this one has the lock.
         return replace(witnessed, heads=dict(witnessed.heads))
 
     def numbers_of(
-        self, witnessed: Witnessed | None, names: Sequence[str]
+        self, witnessed: Witnessed, names: Sequence[str]
     ) -> list[tuple[str, int]]:
         """Return datasets and numbers whose hashes the first trip reads."""
-        shown = {} if witnessed is None else witnessed.heads
-        heads = [(n, h[n].number) for h in (self._seen, shown) for n in names if n in h]
+        both = self._seen, witnessed.heads
+        heads = [(n, h[n].number) for h in both for n in names if n in h]
         return [pair for pair in dict.fromkeys(heads) if pair[1] > 0]
 
-    def check(
-        self, transaction: Transaction, rows: Rows, witnessed: Witnessed | None
-    ) -> None:
+    def check(self, transaction: Transaction, rows: Rows, witnessed: Witnessed) -> None:
         """Check that the ledger holds what this process and the witness saw.
 
         Raises:
@@ -153,11 +153,10 @@ class Watch:
             if name in self._seen:
                 whose = ", which this process saw"
                 self._check_hash(transaction, dataset, self._seen[name], whose)
-            if witnessed is not None and name in witnessed.heads:
+            if name in witnessed.heads:
                 self._check_head(transaction, dataset, witnessed.heads[name])
             self._note(dataset)
-        if witnessed is not None:
-            self._check_accounts(transaction, rows, witnessed)
+        self._check_accounts(transaction, rows, witnessed)
 
     def _check_head(
         self, transaction: Transaction, dataset: Dataset, head: Head
@@ -242,7 +241,7 @@ class Watch:
         """
         lines = lines_of(decision, rows, WITNESSED, key)
         if self.witness is not None and lines:
-            is_free = all(line.decides for line in lines)
+            is_free = all(line.kind in DECISIONS for line in lines)
             with suppress(*[LedgerUnwitnessed] * is_free):
                 self.witness.record(lines, self.prove, synced=True)
 

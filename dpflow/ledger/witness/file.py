@@ -43,8 +43,10 @@ class FileWitness(Witness):
         #: Bytes of the file when it was begun or compacted.
         self._begun_bytes = 0
 
-    def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
-        del datasets, accounts
+    def _load(self, datasets: Sequence[str] | None, accounts: Accounts) -> Witnessed:
+        del accounts
+        if datasets is None:
+            self._header, self._signature = b"", None
         now = signature(os.stat(self.path))  # noqa: PTH116 (before every charge)
         if now == self._signature:
             return self._state
@@ -53,11 +55,6 @@ class FileWitness(Witness):
             if self._end == now[2]:
                 self._signature = now
         return self._state
-
-    def _load_all(self) -> Witnessed:
-        self._header = b""
-        self._signature = None
-        return self._load((), list)
 
     def _take(self, descriptor: int) -> None:
         """Read new lines; all of them if it is not the file that was read before."""
@@ -125,13 +122,12 @@ class FileWitness(Witness):
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
 
         def replace(descriptor: int | None = None) -> None:
-            after = self._state if state is None else state
             if state is None and descriptor is not None:
                 self._take(descriptor)
-                after = self._state
-                after.thin()
+                self._state.thin()
             elif descriptor is not None:
                 os.link(self.path, next(path for path in asides if not path.exists()))
+            after = self._state if state is None else state
             texts = [
                 seal(self.ledger, row)
                 for row in (("file", uuid.uuid4().hex, 0, "0"), *after.rows())

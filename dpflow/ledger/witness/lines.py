@@ -60,11 +60,6 @@ class Line(NamedTuple):
     charge: str | None = None
     key: str | None = None
 
-    @property
-    def decides(self) -> bool:
-        """Whether a person decided, and no budget moved."""
-        return self.kind in DECISIONS
-
 
 class Head(NamedTuple):
     """The newest witnessed entry of a dataset.
@@ -102,7 +97,7 @@ class Head(NamedTuple):
             if self.decided_number >= line.number > 0:
                 # The repair stands for a decision that is lost.
                 head = head._replace(decided_number=line.number, decided_hash=line.hash)
-        if line.decides and line.number >= head.decided_number:
+        if line.kind in DECISIONS and line.number >= head.decided_number:
             head = head._replace(decided_number=line.number, decided_hash=line.hash)
         if line.number == head.number and line.hash != head.hash:
             return head._replace(forked=True)
@@ -177,12 +172,11 @@ class Witnessed:
 
     def rows(self) -> Iterator[Row]:
         """Yield what the witness stores of this, but for release keys."""
-        for name, head in self.heads.items():
-            yield "head", name, 0, canonical(head)
-        for name, use in self.uses.items():
-            yield "use", name, 0, canonical(use)
-        for name, newest in self.people.items():
-            yield "people", name, 0, canonical(newest)
+        by_kind: dict[str, Mapping[str, object]]
+        by_kind = {"head": self.heads, "use": self.uses, "people": self.people}
+        for kind, values in by_kind.items():
+            for name, value in values.items():
+                yield kind, name, 0, canonical(value)
         for dataset, hashes in self.hashes.items():
             for number, digest in hashes.items():
                 yield "hash", dataset, number, canonical(digest)
@@ -243,14 +237,12 @@ def lines_of(
     lines: dict[str, Line] = {}
     for entry, dataset, _ in decision.entries:
         if entry.kind in kinds and not is_opened_by_step(entry):
-            accounts = uses_of(decision.accounts, entry.dataset)
-            line = write_line(dataset, entry, accounts)
+            line = write_line(dataset, entry, decision.accounts)
             lines[entry.dataset] = line._replace(charge=entry.charge, key=key or None)
     sent = {(entry.dataset, entry.number): entry for entry in rows.sent}
     for name, number, digest in decision.earlier:
-        accounts = uses_of(rows.account_rows, name)
         entry = sent.get((name, number)) or _CHARGE._replace(number=number, hash=digest)
-        lines[name] = write_line(rows.book(name), entry, accounts)
+        lines[name] = write_line(rows.book(name), entry, rows.account_rows)
     return list(lines.values())
 
 
@@ -258,13 +250,13 @@ def lines_of(
 _CHARGE = Entry("", 0, "", "", "reserve", "", None, None, None, None, "", "")
 
 
-def write_line(dataset: Dataset, entry: Entry, accounts: Mapping[str, Use]) -> Line:
+def write_line(dataset: Dataset, entry: Entry, accounts: Mapping[str, Account]) -> Line:
     """Return the line of an entry of a dataset."""
     people = {}
     if entry.kind == "pay":
         people[json.loads(entry.body)["people"]] = str(entry.charge)
     columns = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
-    return Line(*columns, dataset.term, accounts, people)
+    return Line(*columns, dataset.term, uses_of(accounts, dataset.name), people)
 
 
 def is_opened_by_step(entry: Entry) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import psycopg
@@ -18,7 +17,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.postgres_connection import Connection, Server
-from dpflow.ledger.tables.statements import SQL, split_statements
+from dpflow.ledger.tables.statements import SQL, read_statements
 from dpflow.ledger.witness.base import Accounts, Prove, Witness
 from dpflow.ledger.witness.lines import Line, Row, Witnessed
 
@@ -64,19 +63,15 @@ class PostgresWitness(Witness):
         with self._server.session() as connection:
             self._compare_databases(connection, ledger)
 
-    def _load(self, datasets: Sequence[str], accounts: Accounts) -> Witnessed:
+    def _load(self, datasets: Sequence[str] | None, accounts: Accounts) -> Witnessed:
         with self._connect() as connection, connection.pipeline():
-            names = [*datasets, *accounts()]
-            return self._read_rows(connection, names)
-
-    def _load_all(self) -> Witnessed:
-        with self._connect() as connection:
-            return _state_of(self._ask(connection, "read_all").fetchall())
+            if datasets is None:
+                return _state_of(self._ask(connection, "read_all").fetchall())
+            return self._read_rows(connection, [*datasets, *accounts()])
 
     def _read_rows(self, connection: Connection, names: Sequence[str]) -> Witnessed:
         """Read all rows with some names but for the hashes."""
-        kinds = ["head", "ledger", "people", "use"]
-        rows = self._ask(connection, "read_rows", kinds=kinds, names=[*names, ""])
+        rows = self._ask(connection, "read_rows", names=[*names, ""])
         return _state_of(rows.fetchall())
 
     def _raise(
@@ -174,5 +169,5 @@ def _state_of(rows: Sequence[Row]) -> Witnessed:
 
 @cache
 def _statements() -> Mapping[str, bytes]:
-    text = files("dpflow.ledger.witness").joinpath("postgres.sql").read_text("utf-8")
-    return {name: sql.encode() for name, sql in split_statements(text).items()}
+    texts = read_statements("postgres", "witness")
+    return {name: text.encode() for name, text in texts.items()}

@@ -24,7 +24,8 @@ SELECT pg_advisory_xact_lock(
 
 -- name: read_rows
 SELECT kind, name, number, value FROM dpflow_witness.held
-WHERE ledger = %(ledger)s AND kind = ANY(%(kinds)s) AND name = ANY(%(names)s);
+WHERE ledger = %(ledger)s AND kind IN ('head', 'ledger', 'people', 'use')
+    AND name = ANY(%(names)s);
 
 -- name: read_all
 SELECT kind, name, number, value FROM dpflow_witness.held WHERE ledger = %(ledger)s;
