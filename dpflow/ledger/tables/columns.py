@@ -7,20 +7,6 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-#: Tables of which a copy is made, in the order in which they are filled.
-TABLES = (
-    "dataset",
-    "term",
-    "source",
-    "account",
-    "charge",
-    "charge_dataset",
-    "release",
-    "run",
-    "evidence",
-    "people_store",
-    "journal",
-)
 #: Columns that no export shows.
 SECRETS = {"release": {"value", "arguments"}}
 
@@ -46,3 +32,7 @@ def tables() -> dict[str, TableColumns]:
         key = several[1].split(", ") if several else columns[:1]
         by_name[name] = TableColumns(name, tuple(columns), tuple(key))
     return by_name
+
+
+#: Tables of which a copy is made, in the order in which they are filled.
+TABLES = *(name for name in tables() if name not in ("ledger", "journal")), "journal"

@@ -17,7 +17,7 @@ import psycopg
 from dpflow.exceptions import ConfigurationError, DpflowError, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import unavailable, unusable
+from dpflow.ledger.tables.errors import refuse_version_4, unavailable, unusable
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from dpflow.ledger.tables.sqlite import ledger_row
 from dpflow.ledger.tables.statements import SQL
@@ -26,7 +26,6 @@ from dpflow.ledger.tables.transaction import (
     Identity,
     Questions,
     Transaction,
-    refuse_version_4,
 )
 
 #: Number of triggers that are enabled in a whole ledger.

@@ -138,12 +138,10 @@ SELECT current_setting('synchronous_commit'), current_setting('fsync'),
             'dpflow.release'::regclass)
             AND NOT tgisinternal AND tgenabled IN ('O', 'A')),
     (SELECT count(*) FROM pg_class
-        WHERE oid IN ('dpflow.journal'::regclass, 'dpflow.charge'::regclass,
-            'dpflow.release'::regclass, 'dpflow.dataset'::regclass,
-            'dpflow.account'::regclass, 'dpflow.charge_dataset'::regclass,
-            'dpflow.term'::regclass, 'dpflow.run'::regclass,
-            'dpflow.evidence'::regclass, 'dpflow.source'::regclass,
-            'dpflow.people_store'::regclass, 'dpflow.ledger'::regclass)
+        WHERE oid = ANY('{dpflow.journal, dpflow.charge, dpflow.release, dpflow.dataset,
+                dpflow.account, dpflow.charge_dataset, dpflow.term, dpflow.run,
+                dpflow.evidence, dpflow.source, dpflow.people_store, dpflow.ledger
+            }'::regclass[])
             AND (relpersistence <> 'p' OR relrowsecurity));
 
 -- Locks in the order of names, so that two steps never wait for each other.

@@ -19,7 +19,7 @@ from weakref import WeakSet
 from dpflow.exceptions import LedgerError, LedgerUnavailable
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import busy, unavailable
+from dpflow.ledger.tables.errors import busy, refuse_version_4, unavailable
 from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite_files import (
     FileId,
@@ -33,7 +33,6 @@ from dpflow.ledger.tables.sqlite_files import (
     sync_log,
     translate_error,
 )
-from dpflow.ledger.tables.transaction import refuse_version_4
 from dpflow.locks import FileLock, Turn, TurnQueue
 
 #: How long to wait for the lock of a connection that has to be closed now.

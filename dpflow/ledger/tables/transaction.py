@@ -189,17 +189,6 @@ class Transaction(ABC):
         raise kind(msg, ledger=self.address)
 
 
-def refuse_version_4(address: str) -> LedgerUnavailable:
-    """Return the error for a ledger whose tables are those of version 4."""
-    msg = (
-        f"the ledger {address} has version 4, whose tables this dpflow does not read. "
-        "Nothing was changed. Run `python -m tools.read_version_4 OLD NEW` in a "
-        "checkout of dpflow's repository, where the folder `tools` holds it: it makes "
-        "a new ledger with the releases and sums of the old one."
-    )
-    return LedgerUnavailable(msg, ledger=address)
-
-
 def new_dataset(ledger: str, name: str) -> dict[str, Any]:
     """Return the parameters of the row of a dataset without a term."""
     return name_columns(Dataset(name, hash=first_hash(ledger, name)))
