@@ -102,23 +102,21 @@ class Shell:
         """Load, decide and write, and again if the outcome is unknown.
 
         The ids exist before sending, so that the second attempt, on a fresh
-        connection, either finds the answer or decides anew. It does not happen where
+        connection, either finds its entries or decides anew. It does not happen where
         the ledger was busy: the wait would be twice as long.
 
         Args:
             scope: What the command reads.
             decide: Decides, without input or output.
         """
-        command = scope.command or uuid.uuid4().hex
-        scope = replace(scope, command=command)
-        author = self.author()._replace(command=command)
+        scope = replace(scope, command=scope.command or uuid.uuid4().hex)
         prepare: Callable[[], object] | None = None
-        again = False
+        again, sent = False, list[Decision]()
         for attempt in count():
             try:
                 if prepare is not None:
                     look_up(prepare, active=False)
-                once = partial(self._transact_once, scope, decide, author, again=again)
+                once = partial(self._transact_once, scope, decide, sent, again=again)
                 return look_up(once, active=attempt < _LOOKUPS)
             except NotSolved as missing:
                 prepare = missing.solve
@@ -134,9 +132,15 @@ class Shell:
         raise AssertionError
 
     def _transact_once(
-        self, scope: Scope, decide: Decide, author: Author, *, again: bool
+        self, scope: Scope, decide: Decide, sent: list[Decision], *, again: bool
     ) -> tuple[Decision, Rows]:
         """Load, decide and write in one transaction.
+
+        Args:
+            scope: What the command reads.
+            decide: Decides, without input or output.
+            sent: Decisions of this command that were sent; this one is added.
+            again: Whether one was sent to which no answer came.
 
         Raises:
             NotSolved: If a number is not solved yet; then nothing was decided.
@@ -148,6 +152,10 @@ class Shell:
                 transaction.expected = partial(self.watch.numbers_of, watched)
                 rows = load_rows(transaction, scope, self.terms, again=again)
                 self.watch.check(transaction, rows, watched)
+                for before in sent:
+                    if before.is_written(rows.sent):
+                        return before, rows
+                author = self.author()._replace(command=str(scope.command))
                 try:
                     decision = decide(rows, author)
                     if isinstance(decision, Refused):
@@ -155,6 +163,7 @@ class Shell:
                 except NotSolved:
                     solve = partial(_solve, decide, rows, author)
                     raise NotSolved(solve) from None
+                sent.append(decision)
                 transaction.write(decision)
         except without_interrupts(DpflowError):
             raise

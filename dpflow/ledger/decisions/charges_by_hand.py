@@ -15,7 +15,6 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.account_ids import roots_of, split
 from dpflow.ledger.decisions.decision import About, Author, Decision
-from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.decisions.gates import Gate, check_holds, remainder
 from dpflow.ledger.decisions.reserve import describe_priced, price_step, without_empty
 from dpflow.ledger.decisions.settlement import (
@@ -25,7 +24,6 @@ from dpflow.ledger.decisions.settlement import (
     refuse_end,
 )
 from dpflow.ledger.decisions.suggestions import in_windows, with_parts_near
-from dpflow.ledger.decisions.terms import write_term
 from dpflow.ledger.requests import Request, describe_cost
 from dpflow.ledger.tables.loaded import Rows, sum_amounts
 from dpflow.ledger.tables.rows import Charge, Evidence
@@ -99,8 +97,6 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
     """
     charge = rows.charge
     assert charge is not None
-    if rows.sent:
-        return answer_sent_adjustment(rows)
     datasets = [part.dataset for part in rows.charge_datasets]
     if amendment.dataset not in (None, *datasets):
         named = f"charged {', '.join(map(repr, datasets))}, "
@@ -170,16 +166,12 @@ def decide_prior(rows: Rows, prior: ChargeByHand, author: Author) -> Decision:
         ConfigurationError: If this evidence was charged before, or no part of a
             divided dataset is named.
     """
-    if rows.sent:
-        return answer_sent_adjustment(rows)
     request = prior.request
     assert request is not None
     step = price_step(rows, request, author)
     raises = [Raise(gate.id, gate, amount, late=True) for gate, amount in step.charges]
-    decision, about = Decision(author), (None, request.step, request.flow, None)
-    for term in step.opened:
-        write_term(decision, term)
-    stated = describe_priced(step)
+    stated, about = describe_priced(step), (None, request.step, request.flow, None)
+    decision = step.begin_decision()
     adjust(decision, step.rows, raises, prior, request=stated, about=about)
     return decision
 
@@ -272,18 +264,3 @@ def check_evidence(rows: Rows, raises: Sequence[Raise]) -> None:
                 "twice. Other spending needs a file of its own that proves it."
             )
             raise ConfigurationError(msg)
-
-
-def answer_sent_adjustment(rows: Rows) -> Decision:
-    """Answer a charge by hand that was sent before, from its entries."""
-    answers = []
-    for entry in rows.sent:
-        if entry.kind != "adjust":
-            continue
-        overdrawn = json.loads(entry.body).get("overdrawn", ())
-        for name, (settled, _) in json.loads(entry.postings).items():
-            gate = find_gate(rows, name)
-            named = {} if gate is None else gate.rule.label(Tally(tuple(settled)))
-            is_over = name in overdrawn
-            answers.append(Posted(account=name, amount=named, overdrawn=is_over))
-    return Decision(answer=tuple(answers), earlier=name_entries(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import neg
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Decision:
         datasets: The newest row of each dataset that an entry was appended to.
         accounts: The newest row of each account that was changed.
         postings: Changes of accounts, by dataset, for the entries of the command.
-        earlier: Entries of an earlier sending of the same command, for the witness.
+        earlier: Entries of a charge that was made or ended before, for the witness.
     """
 
     author: Author = _NO_AUTHOR
@@ -112,23 +112,22 @@ class Decision:
             about: Id of the charge, step, flow and flow run.
         """
         previous = self.datasets.get(dataset.name, dataset)
-        entry = Entry(
-            dataset.name,
-            previous.number + 1,
-            self.author.at,
-            self.author.writer,
-            kind,
-            self.author.command,
-            *about,
-            canonical(postings or {}),
-            canonical(body or {}),
-        )
+        author, number = self.author, previous.number + 1
+        sending = author.at, author.writer, kind, author.command
+        texts = canonical(postings or {}), canonical(body or {})
+        entry = Entry(dataset.name, number, *sending, *about, *texts)
         entry = entry.with_hash(previous.hash)
         after = dataset._replace(number=entry.number, hash=entry.hash)
         statement = _STATEMENTS.get(kind, "advance_dataset")
         self.entries.append((entry, after, statement))
         self.datasets[dataset.name] = after
         return entry
+
+    def is_written(self, entries: Sequence[Entry]) -> bool:
+        """Return True if entries of a journal are those of the decision."""
+        hashes = {entry.hash for entry in entries}
+        own = {entry.hash for entry, *_ in self.entries}
+        return bool(own) and own <= hashes
 
     def number_after(self, dataset: Dataset) -> int:
         """Return the number of the next entry of a dataset."""

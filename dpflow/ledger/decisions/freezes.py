@@ -26,8 +26,6 @@ def decide_freeze(
             term was lost.
     """
     row, term = rows.book(dataset), rows.newest(dataset)
-    if rows.sent:
-        return Decision(answer=True, earlier=name_entries(rows))
     lost = name_lost_term(rows, dataset)
     if lost and unfreeze:
         msg = (
@@ -75,8 +73,3 @@ def name_lost_term(rows: Rows, dataset: str, further: Iterable[str] = ()) -> int
     names = [*(row.id for row in rows.accounts(dataset)), *further]
     newest = max((split(name)[1] for name in names), default=0)
     return newest if newest > rows.book(dataset).term else 0
-
-
-def name_entries(rows: Rows) -> tuple[tuple[str, int, str], ...]:
-    """Return the entries of an earlier sending, for the witness."""
-    return tuple((entry.dataset, entry.number, entry.hash) for entry in rows.sent)

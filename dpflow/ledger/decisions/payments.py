@@ -8,7 +8,6 @@ from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.account_ids import Amounts, split
 from dpflow.ledger.decisions.decision import Author, Decision
-from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.decisions.gates import gate_at
 from dpflow.ledger.decisions.settlement import refuse_end
 from dpflow.ledger.tables.loaded import Rows
@@ -63,8 +62,6 @@ def decide_payment(
     """
     charge = rows.charge
     assert charge is not None
-    if rows.sent:
-        return Decision(earlier=name_entries(rows))
     store = rows.people.get(account)
     newest = None if store is None else store.newest
     if newest != before:

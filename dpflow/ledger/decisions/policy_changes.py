@@ -9,7 +9,6 @@ at most the lifetime.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -22,7 +21,7 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Author, Decision
-from dpflow.ledger.decisions.freezes import name_entries, name_lost_term
+from dpflow.ledger.decisions.freezes import name_lost_term
 from dpflow.ledger.decisions.gates import (
     is_admitted,
     is_tighter,
@@ -192,17 +191,12 @@ def decide_application(
     """
     policy = application.policy
     proposal = propose_application(rows, policy)
-    if rows.sent:
-        stated = json.loads(rows.sent[0].body)
-        closed = tuple(stated["closed"])
-        answer = replace(proposal, action=stated["action"], closed=closed)
-        return Decision(answer=answer, earlier=name_entries(rows))
     action = choose_action(rows, application, proposal)
     raises = application.raise_lifetime
     error = find_obstacle(rows, policy, proposal.terms, action, raises=raises)
     if error is not None:
         raise error
-    decision, closed = Decision(author), ()
+    decision, closed = Decision(author), tuple[str, ...]()
     if action != "nothing":
         body = {"changes": [change.line for change in proposal.changes]}
         if action in _IN_PLACE.values():

@@ -6,7 +6,6 @@ from dpflow.accounting.costs.text import python_form
 from dpflow.exceptions import ReservationConflict
 from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Author, Decision
-from dpflow.ledger.decisions.freezes import name_entries
 from dpflow.ledger.requests import Busy, Granted, Replayed, Request, cost_text
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Charge, Release
@@ -125,8 +124,6 @@ def decide_withdrawal(
 ) -> Decision:
     """Delete the value of a release; the answer is whether there was one."""
     release = rows.release
-    if rows.sent:
-        return Decision(answer=True, earlier=name_entries(rows))
     if release is None or release.value is None:
         return Decision(answer=False)
     if (release.state, release.digest) != ("settled", digest):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import BudgetExhausted, BudgetRefused, ConfigurationError
@@ -17,8 +16,6 @@ from dpflow.ledger.decisions.gates import Gate, gates_of
 from dpflow.ledger.decisions.refusals import (
     Refusal,
     describe_refusal,
-    describe_step,
-    read_refusal,
     refusal_error,
 )
 from dpflow.ledger.decisions.releases import answer_sent_charge, find_release
@@ -56,7 +53,7 @@ _MANY = 1000
 _NEVER = ("frozen", "closed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PricedStep:
     """A step with its gates and the amount for each account.
 
@@ -66,6 +63,7 @@ class PricedStep:
         terms: Terms of its datasets and populations.
         opened: Those that the step opens.
         charges: The gate of each account once, with its amount.
+        author: Who asks.
     """
 
     request: Request
@@ -73,21 +71,26 @@ class PricedStep:
     terms: Sequence[Term]
     opened: Sequence[TermChange]
     charges: Sequence[tuple[Gate, Tally]]
+    author: Author
+
+    def begin_decision(self) -> Decision:
+        """Return a decision that writes the terms which the step opens."""
+        decision = Decision(self.author)
+        for term in self.opened:
+            write_term(decision, term)
+        return decision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(NamedTuple):
     """A step that gates do not admit; `decide_refusal` finds the words.
 
     Attributes:
         step: The priced step.
         refusals: Gates that do not admit it, the first cause first.
-        author: Who asks.
     """
 
     step: PricedStep
     refusals: Sequence[Refusal]
-    author: Author
 
 
 def decide_reserve(rows: Rows, request: Request, author: Author) -> Decision | Refused:
@@ -106,19 +109,14 @@ def decide_reserve(rows: Rows, request: Request, author: Author) -> Decision | R
     """
     if rows.charge is not None:
         return answer_sent_charge(rows, rows.charge, request)
-    for entry in rows.sent:
-        body = json.loads(entry.body)
-        # A refusal of several datasets has its words in one entry.
-        if entry.kind == "refuse" and "refusal" in body:
-            return Decision(answer=read_refusal(body, **describe_step(request)))
     earlier = find_release(rows, request)
     if earlier is not None:
         return Decision(answer=earlier)
     step = price_step(rows, request, author)
     refusals = find_refusals(step)
     if refusals:
-        return Refused(step=step, refusals=refusals, author=author)
-    return grant(step, author)
+        return Refused(step, refusals)
+    return grant(step)
 
 
 # Gates
@@ -140,9 +138,7 @@ def price_step(rows: Rows, request: Request, author: Author) -> PricedStep:
         for gate in gates_of(rows, request, terms)
     ]
     charges = in_windows([(gate, gate.price(request.cost)) for gate in gates])
-    return PricedStep(
-        request=request, rows=rows, terms=terms, opened=opened, charges=charges
-    )
+    return PricedStep(request, rows, terms, opened, charges, author)
 
 
 def find_refusals(step: PricedStep) -> list[Refusal]:
@@ -187,11 +183,9 @@ def decide_refusal(rows: Rows, refused: Refused) -> Decision:
         rows: Rows of the ledger, with the amounts of earlier charges of the step.
         refused: The gates that do not admit it.
     """
-    step, refusals = refused.step, refused.refusals
-    decision = Decision(refused.author)
+    step, refusals = refused
+    decision = step.begin_decision()
     decision.answer = build_refusal(refused, rows.earlier_amounts)
-    for opened in step.opened:
-        write_term(decision, opened)
     # An odometer halts the flow run even where another gate refused first; a frozen
     # one says nothing about the run.
     halts = [
@@ -274,7 +268,7 @@ def build_refusal(
     refused: Refused, earlier_amounts: Iterable[Mapping[str, Any]]
 ) -> BudgetRefused:
     """Build the error of the first account that refuses a step."""
-    step, refusals = refused.step, refused.refusals
+    step, refusals = refused
     first, factor, again = refusals[0], None, None
     account, causes = first.gate.id, {refusal.cause for refusal in refusals}
     if first.cause == "full" and "halted" not in causes:
@@ -309,42 +303,26 @@ def build_refusal(
 # Holding
 
 
-def grant(step: PricedStep, author: Author) -> Decision:
+def grant(step: PricedStep) -> Decision:
     """Hold the step's amount on each gate's account, and claim its release key."""
-    rows, request = step.rows, step.request
-    decision = Decision(author)
-    for opened in step.opened:
-        write_term(decision, opened)
+    rows, request, author = step.rows, step.request, step.author
+    decision = step.begin_decision()
     amounts = dict[str, Held]()
     for gate, amount in step.charges:
         after = decision.post(rows, gate.id, held=amount.amounts)
         used = None if gate.rule.steady else gate.used.amounts
         amounts[gate.id] = Held(amount.amounts, after.version, used)
     check_length(decision.postings, request)
-    charge = Charge(
-        request.reservation,
-        "open",
-        request.owner,
-        author.login,
-        request.step,
-        request.flow,
-        request.flow_run,
-        request.release_key,
-        {**author.provenance, **describe_priced(step), "accounts": [*amounts]},
-        amounts,
-    )
+    maker = request.reservation, "open", request.owner, author.login
+    run = request.step, request.flow, request.flow_run, request.release_key
+    stated = {**author.provenance, **describe_priced(step), "accounts": [*amounts]}
+    charge = Charge(*maker, *run, stated, amounts)
     decision.changes.append(("insert_charge", charge))
     write_reserve_entries(decision, rows, charge)
     if request.release_key is not None:
-        release = Release(
-            request.release_key,
-            request.key_text,
-            min(request.datasets),
-            request.step,
-            charge.id,
-            "claimed",
-            arguments=dict(request.arguments) if request.arguments else None,
-        )
+        key = request.release_key, request.key_text, min(request.datasets)
+        arguments = dict(request.arguments or {}) or None
+        release = Release(*key, request.step, charge.id, "claimed", None, arguments)
         decision.changes.append(("put_release", release))
     decision.answer = Granted(
         reservation=charge.id,

@@ -230,7 +230,7 @@ def lines_of(
 
     Args:
         decision: The decision, with entries that are committed.
-        rows: Rows as they were read, for a command that was sent before.
+        rows: Rows as they were read, for a charge that was made or ended before.
         kinds: Kinds that have a line.
         key: Release key of the charge.
     """
@@ -239,14 +239,13 @@ def lines_of(
         if entry.kind in kinds and not is_opened_by_step(entry):
             line = write_line(dataset, entry, decision.accounts)
             lines[entry.dataset] = line._replace(charge=entry.charge, key=key or None)
-    sent = {(entry.dataset, entry.number): entry for entry in rows.sent}
     for name, number, digest in decision.earlier:
-        entry = sent.get((name, number)) or _CHARGE._replace(number=number, hash=digest)
+        entry = _CHARGE._replace(number=number, hash=digest)
         lines[name] = write_line(rows.book(name), entry, rows.account_rows)
     return list(lines.values())
 
 
-#: The entry of an earlier sending, where no row of it was read.
+#: An entry of a charge that was made or ended before, of which no row was read.
 _CHARGE = Entry("", 0, "", "", "reserve", "", None, None, None, None, "", "")
 
 
