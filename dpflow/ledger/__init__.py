@@ -17,7 +17,6 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import LOCK_NAME, create_ledger, open_ledger, pin_ledger
 from dpflow.ledger.tables.errors import UNREADABLE, is_postgres
 from dpflow.ledger.tables.rows import Charge, PeopleStore, Term
-from dpflow.ledger.tables.sqlite_files import is_space_low
 from dpflow.ledger.tables.transaction import VERSION
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "create_ledger",
     "digest",
     "is_postgres",
-    "is_space_low",
     "open_ledger",
     "pin_ledger",
     "split_account",

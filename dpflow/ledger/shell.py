@@ -12,7 +12,7 @@ from typing import Any
 
 from dpflow.accounting.solving import NotSolved, look_up
 from dpflow.exceptions import DpflowError, LedgerUnavailable
-from dpflow.interrupts import contextmanager, suppress, without_interrupts
+from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.reserve import Refused, decide_refusal
 from dpflow.ledger.decisions.settlement import refuse_unknown
@@ -20,7 +20,7 @@ from dpflow.ledger.digests import Digests
 from dpflow.ledger.provenance import provenance, writer
 from dpflow.ledger.requests import Conditions
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import UNREADABLE, readable, unreadable
+from dpflow.ledger.tables.errors import UNREADABLE, readable
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import (
     Scope,
@@ -147,28 +147,22 @@ class Shell:
             MissingDatasets: If a dataset has no row yet.
         """
         watched = self.watch.read(scope, self.terms)
-        try:
-            with self.database.transaction() as transaction:
-                transaction.expected = partial(self.watch.numbers_of, watched)
-                rows = load_rows(transaction, scope, self.terms, again=again)
-                self.watch.check(transaction, rows, watched)
-                for before in sent:
-                    if before.is_written(rows.sent):
-                        return before, rows
-                author = self.author()._replace(command=str(scope.command))
-                try:
-                    decision = decide(rows, author)
-                    if isinstance(decision, Refused):
-                        decision = refuse_step(transaction, rows, decision)
-                except NotSolved:
-                    solve = partial(_solve, decide, rows, author)
-                    raise NotSolved(solve) from None
-                sent.append(decision)
-                transaction.write(decision)
-        except without_interrupts(DpflowError):
-            raise
-        except without_interrupts(*UNREADABLE) as error:
-            raise unreadable(error, self.address) from error
+        with readable(self.address), self.database.transaction() as transaction:
+            transaction.expected = partial(self.watch.numbers_of, watched)
+            rows = load_rows(transaction, scope, self.terms, again=again)
+            self.watch.check(transaction, rows, watched)
+            for before in sent:
+                if before.is_written(rows.sent):
+                    return before, rows
+            author = self.author()._replace(command=str(scope.command))
+            try:
+                decision = decide(rows, author)
+                if isinstance(decision, Refused):
+                    decision = refuse_step(transaction, rows, decision)
+            except NotSolved:
+                raise NotSolved(partial(_solve, decide, rows, author)) from None
+            sent.append(decision)
+            transaction.write(decision)
         self.watch.saw(decision)
         return decision, rows
 

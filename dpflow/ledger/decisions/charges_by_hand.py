@@ -102,12 +102,13 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
         named = f"charged {', '.join(map(repr, datasets))}, "
         problem = f"not dataset {amendment.dataset!r}. Nothing was charged."
         raise refuse_end(charge, f"{named}{problem}")
-    increases = (find_raise(rows, charge, name, amendment) for name in charge.amounts)
+    cost = amendment.cost
+    increases = (find_raise(rows, charge, name, cost) for name in charge.amounts)
     raises = [increase for increase in increases if increase is not None]
     if not any(any(increase.more.amounts) for increase in raises):
         reserved = cost_from_description(charge.request["cost"])
         problem = (
-            f"is {charge.state}, reserved at {reserved!r}: {amendment.cost!r} is no "
+            f"is {charge.state}, reserved at {reserved!r}: {cost!r} is no "
             "more than was charged, and a charge is only ever raised. Nothing was "
             "charged."
         )
@@ -126,27 +127,25 @@ def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Dec
     return decision
 
 
-def find_raise(
-    rows: Rows, charge: Charge, name: str, amendment: ChargeByHand
-) -> Raise | None:
+def find_raise(rows: Rows, charge: Charge, name: str, cost: Cost) -> Raise | None:
     """Return by how much the cost is above all that was charged to an account.
 
     None for a share that a change of access ended: no step is charged there, either.
     """
     held = charge.amounts[name]
-    gate = find_gate(rows, name, charge.request.get("units", {}).get(name, 1))
+    gate = find_gate(rows, charge, name)
     if gate is None:
         return None
     term = rows.term(*split(name)[:2])
     if term is not None:
         pinned = term.fields["pinned"]
-        check_holds(amendment.cost, term.book, pinned["relation"])
+        check_holds(cost, term.book, pinned["relation"])
     used = gate.rule.zero() if held.used is None else Tally(held.used)
     charged = Tally(find_posted(rows, charge, name))
     # What was posted late is not all the step's own: it counts for others.
     if gate.rule.steady and held.added is not None:
         charged = charged + Tally(held.added)
-    more = remainder(gate.price(amendment.cost, used), charged)
+    more = remainder(gate.price(cost, used), charged)
     return Raise(name, gate, more, late=not is_newest(rows, name, held))
 
 
@@ -236,7 +235,8 @@ def post_raises(decision: Decision, rows: Rows, raises: Sequence[Raise]) -> None
         gate, named, overdrawn = gates.get(name), {"amount": str(amount.amounts)}, False
         if gate is not None:
             named, overdrawn = gate.rule.label(amount), gate.overdrawn_by(amount)
-        decision.post(rows, name, settled=amount.amounts, overdrawn=overdrawn)
+        change = amount.amounts, amount.times(0).amounts
+        decision.post(rows, name, change, overdrawn=overdrawn)
         answers.append(Posted(account=name, amount=named, overdrawn=overdrawn))
     decision.answer = tuple(answers)
 

@@ -67,25 +67,17 @@ class Decision:
     earlier: tuple[tuple[str, int, str], ...] = ()
 
     def post(
-        self,
-        rows: Rows,
-        name: str,
-        *,
-        settled: Amounts | None = None,
-        held: Amounts | None = None,
-        overdrawn: bool = False,
+        self, rows: Rows, name: str, change: Posting, *, overdrawn: bool = False
     ) -> Account:
         """Change what an account has settled and what it holds, and return it.
 
         Args:
             rows: Rows of the ledger.
             name: Id of the account.
-            settled: Change of the settled amount; None for none.
-            held: Change of the held amount; None for none.
+            change: Change of the settled and of the held amount.
             overdrawn: Whether the change raises the account above its gate.
         """
-        zero = (0,) * len(settled or held or ())
-        change = settled or zero, held or zero
+        zero = (0,) * len(change[0])
         before = rows.account(name) or Account(name, zero, zero)
         if overdrawn:
             before = before._replace(overdrawn=1)

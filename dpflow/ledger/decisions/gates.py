@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from operator import add, le
+from operator import le
 from typing import Any, NamedTuple, cast
 
 from dpflow.accounting.costs.base import Cost, Outcome, relations_of
@@ -34,7 +34,7 @@ from dpflow.exceptions import ConfigurationError, DpflowError, UnsupportedCost
 from dpflow.ledger.account_ids import Amounts, Term, split
 from dpflow.ledger.canonical import by_identity, canonical
 from dpflow.ledger.decisions.pinned_rules import OF_FLOW, choose_rule, gate_in, rule_of
-from dpflow.ledger.decisions.windows import PartWindows, window_of
+from dpflow.ledger.decisions.windows import PartWindows, use_of, window_of
 from dpflow.ledger.requests import Request
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
@@ -331,7 +331,7 @@ def gate_at(rows: Rows, account: str, size: int = 1) -> Gate | None:
     if term is None or pinned is None:
         return None
     rule, halt = rule_of(pinned["rule"]), _halt(pinned["halt"])
-    used = rule.zero() if row is None else Tally((*map(add, row.settled, row.held),))
+    used = rule.zero() if row is None else use_of(row)
     if dataset.frozen is not None:
         # A freeze hides an overdraft.
         state = "frozen"

@@ -32,6 +32,7 @@ from dpflow.ledger.decisions.lifetimes import TermView, lifetime_error, term_vie
 from dpflow.ledger.decisions.pinned_rules import gate_in
 from dpflow.ledger.decisions.reserve import without_empty
 from dpflow.ledger.decisions.terms import (
+    BY_ITSELF,
     TermChange,
     agrees,
     is_behind,
@@ -205,7 +206,9 @@ def decide_application(
         else:
             body |= without_empty(raises=raises, forgotten=[*rows.forgotten])
             reason = application.reason or "the policy was applied"
-            change = open_term(rows, policy, author, reason, **body)
+            # A person's term is never taken for a step's.
+            reason += " (applied)" * (reason in BY_ITSELF)
+            change = open_term(rows, policy, author, reason)
         change.body.update(body, action=action, closed=closed)
         write_term(decision, change)
         rows = rows.with_term(change.after, change.term)
@@ -288,8 +291,7 @@ def change_term(rows: Rows, application: Application, action: str) -> TermChange
     if not agrees(before, policy):
         pins, reason = tighten_pins(pins, policy), "a tighter policy was applied"
     fields = {**before.fields, "pinned": pins}
-    body, revision = {"reason": application.reason or reason}, before.entry + 1
-    change = pin_term(rows, policy, action, fields, revision=revision, body=body)
+    change = pin_term(rows, policy, action, fields, application.reason or reason)
     check_tighter(before, change.term, action)
     return change
 

@@ -309,7 +309,8 @@ def grant(step: PricedStep) -> Decision:
     decision = step.begin_decision()
     amounts = dict[str, Held]()
     for gate, amount in step.charges:
-        after = decision.post(rows, gate.id, held=amount.amounts)
+        zero = gate.rule.zero().amounts
+        after = decision.post(rows, gate.id, (zero, amount.amounts))
         used = None if gate.rule.steady else gate.used.amounts
         amounts[gate.id] = Held(amount.amounts, after.version, used)
     check_length(decision.postings, request)

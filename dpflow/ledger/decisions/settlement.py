@@ -142,7 +142,7 @@ def post_end(
             # A page of an older time may be whole.
             msg = f"account {name!r} is missing, or older than its charge {charge.id}"
             raise LedgerCorrupt(msg)
-        decision.post(rows, name, settled=prices[name], held=negative(held.amount))
+        decision.post(rows, name, (prices[name], negative(held.amount)))
         # Charges that others made meanwhile were priced beside it, and stay so.
         version = held.version + (before.version == held.version)
         amounts[name] = held._replace(version=version)
@@ -210,19 +210,18 @@ def price_end(
         charge: The charge.
         reported: Its outcome; None if its body never started.
     """
-    units, posted = charge.request.get("units", {}), dict[str, Amounts]()
+    posted = dict[str, Amounts]()
     for name, held in charge.amounts.items():
-        gate = find_gate(rows, name, units.get(name, 1))
+        gate, posted[name] = find_gate(rows, charge, name), held.amount
         if gate is None:
-            posted[name] = held.amount
             continue
         price = gate.rule.zero().amounts
         if reported is not None:
             price = price_outcome(gate, charge, held, reported)
         if not is_newest(rows, name, held):
             price = gate.rule.settle_late(Tally(held.amount), Tally(price)).amounts
-        is_within = all(map(le, price, held.amount))
-        posted[name] = price if is_within else held.amount
+        if all(map(le, price, held.amount)):
+            posted[name] = price
     return posted
 
 
@@ -249,13 +248,13 @@ def price_outcome(gate: Gate, charge: Charge, held: Held, reported: Outcome) -> 
     return held.amount
 
 
-def find_gate(rows: Rows, account: str, size: int = 1) -> Gate | None:
-    """Return the gate of a charged account; None of a share that access ended.
+def find_gate(rows: Rows, charge: Charge, account: str) -> Gate | None:
+    """Return the gate of a charge's account; None of a share that access ended.
 
     Raises:
         LedgerCorrupt: If its term has no other gate.
     """
-    gate = gate_at(rows, account, size)
+    gate = gate_at(rows, account, charge.request.get("units", {}).get(account, 1))
     if gate is None and split(account)[2] not in OF_SHARES:
         msg = f"account {account!r} has no gate in its term"
         raise LedgerCorrupt(msg)
@@ -286,7 +285,6 @@ def raise_alerts(
         if gate.window is not None:
             after = ChainMap(decision.accounts, rows.account_rows)
             near = accounts_near(after, name, gate.window.length)
-            near[gate.window.position] = account
             settled = {position: Tally(row.settled) for position, row in near.items()}
             used = fullest_window(settled, gate.window.position, gate.window.length)
             alerted = [row.alerted for row in near.values()]

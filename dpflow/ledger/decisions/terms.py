@@ -167,9 +167,7 @@ def find_term(rows: Rows, policy: Policy, author: Author) -> Term | TermChange:
     return open_term(rows, policy, author, FIRST if term is None else UNCHARGED)
 
 
-def open_term(
-    rows: Rows, policy: Policy, author: Author, reason: str, **further: Any
-) -> TermChange:
+def open_term(rows: Rows, policy: Policy, author: Author, reason: str) -> TermChange:
     """Return the next term of a dataset.
 
     Args:
@@ -177,32 +175,17 @@ def open_term(
         policy: The file.
         author: Who sends the command.
         reason: Why.
-        **further: Further facts of the entry, of a person's term.
     """
     dataset = rows.book(policy.dataset)
-    # Only a person's term has further facts, and it is never taken for a step's.
-    reason += " (applied)" * (bool(further) and reason in BY_ITSELF)
     # It goes on behind a term that was lost.
     newest = max(dataset.term, name_lost_term(rows, dataset.name))
-    opened = {
-        "number": newest + 1,
-        **fields_of(policy),
-        "reason": reason,
-        "at": author.at,
-        "by": author.writer,
-    }
-    body = {**further, "reason": reason}
-    return pin_term(rows, policy, "open", opened, revision=1, body=body)
+    signed = {"reason": reason, "at": author.at, "by": author.writer}
+    fields = {"number": newest + 1, **fields_of(policy), **signed}
+    return pin_term(rows, policy, "open", fields, reason)
 
 
 def pin_term(
-    rows: Rows,
-    policy: Policy,
-    kind: str,
-    fields: Mapping[str, Any],
-    *,
-    revision: int,
-    body: Mapping[str, Any],
+    rows: Rows, policy: Policy, kind: str, fields: Mapping[str, Any], reason: str
 ) -> TermChange:
     """Return the change of a term to the copy of a policy's file.
 
@@ -213,10 +196,9 @@ def pin_term(
         fields: What its file does not declare: the copy with solved numbers as
             `pinned`, and gates, which stay where the copy has none; a share that the
             copy no longer has stays for a flow without access.
-        revision: Revision of the term.
-        body: Further facts of the entry.
+        reason: Why.
     """
-    pins = fields["pinned"]
+    pins, before = fields["pinned"], rows.newest(policy.dataset)
     shuts = policy.other_flows == "refuse"
     stay = {
         path: gate
@@ -230,13 +212,11 @@ def pin_term(
         "policy_hash": digest(canonical(pins)),
         "gates": {**stay, **gates_text(pins)},
     }
-    return TermChange(
-        kind,
-        rows.book(policy.dataset),
-        Term(policy.dataset, fields["number"], revision, pinned_copy),
-        {**body, "policy": pinned_copy["policy_hash"]},
-        claim_source(rows, policy),
-    )
+    revision = 1 if kind == "open" or before is None else before.entry + 1
+    term = Term(policy.dataset, fields["number"], revision, pinned_copy)
+    body = {"reason": reason, "policy": pinned_copy["policy_hash"]}
+    source = claim_source(rows, policy)
+    return TermChange(kind, rows.book(policy.dataset), term, body, source)
 
 
 def claim_source(rows: Rows, policy: Policy) -> tuple[str, Row] | None:

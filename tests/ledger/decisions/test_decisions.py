@@ -58,7 +58,7 @@ def rows(
     dataset = Dataset("a", hash="h")
     found = Rows(datasets={"a": dataset})
     if term:
-        opened = open_term(found, POLICY, AUTHOR, "x", changes=[])
+        opened = open_term(found, POLICY, AUTHOR, "x")
         found = found.with_term(opened.after._replace(number=1), opened.term)
     if frozen:
         row = found.datasets["a"]._replace(frozen={"who": "ann", "reason": "x"})
