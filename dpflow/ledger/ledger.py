@@ -146,15 +146,9 @@ class Ledger(Shell):
         command = digest(
             canonical(["settle", reservation, outcome, value_digest, reported])
         )
-        end = End(
-            kind="settle",
-            charge=reservation,
-            owner=self.owners.mine(),
-            body={**(body or {}), "outcome": outcome, "digest": value_digest},
-            reported=reported,
-            value=value,
-            shape=shape,
-        )
+        fields = {**(body or {}), "outcome": outcome, "digest": value_digest}
+        owner = self.owners.mine()
+        end = End("settle", reservation, owner, fields, reported, value, shape)
         return self._end(end, command[:32])
 
     def void(self, reservation: str, *, reason: str) -> None:
@@ -166,8 +160,7 @@ class Ledger(Shell):
             ReservationConflict: If another process reserved it, or it has ended.
             LedgerUnavailable: If the ledger did not answer; it may stay held.
         """
-        body, owner = {"reason": reason}, self.owners.mine()
-        self._end(End(kind="void", charge=reservation, owner=owner, body=body))
+        self._end(End("void", reservation, self.owners.mine(), {"reason": reason}))
 
     def forfeit(self, reservation: str, *, reason: str) -> Settled:
         """Post a charge in full whose process has ended.
@@ -176,7 +169,7 @@ class Ledger(Shell):
             ReservationConflict: If its process still runs, or it has ended.
         """
         body = {**self.conditions.provenance, "reason": reason}
-        return self._end(End(kind="forfeit", charge=reservation, body=body))
+        return self._end(End("forfeit", reservation, body=body))
 
     def _end(self, end: End, command: str | None = None) -> Settled:
         """End a charge; its datasets are loaded before the lock."""

@@ -152,7 +152,7 @@ class Conditions:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Alert:
     """A threshold of a policy that the settled amounts of an account have crossed.
 
@@ -171,7 +171,7 @@ class Alert:
     used_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Settled:
     """The end of a charge.
 
@@ -185,7 +185,7 @@ class Settled:
     alerts: tuple[Alert, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Granted:
     """The answer that lets a step run: its worst case is held on every account.
 
@@ -198,7 +198,7 @@ class Granted:
     opened: tuple[Term, ...] = field(default=(), compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Replayed:
     """A settled release under the same key: the answer, at no cost.
 
@@ -212,7 +212,7 @@ class Replayed:
     made_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Busy:
     """Another live execution is making this release: wait and ask again."""
 

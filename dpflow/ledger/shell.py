@@ -82,14 +82,10 @@ class Shell:
 
     def author(self) -> Author:
         """Return who sends a command, and when."""
-        login = self.database.writer
-        return Author(
-            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            writer=login or writer(),
-            login=login,
-            provenance=self.conditions.provenance,
-            applies=self.conditions.applies_policies,
-        )
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        login, how = self.database.writer, self.conditions
+        sender = at, login or writer(), login, how.provenance
+        return Author(*sender, applies=how.applies_policies)
 
     def _order(self, scope: Scope, decide: Decide) -> Any:
         """Decide a command of an operator, and witness it."""

@@ -52,9 +52,7 @@ class ForcedRefusals:
         forced = exhausted or request.reservation in self.refused
         return [_Exhausted(*g) if forced and g.kind in _WHOLE else g for g in gates]
 
-    def error(
-        self, request: Request, refusal: Refusal, kind: Any, **details: Any
-    ) -> BudgetRefused:
+    def error(self, request: Request, refusal: Refusal, kind: Any) -> BudgetRefused:
         """Build the error of a refusal; a forced one is `BudgetExhausted`."""
         kind = BudgetExhausted if isinstance(refusal.gate, _Exhausted) else kind
-        return refusal_error(request, refusal, kind, **details)
+        return refusal_error(request, refusal, kind)

@@ -37,13 +37,9 @@ def find_payer(rows: Rows, name: str) -> Payer:
     charge = rows.charge
     assert charge is not None
     gate = gate_at(rows, name)
-    return Payer(
-        account=name,
-        rule=None if gate is None else gate.rule,
-        amount=charge.amounts[name].amount,
-        is_void=charge.state == "void",
-        store=rows.people.get(name),
-    )
+    rule = None if gate is None else gate.rule
+    amount, is_void = charge.amounts[name].amount, charge.state == "void"
+    return Payer(name, rule, amount, is_void, rows.people.get(name))
 
 
 def decide_payment(

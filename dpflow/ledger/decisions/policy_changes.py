@@ -53,7 +53,7 @@ from dpflow.policy.reserved import list_reserved
 _IN_PLACE = {"tighter": "tighten", "neutral": "tighten", "access": "access"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """What applying a policy would do, or did.
 
@@ -122,18 +122,11 @@ def propose_application(rows: Rows, policy: Policy) -> Proposal:
                 pins = tighten_pins(term.fields["pinned"], policy)
                 _check_reserved(rows, term, pins)
                 action = _IN_PLACE[overall(changes)]
-            except InvalidCost as error:
-                why = error.message
-    obstacle = find_obstacle(rows, policy, terms, action)
-    return Proposal(
-        dataset=policy.dataset,
-        action=action,
-        term=book.term,
-        changes=changes,
-        terms=terms,
-        why=why,
-        obstacle="" if obstacle is None else obstacle.message,
-    )
+            except InvalidCost as exceeded:
+                why = exceeded.message
+    error = find_obstacle(rows, policy, terms, action)
+    obstacle = "" if error is None else error.message
+    return Proposal(policy.dataset, action, book.term, changes, terms, why, obstacle)
 
 
 def find_obstacle(
@@ -212,12 +205,9 @@ def decide_application(
         change.body.update(body, action=action, closed=closed)
         write_term(decision, change)
         rows = rows.with_term(change.after, change.term)
+    term, terms = rows.book(policy.dataset).term, term_views(rows, policy.dataset)
     decision.answer = replace(
-        proposal,
-        action=action,
-        term=rows.book(policy.dataset).term,
-        terms=term_views(rows, policy.dataset),
-        closed=closed,
+        proposal, action=action, term=term, terms=terms, closed=closed
     )
     return decision
 

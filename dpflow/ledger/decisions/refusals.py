@@ -39,11 +39,19 @@ class Refusal(NamedTuple):
         cause: "frozen"; "closed" if the policy gives the flow no access; "halted" if
             this account has halted the flow run; "overdrawn"; "run" if the rest of a
             whole run does not fit; else "full": the amount does not fit.
+        frozen: Author and reason of the freeze of the dataset.
+        is_halted: Whether an odometer has halted the flow run.
+        factor: Least growth of the noise with which the step fits, if it can.
+        again: The first later part of a window for which it fits.
     """
 
     gate: Gate
     amount: Tally
     cause: str
+    frozen: Mapping[str, Any] | None = None
+    is_halted: bool = False
+    factor: Fraction | None = None
+    again: str | None = None
 
 
 def describe_refusal(error: BudgetRefused) -> dict[str, Any]:
@@ -64,14 +72,7 @@ def read_refusal(body: Mapping[str, Any], **step: Any) -> BudgetRefused:
 
 
 def refusal_error(
-    request: Request,
-    refusal: Refusal,
-    kind: type[BudgetRefused],
-    *,
-    frozen: Mapping[str, Any] | None = None,
-    halted: bool = False,
-    factor: Fraction | None = None,
-    again: str | None = None,
+    request: Request, refusal: Refusal, kind: type[BudgetRefused]
 ) -> BudgetRefused:
     """Build the error with the requested and the remaining amount and a cost that fits.
 
@@ -79,10 +80,6 @@ def refusal_error(
         request: The refused request.
         refusal: The first gate that does not admit it.
         kind: Class of the error.
-        frozen: Author and reason of the freeze of the dataset.
-        halted: Whether an odometer has halted the flow run.
-        factor: Least growth of the noise with which the step fits, if it can.
-        again: The first later part of a window for which it fits.
     """
     gate = refusal.gate
     asked, left, reason = _shortage(gate, refusal.amount)
@@ -91,7 +88,7 @@ def refusal_error(
     flow = f" of flow {request.flow!r}" if request.flow else ""
     begin, end = f"Step {request.step!r}{flow} was refused", " for it"
     if refusal.cause == "frozen":
-        by, reason = "", f"{dataset} is {frozen_text(frozen or {})}."
+        by, reason = "", f"{dataset} is {frozen_text(refusal.frozen or {})}."
         fits = f"Nothing fits until `dpflow unfreeze {gate.dataset}`."
     elif refusal.cause == "closed":
         by = f" by the list of flows in the policy of {dataset}"
@@ -111,10 +108,10 @@ def refusal_error(
         )
     elif refusal.cause == "halted":
         reason = "it has halted this flow run already."
-    elif not halted:
-        fits = _fitting(request, refusal, factor)
-        if again is not None:
-            fits += f" With this noise it fits again for data from {again}."
+    elif not refusal.is_halted:
+        fits = _fitting(request, refusal)
+        if refusal.again is not None:
+            fits += f" With this noise it fits again for data from {refusal.again}."
     if refusal.cause != "run":
         by = f"{by}. {reason[0].upper()}{reason[1:]}"
     fields = (gate.kind, gate.rule.theorem, asked, left, fits)
@@ -206,9 +203,9 @@ def _budget(gate: Gate) -> str:
     return "the share" if gate.kind == "flow" else "the budget"
 
 
-def _fitting(request: Request, refusal: Refusal, factor: Fraction | None) -> str:
+def _fitting(request: Request, refusal: Refusal) -> str:
     """Say at which noise a step would fit, or what is missing."""
-    gate = refusal.gate
+    gate, factor = refusal.gate, refusal.factor
     if factor is not None and factor <= _MOST_NOISE:
         return (
             f"With {short_up(factor)} times its noise it would still fit: "

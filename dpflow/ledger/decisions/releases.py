@@ -103,12 +103,7 @@ def replay(release: Release, charge: Charge, request: Request) -> Replayed | Non
             'says on_change="refuse". Remove that to replay it'
         )
     else:
-        return Replayed(
-            reservation=charge.id,
-            value=release.value,
-            digest=str(release.digest),
-            made_at=made_at,
-        )
+        return Replayed(charge.id, release.value, str(release.digest), made_at)
     msg = (
         f"release {request.key_text!r} of step {charge.step!r} {why}; fresh=True "
         "draws it anew, at a new charge."
@@ -132,10 +127,7 @@ def decide_withdrawal(
     withdrawn = release._replace(state="withdrawn", value=None)
     decision.changes.append(("put_release", withdrawn))
     stated = {"release": release.key, "digest": digest, "reason": reason}
-    decision.append(
-        rows.book(release.dataset),
-        "withdraw",
-        body={**author.provenance, **stated},
-        about=(release.charge, release.step, None, None),
-    )
+    body, about = {**author.provenance, **stated}, (release.charge, release.step)
+    dataset = rows.book(release.dataset)
+    decision.append(dataset, "withdraw", body=body, about=(*about, None, None))
     return decision

@@ -269,35 +269,29 @@ def build_refusal(
 ) -> BudgetRefused:
     """Build the error of the first account that refuses a step."""
     step, refusals = refused
-    first, factor, again = refusals[0], None, None
-    account, causes = first.gate.id, {refusal.cause for refusal in refusals}
-    if first.cause == "full" and "halted" not in causes:
+    first, causes = refusals[0], {refusal.cause for refusal in refusals}
+    account, frozen = first.gate.id, step.rows.book(first.gate.dataset).frozen
+    first = first._replace(frozen=frozen, is_halted="halted" in causes)
+    if first.cause == "full" and not first.is_halted:
         gates = tuple(
             gate._replace(row=None, neighbours=None) for gate, _ in step.charges
         )
-        factor = fitting_factor(gates, step.request.cost)
+        first = first._replace(factor=fitting_factor(gates, step.request.cost))
     # Other gates that refuse admit no later part. A correction is of its own part: a
     # later one is no way out.
     release = step.rows.release
     corrects = release is not None and release.state != "free" and bool(release.digest)
     by_windows = causes == {"full"} and all(r.gate.window for r in refusals)
     if by_windows and not corrects:
-        again = first_fitting_part(step.charges)
+        first = first._replace(again=first_fitting_part(step.charges))
     before = any(
         first.amount.fits_within(Tally(tuple(amounts[account][0])))
         for amounts in earlier_amounts
         if account in amounts and any(amounts[account][0])
     )
-    exhausted = before and first.cause not in _NEVER
-    return refusal_error(
-        step.request,
-        first,
-        BudgetExhausted if exhausted else BudgetRefused,
-        frozen=step.rows.book(first.gate.dataset).frozen,
-        halted="halted" in causes,
-        factor=factor,
-        again=again,
-    )
+    is_exhausted = before and first.cause not in _NEVER
+    kind = BudgetExhausted if is_exhausted else BudgetRefused
+    return refusal_error(step.request, first, kind)
 
 
 # Holding
@@ -325,11 +319,8 @@ def grant(step: PricedStep) -> Decision:
         arguments = dict(request.arguments or {}) or None
         release = Release(*key, request.step, charge.id, "claimed", None, arguments)
         decision.changes.append(("put_release", release))
-    decision.answer = Granted(
-        reservation=charge.id,
-        accounts=tuple(amounts),
-        opened=tuple(term for term in step.terms if rows.account(term.root) is None),
-    )
+    opened = tuple(term for term in step.terms if rows.account(term.root) is None)
+    decision.answer = Granted(charge.id, tuple(amounts), opened)
     return decision
 
 

@@ -38,7 +38,7 @@ from dpflow.rounding import number_from_text
 STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class End:
     """Request to end a charge.
 
@@ -299,15 +299,8 @@ def raise_alerts(
                 crossed = text
         if crossed:
             decision.accounts[name] = account._replace(alerted=crossed)
-            alert = Alert(
-                dataset=gate.dataset,
-                account=name,
-                gate=gate.kind,
-                name=gate.name,
-                threshold=crossed,
-                used_fraction=gate.measure_use(used) or 0.0,
-            )
-            alerts.append(alert)
+            whose, share = (gate.dataset, name, gate.kind), gate.measure_use(used)
+            alerts.append(Alert(*whose, gate.name, crossed, share or 0.0))
     return alerts
 
 
