@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,7 @@ def copy_ledger(ledger: Ledger, target: Any) -> None:
     """
     with open_snapshot(ledger, is_of_copy=True) as source:
         for table in list_tables(source):
-            rows = read_rows(source, table)
-            while batch := [*islice(rows, PAGE)]:
-                write_rows(target, table, batch)
+            write_rows(target, table, read_rows(source, table))
 
 
 @contextmanager
@@ -116,13 +114,15 @@ def drop_newer(target: SqliteDatabase, older: list[TableColumns]) -> None:
 
 
 def write_rows(
-    target: Any, table: TableColumns, rows: Sequence[Mapping[str, Any]]
+    target: Any, table: TableColumns, rows: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Write rows in one transaction of the target."""
+    """Write rows, page by page, each page in one transaction of the target."""
     names, values = ", ".join(table.columns), ", :".join(table.columns)
     text = f"INSERT INTO {table.name} ({names}) VALUES (:{values})"  # noqa: S608
-    with target.transaction() as transaction:
-        transaction.send((text, row) for row in rows)
+    remaining = iter(rows)
+    while page := [*islice(remaining, PAGE)]:
+        with target.transaction() as transaction:
+            transaction.send((text, row) for row in page)
 
 
 def backup(ledger: Ledger, path: Path) -> Verification:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.interrupts import contextmanager, without_interrupts
-from dpflow.ledger.audit.copies import PAGE, write_rows
+from dpflow.interrupts import without_interrupts
+from dpflow.ledger.audit.copies import write_rows
 from dpflow.ledger.audit.journals import Verification
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
@@ -34,34 +35,24 @@ def verify_export(path: Path) -> tuple[str, Verification]:
         ConfigurationError: If it is no export, or one of another version.
         LedgerCorrupt: If a line is damaged, or there twice.
     """
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        path.open(encoding="utf-8", errors="replace") as file,
-        _refusing_cells(path),
-    ):
-        lines = iter(file)
-        identity = read_identity(next(lines, ""), path)
-        database: Any = SqliteDatabase.create(
-            Path(folder) / "ledger.db", identity, b"", complete=0
-        )
-        database.is_copy = True
-        try:
-            load_lines(lines, database, path)
-            result = verify(Ledger(database, Liveness()))
-        finally:
-            database.close()
-    result.values = False
-    return identity.ledger, result
-
-
-@contextmanager
-def _refusing_cells(path: Path) -> Iterator[None]:
-    """Refuse numbers, characters and depths that no row of a ledger has."""
     try:
-        yield
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            path.open(encoding="utf-8", errors="replace") as file,
+        ):
+            identity = read_identity(next(file, ""), path)
+            position = Path(folder) / "ledger.db"
+            database: Any = SqliteDatabase.create(position, identity, b"", complete=0)
+            database.is_copy = True
+            with closing(database):
+                load_lines(file, database, path)
+                result = verify(Ledger(database, Liveness()))
     except without_interrupts(OverflowError, UnicodeError, RecursionError):
+        # No row of a ledger has such numbers, characters and depths.
         msg = f"{path} has a value that no ledger holds: the export was edited, or cut."
         raise LedgerCorrupt(msg) from None
+    result.values = False
+    return identity.ledger, result
 
 
 def read_identity(line: str, path: Path) -> Identity:
@@ -97,8 +88,7 @@ def load_lines(lines: Iterable[str], database: Any, path: Path) -> None:
         for number, line in enumerate(lines, 2)
     )
     for name, own in groupby(rows, key=itemgetter(0)):
-        while page := [row for _, row in islice(own, PAGE)]:
-            write_rows(database, tables()[name], page)
+        write_rows(database, tables()[name], (row for _, row in own))
 
 
 def read_row(line: str, position: str) -> tuple[str, dict[str, Any]]:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.account_ids import Amounts, split
-from dpflow.ledger.audit.terms import with_gates
 from dpflow.ledger.decisions.gates import is_admitted
+from dpflow.ledger.decisions.pinned_rules import gate_in
 from dpflow.ledger.requests import UNKNOWN
 from dpflow.ledger.tables.errors import UNREADABLE
 from dpflow.ledger.tables.loaded import sum_amounts
@@ -68,26 +68,6 @@ class Verification:
         if finding not in self.bad:
             self.bad.append(finding)
 
-    def compare(
-        self,
-        what: str,
-        dataset: str,
-        rows: Mapping[Any, Any],
-        stated: Mapping[Any, Any],
-    ) -> None:
-        """Compare rows with what the entries of a dataset come to, by key."""
-        for key in sorted(rows.keys() | stated.keys()):
-            if key not in rows:
-                self.add(f"{what} {key!r} was removed", dataset)
-            elif key not in stated:
-                self.add(f"no entry made {what} {key!r}", dataset)
-            elif rows[key] != stated[key]:
-                row, other = rows[key], stated[key]
-                names = getattr(row, "_fields", ())
-                wrong = [n for n in names if getattr(row, n) != getattr(other, n)]
-                problem = f"{what} {key!r} is not what its entries come to"
-                self.add(": ".join([problem, *wrong]), dataset)
-
 
 @dataclass(slots=True)
 class Journal:
@@ -95,6 +75,7 @@ class Journal:
 
     Attributes:
         row: The dataset's row as the entries have it.
+        result: Takes the findings.
         accounts: Accounts by id, without marks.
         terms: Newest body of each term, and the body that opened it.
         by_hand: Accounts that a charge by hand or a repair raised.
@@ -109,6 +90,7 @@ class Journal:
     """
 
     row: Dataset
+    result: Verification
     accounts: dict[str, Account] = field(default_factory=dict)
     terms: dict[int, Term] = field(default_factory=dict)
     opened: dict[int, Term] = field(default_factory=dict)
@@ -122,13 +104,31 @@ class Journal:
     sources: dict[str, str | None] = field(default_factory=dict)
     rewritten: tuple[int, str] = (0, "")
 
-    def add(self, entry: Entry, result: Verification) -> None:
+    def report(self, problem: str, entry: int | None = None) -> None:
+        """Add a finding of the dataset."""
+        self.result.add(problem, self.row.name, entry)
+
+    def compare(self, what: str, rows: Rows, stated: Rows) -> None:
+        """Compare rows with what the entries come to, by key."""
+        for key in sorted(rows.keys() | stated.keys()):
+            if key not in rows:
+                self.report(f"{what} {key!r} was removed")
+            elif key not in stated:
+                self.report(f"no entry made {what} {key!r}")
+            elif rows[key] != stated[key]:
+                row, other = rows[key], stated[key]
+                names = getattr(row, "_fields", ())
+                wrong = [n for n in names if getattr(row, n) != getattr(other, n)]
+                problem = f"{what} {key!r} is not what its entries come to"
+                self.report(": ".join([problem, *wrong]))
+
+    def add(self, entry: Entry) -> None:
         """Add the next entry, whose hash was checked."""
         body = json.loads(entry.body)
         postings = read_postings(entry.postings)
         for name, (settled, held) in postings.items():
-            self._post(entry, name, settled, held, result)
-        result.postings += len(postings)
+            self._post(entry, name, settled, held)
+        self.result.postings += len(postings)
         # An entry may name accounts of other datasets, too.
         overdrawn, alerts = body.get("overdrawn", ()), body.get("alerts", {})
         for name in (*overdrawn, *alerts):
@@ -180,17 +180,10 @@ class Journal:
             own = halts if run == entry.run else set()
             self.runs[run] = refusals + is_first, halted | own
 
-    def _post(
-        self,
-        entry: Entry,
-        name: str,
-        settled: Amounts,
-        held: Amounts,
-        result: Verification,
-    ) -> None:
+    def _post(self, entry: Entry, name: str, settled: Amounts, held: Amounts) -> None:
         """Add a posting, and check a grant against a gate that was lowered."""
         if split(name)[0] != entry.dataset:
-            result.add(f"it posts to {name!r}", entry.dataset, entry.number)
+            self.report(f"it posts to {name!r}", entry.number)
         zero = (0,) * len(settled)
         before = self.accounts.get(name) or Account(name, zero, zero)
         _, old_settled, old_held, version, alerted, overdrawn = before
@@ -198,15 +191,14 @@ class Journal:
         row = Account(name, *sums, version + 1, alerted, overdrawn)
         self.accounts[name] = row
         if min(*row.settled, *row.held) < 0:
-            what = f"account {name!r} would hold less than nothing"
-            result.add(what, entry.dataset, entry.number)
+            self.report(f"account {name!r} would hold less than nothing", entry.number)
         term = self.terms.get(split(name)[1])
         tightened = term is not None and term.entry > 1
         if entry.kind == "reserve" and tightened and name not in self.by_hand:
             used = (*map(add, row.settled, row.held),)
             if not is_admitted(term, name, used):
                 what = f"a step was granted on account {name!r} above its gate"
-                result.add(what, entry.dataset, entry.number)
+                self.report(what, entry.number)
 
     def _pin(self, entry: Entry, body: Mapping[str, Any], row: Dataset) -> Dataset:
         """Note a term."""
@@ -228,23 +220,37 @@ class Journal:
         return row._replace(term=number, revision=revision)
 
 
+def with_gates(term: Term, revised: Mapping[str, Any]) -> Term:
+    """Return a term with the gates of a revision that it was opened without.
+
+    `others` rises where a share is reserved no longer; it never falls below what was
+    used.
+    """
+    gates = dict(term.fields["gates"])
+    for position, gate in revised.items():
+        kind, _, name = position.partition("/")
+        if kind == "others" or gate_in(gates, kind, name) is None:
+            gates[position] = gate
+    return term._replace(fields={**term.fields, "gates": gates})
+
+
 def read_journal(
     transaction: Transaction, ledger: str, name: str, result: Verification
 ) -> Journal:
     """Read a journal, with its chain of hashes; go on after a finding."""
-    journal = Journal(Dataset(name, hash=first_hash(ledger, name)))
+    journal = Journal(Dataset(name, hash=first_hash(ledger, name)), result)
     for columns in pages(transaction, "read_journal_page", name, 0, key=1):
         entry = Entry(*columns)
         if entry.number != journal.row.number + 1:
-            result.add(f"entry {journal.row.number + 1} is missing", name)
+            journal.report(f"entry {journal.row.number + 1} is missing")
         if entry.with_hash(journal.row.hash).hash != entry.hash:
             what = "its content, or an entry before it, is not what was hashed"
-            result.add(what, name, entry.number)
+            journal.report(what, entry.number)
         try:
-            journal.add(entry, result)
+            journal.add(entry)
         except without_interrupts(*UNREADABLE) as error:
             what = f"it is no entry of its kind ({type(error).__name__})"
-            result.add(what, name, entry.number)
+            journal.report(what, entry.number)
             journal.row = journal.row._replace(number=entry.number, hash=entry.hash)
         result.entries += 1
     return journal

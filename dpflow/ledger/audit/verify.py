@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from hashlib import sha256
 from math import inf
 from operator import add
@@ -19,10 +20,11 @@ from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
 from dpflow.interrupts import contextmanager, suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.audit.journals import Journal, Verification, read_journal
-from dpflow.ledger.audit.terms import check_terms, find_terms
-from dpflow.ledger.canonical import digest
+from dpflow.ledger.canonical import canonical, digest
 from dpflow.ledger.decisions.gates import is_admitted
+from dpflow.ledger.decisions.lifetimes import is_charged, lifetime_error, term_views
 from dpflow.ledger.decisions.pinned_rules import gate_in
+from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.decisions.windows import window_total
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import UNREADABLE
@@ -38,6 +40,8 @@ from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.views.reading import pages, read_postings
 
 Progress = Callable[[int, int], None]
+#: Sums of amounts by account.
+Sums = dict[str, list[int]]
 #: State of a charge that a kind of entry ends.
 ENDED = ("settled", "void", "forfeited")
 _STATES = {"settle": "settled", "void": "void", "forfeit": "forfeited", None: "open"}
@@ -128,31 +132,29 @@ def verify_dataset(
         result.add(str(error), name)
         transaction.datasets = {}
     journal = read_journal(transaction, ledger.id, name, result)
-    result.compare("dataset", name, transaction.datasets, {name: journal.row})
-    held = check_charges(transaction, journal, result)
-    rows = check_accounts(transaction, journal, held, result)
-    check_tables(transaction, journal, result)
-    check_releases(transaction, name, result)
+    journal.compare("dataset", transaction.datasets, {name: journal.row})
+    held = check_charges(transaction, journal)
+    rows = check_accounts(transaction, journal, held)
+    check_tables(transaction, journal)
+    check_releases(transaction, journal)
     if result.values:
-        check_values(transaction, ledger, name, result)
-    check_gates(rows, journal, result)
-    check_terms(rows, journal.opening, lambda what: result.add(what, name))
+        check_values(transaction, ledger, journal)
+    check_gates(rows, journal)
+    check_terms(rows, journal)
     result.heads[name] = journal.row.number, journal.row.hash
 
 
-def check_charges(
-    transaction: Transaction, journal: Journal, result: Verification
-) -> dict[str, list[int]]:
+def check_charges(transaction: Transaction, journal: Journal) -> Sums:
     """Compare charges with their entries; return what open ones hold, by account."""
-    held, name = dict[str, list[int]](), journal.row.name
+    held, name = Sums(), journal.row.name
     for row in pages(transaction, "read_charge_page", name, 0):
         number, kind, charge_made, body, writer, *where = row[:8]
         end, end_kind, charge_ended, *columns, postings, step, flow = row[8:]
-        result.reservations += 1
+        journal.result.reservations += 1
         try:
             charge = Charge.from_columns(tuple(columns))
         except without_interrupts(*UNREADABLE) as error:
-            result.add(f"the charge that it made: {error}", name, number)
+            journal.report(f"the charge that it made: {error}", number)
             continue
         is_rewritten = number < journal.rewritten[0]
         hashed = None if body is None or is_rewritten else json.loads(body)["request"]
@@ -171,15 +173,15 @@ def check_charges(
         else:
             problem = find_wrong_end(charge, end, end_kind, charge_ended)
         if problem:
-            result.add(problem, name, number)
+            journal.report(problem, number)
         if charge.state == "open":
             add_held(held, charge, name)
     for number, kind in transaction.ask("read_loose_entries", dataset=name):
-        result.add(f"no charge has this {kind}", name, number)
+        journal.report(f"no charge has this {kind}", number)
     return held
 
 
-def add_held(held: dict[str, list[int]], charge: Charge, dataset: str) -> None:
+def add_held(held: Sums, charge: Charge, dataset: str) -> None:
     """Add what an open charge holds on the accounts of a dataset."""
     for account, share in charge.amounts.items():
         if split(account)[0] == dataset:
@@ -228,76 +230,70 @@ def find_wrong_end(
     return ""
 
 
-def check_accounts(
-    transaction: Transaction,
-    journal: Journal,
-    held: dict[str, list[int]],
-    result: Verification,
-) -> Rows:
+def check_accounts(transaction: Transaction, journal: Journal, held: Sums) -> Rows:
     """Compare accounts with the sums of postings; return them as rows."""
     name = journal.row.name
     rows = Rows(datasets={name: journal.row})
     rows.known_terms = {(name, n): term for n, term in journal.opened.items()}
     between = {"first": f"{name}#", "last": f"{name}$"}
     for columns in transaction.ask("read_accounts_between", **between):
-        result.accounts += 1
+        journal.result.accounts += 1
         try:
             rows.account_rows[columns[0]] = read_row(Account, columns)
         except without_interrupts(*UNREADABLE) as error:
-            result.add(str(error), name)
+            journal.report(str(error))
             journal.accounts.pop(columns[0], None)
             held.pop(columns[0], None)
-    result.compare("account", name, rows.account_rows, journal.accounts)
+    journal.compare("account", rows.account_rows, journal.accounts)
     holding = {row.id: row.held for row in rows.account_rows.values() if any(row.held)}
     by_charges = {account: (*sums,) for account, sums in held.items() if any(sums)}
-    result.compare("the amount held on", name, holding, by_charges)
+    journal.compare("the amount held on", holding, by_charges)
     return rows
 
 
-def check_tables(
-    transaction: Transaction, journal: Journal, result: Verification
-) -> None:
+def check_tables(transaction: Transaction, journal: Journal) -> None:
     """Compare terms, stores of people, runs and evidence with their entries."""
     name, (upgraded_at, requests) = journal.row.name, journal.rewritten
     if upgraded_at and hash_requests(transaction, name, upgraded_at) != requests:
         what = "the requests of before are not those that it wrote"
-        result.add(what, name, upgraded_at)
+        journal.report(what, upgraded_at)
     terms = [read_row(Term, x) for x in transaction.ask("read_terms", datasets=[name])]
-    result.compare("term", name, {term.number: term for term in terms}, journal.terms)
+    journal.compare("term", {term.number: term for term in terms}, journal.terms)
     between = {"first": f"{name}#", "last": f"{name}$"}
     stores = transaction.ask("read_people_of", **between)
     people = {account: (first, newest) for account, first, newest in stores}
-    result.compare("the store of people of", name, people, journal.people)
+    journal.compare("the store of people of", people, journal.people)
     sources = transaction.ask("read_all_sources")
     own = {source: population for source, of, population in sources if of == name}
     # A source may have passed to another dataset.
     passed = {source for source, of, _ in sources if of != name}
     stated = {k: v for k, v in journal.sources.items() if k not in passed}
-    result.compare("source", name, own, stated)
+    journal.compare("source", own, stated)
     refused = transaction.ask("read_runs_of", dataset=name)
     runs = {run: (n, {*json.loads(halted or "[]")}) for run, n, halted in refused}
     for run, (refusals, halted) in journal.runs.items():
         # A ledger of version 4 brought runs without their entries.
         number, halts = runs.get(run, (0, set()))
         if number < refusals or not halted <= halts:
-            result.add(f"run {run!r} lacks a refusal of its entries", name)
+            journal.report(f"run {run!r} lacks a refusal of its entries")
     rows = transaction.ask("read_evidence_of", dataset=name)
     evidence = {f"{term} {hashed}": number for _, term, hashed, number in rows}
     # Terms share the parts of windows, which have no number.
     charged = {k: n for k, n in journal.evidence.items() if not k.startswith("0 ")}
-    result.compare("evidence", name, evidence, charged)
+    journal.compare("evidence", evidence, charged)
 
 
-def check_releases(transaction: Transaction, name: str, result: Verification) -> None:
+def check_releases(transaction: Transaction, journal: Journal) -> None:
     """Compare releases with the ends of their charges."""
+    name = journal.row.name
     for row in pages(transaction, "read_release_page", name, ""):
         *own, charge, state, stored = row[:6]
         *named, request, charge_state, body, withdrawn = row[6:]
-        result.releases += 1
+        journal.result.releases += 1
         key_text = json.loads(request).get("key_text", "") if request else ""
         if request and own != [named[0], key_text, named[1]]:
             what = f"release {own[1]!r} is not the one that its charge {charge} names"
-            result.add(what, name)
+            journal.report(what)
         ended = {} if body is None else json.loads(body)
         completed = charge_state == "settled" and ended.get("outcome") == "completed"
         right = {
@@ -308,18 +304,40 @@ def check_releases(transaction: Transaction, name: str, result: Verification) ->
         }
         if not right.get(state):
             what = f"release {own[1]!r} is {state}, and its charge {charge} is not"
-            result.add(what, name)
+            journal.report(what)
     for (charge,) in transaction.ask("read_lost_releases", dataset=name):
-        result.add(f"the release of charge {charge} was removed", name)
+        journal.report(f"the release of charge {charge} was removed")
 
 
-def check_values(
-    transaction: Transaction, ledger: Ledger, name: str, result: Verification
-) -> None:
+def check_values(transaction: Transaction, ledger: Ledger, journal: Journal) -> None:
     """Compare stored values with their digests."""
-    for key, charge, stored, value in pages(transaction, "read_values", name, ""):
+    values = pages(transaction, "read_values", journal.row.name, "")
+    for key, charge, stored, value in values:
         if ledger.digests.of_value(charge, value) != stored:
-            result.add(f"the value of release {key} is not the settled one", name)
+            journal.report(f"the value of release {key} is not the settled one")
+
+
+def check_terms(rows: Rows, journal: Journal) -> None:
+    """Check the hash of each pinned copy, and each term against the lifetime."""
+    name = journal.row.name
+    # An overdraft may be newer than the next term.
+    views = [replace(view, overdrawn=False) for view in term_views(rows, name)]
+    for index, term in enumerate(rows.terms(name)):
+        if digest(canonical(term.fields["pinned"])) != term.fields["policy_hash"]:
+            journal.report(f"the pinned policy of term {term.number} was edited")
+        if term.fields["reason"] in BY_ITSELF or not views[index].charged:
+            continue
+        raises, before = bool(journal.opening[term.number].get("raises")), views[:index]
+        if error := lifetime_error(name, before, views[index], raises=raises):
+            journal.report(error.message)
+
+
+def find_terms(rows: Rows, account: str) -> list[Term]:
+    """Return the term of an account, or the charged terms that share its windows."""
+    dataset, number, *_ = split(account)
+    if number:
+        return [*filter(None, [rows.term(dataset, number)])]
+    return [term for term in rows.terms(dataset) if is_charged(rows, term)]
 
 
 def find_later_shares(journal: Journal, account: str) -> list[Term]:
@@ -331,7 +349,7 @@ def find_later_shares(journal: Journal, account: str) -> list[Term]:
     return [t for n, terms in journal.access.items() if number in (0, n) for t in terms]
 
 
-def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
+def check_gates(rows: Rows, journal: Journal) -> None:
     """Find accounts above the gate of their term's first revision.
 
     The account of a share may be at the largest gate that a change of access gave it.
@@ -352,7 +370,7 @@ def check_gates(rows: Rows, journal: Journal, result: Verification) -> None:
         if not any(is_admitted(term, account.id, amounts) for term in terms) and (
             total is None or not has_overdrawn_part(rows, account)
         ):
-            result.add(f"account {account.id!r} is above its gate", journal.row.name)
+            journal.report(f"account {account.id!r} is above its gate")
 
 
 def has_overdrawn_part(rows: Rows, account: Account) -> bool:
