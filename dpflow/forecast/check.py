@@ -299,8 +299,8 @@ def find_changed_costs(ledger: Ledger, dataset: str) -> list[str]:
     costs: dict[tuple[str, str], list[str]] = {}
     for run in () if runs is None else runs.runs:
         for step in run.steps:
-            if step.detail is not None:
-                key = run.flow or "(no flow)", step.read.charge.step
+            if step.body:
+                key = run.flow or "(no flow)", step.body["step"]
                 costs.setdefault(key, []).append(python_form(step.body["cost"]))
     lines = []
     for (flow, name), own in sorted(costs.items()):

@@ -27,7 +27,7 @@ from dpflow.ledger.codec import decode
 from dpflow.ledger.decisions import reserve
 from dpflow.ledger.opening import FENCE_VARIABLE
 from dpflow.ledger.views.releases import release_value, releases
-from dpflow.ledger.views.runs import Detail, read_charges
+from dpflow.ledger.views.runs import JournalCharge, add_costs, read_charges
 from dpflow.noise.sources import TEST_ENVIRONMENT, Seeds, replace_noise, restore_noise
 from dpflow.policy import Policy, load_policies
 from dpflow.policy.files import is_policy_file
@@ -138,10 +138,12 @@ class LedgerForTests:
     def charges(self, dataset: str | None = None) -> list[ChargeMade]:
         """Return the granted executions, oldest first."""
         with views.open_reading(self.ledger) as reading:
-            names = reading.datasets if dataset is None else [dataset]
-            spent = (view for name in names for view in read_charges(reading, name))
-            charges = {view.charge.id: view for view in spent}
-        return [_charge(charge) for charge in sorted(charges.values(), key=_time_of)]
+            charges = dict[str, JournalCharge]()
+            for name in reading.names(dataset):
+                own = add_costs(reading, name, read_charges(reading, name))
+                charges |= {charge.id: charge for charge in own}
+        every = sorted(charges.values(), key=lambda charge: charge.at)
+        return [_charge(charge) for charge in every]
 
     def releases(self, dataset: str | None = None) -> list[ReleaseKept]:
         """Return the releases that the ledger keeps, with their values, oldest first.
@@ -222,14 +224,10 @@ def _contents(source: str | Path | Policy) -> list[bytes]:
     return [file.read_bytes() for file in paths]
 
 
-def _time_of(detail: Detail) -> str:
-    return detail.at
-
-
-def _charge(detail: Detail) -> ChargeMade:
-    charge, body = detail.charge, detail.body
+def _charge(charge: JournalCharge) -> ChargeMade:
+    body = charge.body
     return ChargeMade(
-        step=charge.step,
+        step=body["step"],
         datasets=tuple(body["datasets"]),
         flow=charge.flow,
         cost=cost_from_description(body["cost"]),

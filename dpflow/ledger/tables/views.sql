@@ -70,7 +70,7 @@ JOIN journal ON journal.dataset = :dataset AND journal.number = newest.number;
 -- Charges of a dataset, without what they cost; every run is found by them.
 -- name: read_run_charges
 SELECT part.reserve_number, part.charge, part.flow, charge.run, release.key_text,
-    ended.kind,
+    charge.state,
     coalesce(ended.at, (
         SELECT made.at FROM journal AS made
         WHERE made.dataset = part.dataset AND made.number = part.reserve_number
@@ -99,15 +99,15 @@ WHERE part.dataset = :dataset
 
 -- Ended charges of a dataset that posted the same, with their number and newest time.
 -- name: read_ends
-SELECT part.step, part.flow, ended.kind, ended.postings, substr(ended.at, 1, 10),
-    json_extract(ended.body, '$.outcome'),
-    coalesce(json_extract(ended.body, '$.error'), json_extract(ended.body, '$.error_type')),
-    json_extract(ended.body, '$.noise'),
+SELECT part.flow, part.step, substr(ended.at, 1, 10),
     CASE WHEN :release = 1 THEN json_extract(charge.request, '$.key_text') END,
     CASE WHEN :who = 1 THEN coalesce(
         json_extract(ended.body, '$.who'), json_extract(charge.request, '$.who'), made.writer
     ) END,
     CASE WHEN :cost = 1 THEN json_extract(charge.request, '$.cost') END,
+    json_extract(ended.body, '$.noise'), ended.kind, ended.postings,
+    json_extract(ended.body, '$.outcome'),
+    coalesce(json_extract(ended.body, '$.error'), json_extract(ended.body, '$.error_type')),
     count(*), max(ended.at)
 FROM charge_dataset AS part JOIN charge ON charge.id = part.charge
 JOIN {made}
@@ -121,9 +121,10 @@ SELECT number, postings FROM journal
 WHERE dataset = :dataset AND number > :after
 ORDER BY number;
 
--- Some entries, with the release keys of their charges.
+-- Some entries, with the release keys of their charges, or of refused steps.
 -- name: read_entries_at
-SELECT journal.number, journal.kind, journal.at, release.key_text
+SELECT journal.number, journal.kind, journal.at,
+    coalesce(release.key_text, json_extract(journal.body, '$.key_text'))
 FROM journal
 LEFT JOIN charge ON charge.id = journal.charge
 LEFT JOIN release ON release.key = charge.release_key

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
-from itertools import islice
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
@@ -201,55 +200,49 @@ def history(
             has one line.
     """
     with open_reading(source) as reading:
+        terms = {name: reading.rows.book(name).term for name in reading.names(dataset)}
         if decisions:
-            lines = list_decisions(reading, dataset, limit)
+            terms = {name: len(reading.find_openings(name)) for name in terms}
+            entries = merge_newest(reversed(list_decisions(reading, dataset)))
         else:
-            lines = list_lines(reading, dataset, limit, all_accounts=all_accounts)
-        return describe_lines(reading, lines)
+            entries = read_newest(reading, terms, max(limit, _PAGE))
+        lines = list[Line]()
+        for entry in entries:
+            names = list_accounts(entry, terms[entry.dataset])
+            alone = [name for name in names if stands_alone(entry, name, dataset)]
+            if decisions:
+                names = [min(alone or names)]
+            elif not all_accounts:
+                names = alone
+            lines += [(entry, name) for name in names]
+            if len(lines) >= limit:
+                break
+            terms[entry.dataset] -= entry.kind == "open"
+        return describe_lines(reading, lines[:limit])
 
 
 # Which lines
 
 
-def list_lines(
-    reading: Reading, dataset: str | None, limit: int, *, all_accounts: bool
-) -> list[Line]:
-    """Return the newest lines of one dataset or of all, newest first."""
-    size = max(limit, _PAGE)
-    terms = {name: reading.rows.book(name).term for name in reading.names(dataset)}
-    newest = partial(pages, reading, "read_newest_entries", first=ENDLESS, key=1)
-    own = (map(Entry._make, newest(dataset=name, size=size)) for name in terms)
-    entries = merge(*own, key=order_of_time, reverse=True)
-    lines = list[Line]()
-    for entry in entries:
-        names = list_accounts(entry, terms[entry.dataset])
-        if not all_accounts:
-            names = [name for name in names if stands_alone(entry, name, dataset)]
-        lines += [(entry, name) for name in names]
-        if len(lines) >= limit:
-            break
-        terms[entry.dataset] -= entry.kind == "open"
-    return lines[:limit]
+def read_newest(
+    reading: Reading, datasets: Iterable[str], size: int
+) -> Iterator[Entry]:
+    """Yield the entries of datasets, the newest first."""
+    page = partial(pages, reading, "read_newest_entries", first=ENDLESS, key=1)
+    own = (map(Entry._make, page(dataset=name, size=size)) for name in datasets)
+    return merge(*own, key=order_of_time, reverse=True)
 
 
-def list_decisions(reading: Reading, dataset: str | None, limit: int) -> list[Line]:
-    """Return a line for each decision of people, newest first."""
+def list_decisions(reading: Reading, dataset: str | None) -> list[Entry]:
+    """Return an entry for each decision of people, oldest first in each dataset."""
     chosen, seen = list[Entry](), set[tuple[str, str]]()
-    opened, terms = defaultdict[str, int](int), dict[tuple[str, int], int]()
     # A charge of several datasets is one decision; a member's line stands for it.
     every = reading.decisions(dataset)
     for entry in sorted(every, key=lambda entry: entry.dataset.startswith(PREFIX)):
-        opened[entry.dataset] += entry.kind == "open"
-        terms[entry.dataset, entry.number] = opened[entry.dataset]
         if entry.kind in DECIDES or (entry.command, entry.kind) not in seen:
             chosen.append(entry)
         seen.add((entry.command, entry.kind))
-    lines = list[Line]()
-    for entry in islice(merge_newest(reversed(chosen)), limit):
-        names = list_accounts(entry, terms[entry.dataset, entry.number])
-        alone = [name for name in names if stands_alone(entry, name, dataset)]
-        lines.append((entry, min(alone or names)))
-    return lines
+    return chosen
 
 
 def find_sums(reading: Reading, lines: Sequence[Line]) -> dict[Place, Posting]:

@@ -170,8 +170,6 @@ class Reading:
         """Yield the gates that a charge met, each with what was used before it."""
         row, _ = read_claim(self.ask("read_charge", id=charge))
         assert row is not None
-        for dataset in {split(name)[0] for name in row.amounts}:
-            self.load(dataset)
         units = row.request.get("units", {})
         for name, gate in self.gates(row.amounts).items():
             used = row.amounts[name].used
@@ -396,9 +394,14 @@ def describe_entry(entry: Entry, request: Body | None = None) -> dict[str, Any]:
     if entry.kind == "reserve":
         return dict(request or body)
     if request is not None:
-        # The writer of its end may have no commit.
-        return {k: v for k, v in request.items() if k != "code"} | body
+        return add_end(request, body)
     if entry.kind == "refuse":
         body["release_key"] = body.pop("key_text", "") or None
         body = {"flow": entry.flow, "flow_run": entry.run, **body}
     return body | without_empty(step=entry.step, flow=entry.flow)
+
+
+def add_end(request: Body, body: Body) -> dict[str, Any]:
+    """Return the facts of a request and of a later entry of its charge."""
+    # The writer of its end may have no commit.
+    return {k: v for k, v in request.items() if k != "code"} | {**body}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpflow.accounting.costs.base import Cost, cost_from_description
 from dpflow.accounting.rules.tally import Tally
@@ -15,11 +15,12 @@ from dpflow.ledger.account_ids import Amounts
 from dpflow.ledger.decisions.decision import negative
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.tables.loaded import sum_amounts
-from dpflow.ledger.tables.rows import Charge, Entry, Term
+from dpflow.ledger.tables.rows import Charge, Held, Term
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.reading import (
     Reading,
     Source,
+    add_end,
     describe_charge,
     open_reading,
     read_postings,
@@ -50,62 +51,6 @@ LAST_RUNS = 5
 _PAGE = 1000
 
 
-class Detail(NamedTuple):
-    """What a charge cost, as the journal of one of its datasets has it.
-
-    Attributes:
-        at: The time when it was made, a label.
-        end_number: Number of the entry that ended it; None while it is open.
-        body: Facts of its request and of its end.
-        posted: What its end settled, by account of the dataset and its population.
-    """
-
-    charge: Charge
-    at: str
-    writer: str
-    end_number: int | None
-    body: dict[str, Any]
-    posted: Mapping[str, Amounts]
-
-    @classmethod
-    def from_columns(cls, columns: tuple[Any, ...]) -> Detail:
-        """Read the columns of `read_charge_lines`."""
-        (at, writer, number, text), postings = columns[1:5], columns[5:7]
-        charge = Charge.from_columns(tuple(columns[7:]))
-        body = describe_charge(charge)
-        if number is not None:
-            # The writer of its end may have no commit.
-            body.pop("code", None)
-            body |= json.loads(text)
-        posted = dict[str, Amounts]()
-        for changes in map(read_postings, filter(None, postings)):
-            posted |= {name: settled for name, (settled, _) in changes.items()}
-        return cls(charge, at, writer, number, body, posted)
-
-
-def read_details(
-    reading: Reading, dataset: str, numbers: Iterable[int]
-) -> dict[int, Detail]:
-    """Return what charges cost, by the numbers of the entries that made them."""
-    details, wanted = dict[int, Detail](), iter(numbers)
-    # Postings of the population come with them.
-    *_, above = [dataset, *(term.book for term in reading.newest_of(dataset))]
-    where = {"dataset": dataset, "population": above}
-    while page := [*islice(wanted, _PAGE)]:
-        for columns in reading.ask("read_charge_lines", **where, numbers=page):
-            details[columns[0]] = Detail.from_columns(columns)
-    return details
-
-
-def read_charges(reading: Reading, dataset: str) -> list[Detail]:
-    """Return all charges of a dataset, oldest first."""
-    failed = '%"outcome":"failed"%'
-    where = {"dataset": dataset, "after": 0, "failed": failed}
-    numbers = [columns[0] for columns in reading.ask("read_run_charges", **where)]
-    details = read_details(reading, dataset, numbers)
-    return [details[number] for number in numbers]
-
-
 @dataclass(slots=True)
 class JournalCharge:
     """A charge of a run, as the journal of one of its datasets has it.
@@ -113,10 +58,12 @@ class JournalCharge:
     Attributes:
         number: Number of the entry that made it.
         key: Its release key for people.
-        end: Kind of the entry that ended it; None while it is open.
-        ended_at: The time of that entry or, while it is open, of the first; a label.
+        at: The time when it was made or, until it is read, when it ended; a label.
         failed: True if the step failed.
-        detail: What it cost; None until its run is read.
+        amounts: What it holds, by account; empty until it is read.
+        end_number: Number of the entry that ended it; None while it is open.
+        body: Facts of its request and of its end.
+        posted: What its end settled, by account of the dataset and its population.
     """
 
     number: int
@@ -124,26 +71,22 @@ class JournalCharge:
     flow: str | None
     run: str | None
     key: str | None
-    end: str | None
-    ended_at: str
+    state: str
+    at: str
     failed: bool
-    detail: Detail | None = None
+    amounts: Mapping[str, Held] = field(default_factory=dict)
+    end_number: int | None = None
+    body: dict[str, Any] = field(default_factory=dict)
+    posted: dict[str, Amounts] = field(default_factory=dict)
 
-    @property
-    def at(self) -> str:
-        """The time when it was made or, of an older run, when it ended; a label."""
-        return str(self.detail.at if self.detail else self.ended_at)
-
-    @property
-    def read(self) -> Detail:
-        """What it cost."""
-        assert self.detail is not None
-        return self.detail
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """Facts of its request and of its end."""
-        return self.read.body
+    def add_cost(self, columns: tuple[Any, ...]) -> None:
+        """Add what the charge cost, from the columns of `read_charge_lines`."""
+        (self.at, _, self.end_number, text), postings = columns[:4], columns[4:6]
+        charge = Charge.from_columns(columns[6:])
+        request, self.amounts = describe_charge(charge), charge.amounts
+        self.body = request if text is None else add_end(request, json.loads(text))
+        for changes in map(read_postings, filter(None, postings)):
+            self.posted |= {name: settled for name, (settled, _) in changes.items()}
 
     @property
     def cost(self) -> Cost:
@@ -155,21 +98,37 @@ class JournalCharge:
         return cost_from_description(self.body.get("cost") or {})
 
 
+def read_charges(reading: Reading, dataset: str, after: int = 0) -> list[JournalCharge]:
+    """Return the charges that later entries made, oldest first, without their costs."""
+    where = {"dataset": dataset, "after": after, "failed": '%"outcome":"failed"%'}
+    return [JournalCharge(*row) for row in reading.ask("read_run_charges", **where)]
+
+
+def add_costs(
+    reading: Reading, dataset: str, charges: Sequence[JournalCharge]
+) -> Sequence[JournalCharge]:
+    """Return charges of a dataset, with what they cost."""
+    unread = {charge.number: charge for charge in charges if not charge.body}
+    # Postings of the population come with them.
+    *_, above = [dataset, *(term.book for term in reading.newest_of(dataset))]
+    where, numbers = {"dataset": dataset, "population": above}, iter(unread)
+    while page := [*islice(numbers, _PAGE)]:
+        for number, *columns in reading.ask("read_charge_lines", **where, numbers=page):
+            unread[number].add_cost(tuple(columns))
+    return charges
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowRun:
     """One run of a flow; a charge outside of any run counts as one.
 
     Attributes:
         charges: Charges of its steps, in order.
-        raised: Entries by which an operator raised them.
-        begun: Whether its first entry was read.
-        refused: Whether it met a refusal, on whatever dataset.
+        is_whole: Whether its first entry was read, and it met no refusal anywhere.
     """
 
     charges: tuple[JournalCharge, ...]
-    raised: tuple[Entry, ...]
-    begun: bool
-    refused: bool
+    is_whole: bool
 
     @property
     def flow(self) -> str | None:
@@ -200,13 +159,13 @@ class FlowRun:
     @property
     def steps(self) -> list[JournalCharge]:
         """The steps that were charged, in order."""
-        return [charge for charge in self.charges if charge.end != "void"]
+        return [charge for charge in self.charges if charge.state != "void"]
 
     @property
     def complete(self) -> bool:
         """Whether all of it was read, nothing was refused, and all ended well."""
-        fine = all(step.end == "settle" and not step.failed for step in self.steps)
-        return self.begun and fine and not self.refused
+        fine = all(step.state == "settled" and not step.failed for step in self.steps)
+        return self.is_whole and fine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,13 +204,10 @@ def dataset_runs(
         most: Number of entries of its term that are read, the newest.
     """
     with open_reading(source) as reading:
-        term = reading.newest(dataset)
-        if term is None:
-            return None
-        key = "runs", dataset, most
-        if key not in reading.remembered:
+        term, key = reading.newest(dataset), ("runs", dataset, most)
+        if term is not None and key not in reading.remembered:
             reading.remembered[key] = _read_runs(reading, dataset, term, most)
-        runs: DatasetRuns = reading.remembered[key]
+        runs: DatasetRuns | None = reading.remembered.get(key)
         return runs
 
 
@@ -262,23 +218,12 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
     # What was first seen in the older half may have begun before it.
     sure = start + (head - start) // 2 if older else 0
     by_run = defaultdict[str, list[JournalCharge]](list)
-    where = {"dataset": dataset, "after": start, "failed": '%"outcome":"failed"%'}
-    for columns in reading.ask("read_run_charges", **where):
-        charge = JournalCharge(*columns)
+    for charge in read_charges(reading, dataset, start):
         by_run[charge.run or charge.id].append(charge)
-    raised = defaultdict[str, list[Entry]](list)
-    for newest_term in reading.newest_of(dataset):
-        for entry in reading.decisions(newest_term.book):
-            if entry.kind == "adjust" and entry.charge is not None:
-                raised[entry.charge].append(entry)
     runs = [
         FlowRun(
             charges=tuple(own),
-            raised=tuple(
-                entry for charge in own for entry in raised.get(charge.id, ())
-            ),
-            begun=own[0].number > sure,
-            refused=name in reading.refused_runs,
+            is_whole=own[0].number > sure and name not in reading.refused_runs,
         )
         for name, own in by_run.items()
     ]
@@ -286,16 +231,9 @@ def _read_runs(reading: Reading, dataset: str, term: Term, most: int) -> Dataset
     result = DatasetRuns(dataset=dataset, term=term, runs=charged, older=older)
     newest = {run.flow: run for run in charged}
     examples = [run for flow in newest for run in result.examples(flow)]
-    load_details(reading, dataset, [*newest.values(), *examples])
+    read = [*newest.values(), *examples]
+    add_costs(reading, dataset, [charge for run in read for charge in run.charges])
     return result
-
-
-def load_details(reading: Reading, dataset: str, runs: Iterable[FlowRun]) -> None:
-    """Read what the charges of runs cost, those that were not read yet."""
-    charges = {c.number: c for run in runs for c in run.charges if c.detail is None}
-    details = read_details(reading, dataset, charges)
-    for number, charge in charges.items():
-        charge.detail = details[number]
 
 
 def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunCharge]:
@@ -304,9 +242,9 @@ def run_charges(source: Source, dataset: str, run: FlowRun) -> dict[str, RunChar
     Those of its population are among them.
     """
     with open_reading(source) as reading:
-        load_details(reading, dataset, [run])
+        add_costs(reading, dataset, run.charges)
         gates = standing_gates(reading, dataset)
-    names = {name for step in run.steps for name in step.read.charge.amounts}
+    names = {name for step in run.steps for name in step.amounts}
     return {
         name: _charge_of(gate, run) for name, gate in gates.items() if name in names
     }
@@ -326,16 +264,15 @@ def _charge_of(gate: Gate, run: FlowRun) -> RunCharge:
 
 def _changes_of(name: str, run: FlowRun) -> list[Amounts]:
     """Return by how much entries of a run changed what an account has used."""
-    changes = list[tuple[int, Amounts]]()
-    for step in run.steps:
-        detail = step.read
-        held = detail.charge.amounts.get(name)
-        if held is not None:
-            changes.append((step.number, held.amount))
-        if held is not None and detail.end_number is not None:
-            change = sum_amounts(detail.posted[name], negative(held.amount))
-            changes.append((detail.end_number, change))
-    # What an operator added was admitted by no gate.
-    raised = (read_postings(entry.postings).get(name) for entry in run.raised)
-    added = [posting[0] for posting in raised if posting is not None]
+    changes, added = list[tuple[int, Amounts]](), list[Amounts]()
+    for charge in run.charges:
+        if (held := charge.amounts.get(name)) is None:
+            continue
+        if charge.state != "void":
+            changes.append((charge.number, held.amount))
+            if charge.end_number is not None:
+                change = sum_amounts(charge.posted[name], negative(held.amount))
+                changes.append((charge.end_number, change))
+        # What an operator added was admitted by no gate.
+        added += filter(None, [held.added])
     return [*(change for _, change in sorted(changes)), *added]

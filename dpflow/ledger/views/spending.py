@@ -116,14 +116,6 @@ class Spent(NamedTuple):
     charges: int = 1
 
 
-class Sum(NamedTuple):
-    """Number, sum and newest time of charges."""
-
-    charges: int
-    total: Tally
-    last: str
-
-
 def spending(
     source: Source, dataset: str, by: tuple[str, ...], *, term: int
 ) -> tuple[list[Spending], list[Unusual]]:
@@ -139,8 +131,8 @@ def spending(
         The groups, the largest first; and the steps that drew their own noise, failed
         or were forfeited, the newest first.
     """
-    sums = dict[tuple[str, tuple[str, ...]], Sum]()
-    unusual = dict[tuple[str, str, str | None], Unusual]()
+    groups = defaultdict[tuple[str, tuple[str, ...]], list[Spent]](list)
+    ways = defaultdict[tuple[str, str, str | None], list[Spent]](list)
     with open_reading(source) as reading:
         gates = reading.term_gates(f"{dataset}#{term}") if term else {}
         rules = {
@@ -150,33 +142,30 @@ def spending(
         }
         for spent in read_spent(reading, dataset, by, term) if term else ():
             if spent.way:
-                way = spent.way, spent.step, spent.flow
-                before = unusual.get(way, Unusual(*way, 0, ""))
-                times, last = before.times + spent.charges, max(before.last, spent.at)
-                unusual[way] = Unusual(*way, times, last)
+                ways[spent.way, spent.step, spent.flow].append(spent)
             group = tuple(spent.labels[name] for name in by)
-            for account, amounts in spent.amounts.items():
-                if account in rules:
-                    nothing = Sum(0, rules[account].zero(), "")
-                    charges, total, last = sums.get((account, group), nothing)
-                    total += Tally(amounts).times(spent.charges)
-                    last = max(last, spent.at)
-                    sums[account, group] = Sum(charges + spent.charges, total, last)
-    groups = [
-        Spending(
+            for account in spent.amounts.keys() & rules.keys():
+                groups[account, group].append(spent)
+    rows = list[Spending]()
+    for (account, group), own in groups.items():
+        rule = rules[account]
+        amounts = (Tally(s.amounts[account]).times(s.charges) for s in own)
+        total = sum(amounts, rule.zero())
+        row = Spending(
             account=account,
             group=group,
-            charges=charges,
-            amount=rules[account].label(total),
-            used_fraction=rules[account].used_fraction(total),
-            last=last,
+            charges=sum(spent.charges for spent in own),
+            amount=rule.label(total),
+            used_fraction=rule.used_fraction(total),
+            last=max(spent.at for spent in own),
         )
-        for (account, group), (charges, total, last) in sums.items()
+        rows.append(row)
+    unusual = [
+        Unusual(*way, sum(s.charges for s in own), max(s.at for s in own))
+        for way, own in ways.items()
     ]
-    return (
-        sorted(groups, key=lambda row: (-row.used_fraction, row.group, row.account)),
-        sorted(unusual.values(), key=order_unusual, reverse=True),
-    )
+    rows.sort(key=lambda row: (-row.used_fraction, row.group, row.account))
+    return rows, sorted(unusual, key=order_unusual, reverse=True)
 
 
 def order_unusual(steps: Unusual) -> tuple[str, ...]:
@@ -193,25 +182,15 @@ def read_spent(
     wanted = {name: int(name in by) for name in ("release", "who", "cost")}
     where = {"dataset": dataset, "after": after, "before": before}
     for columns in reading.ask("read_ends", **where, **wanted):
-        step, flow, kind, postings, day, outcome, error, noise = columns[:8]
-        release, who, cost, charges, at = columns[8:]
-        labels = {
-            "flow": flow,
-            "step": step,
-            "week": name_week(day),
-            "release": release,
-            "who": who,
-            "cost": cost and write_cost(cost),
-            "noise": noise,
-        }
-        labels = {name: label or "-" for name, label in labels.items()}
+        labels, (flow, step, *_, noise) = name_labels(*columns[:7]), columns[:7]
+        kind, postings, outcome, error, charges, at = columns[7:]
         way = find_way(kind, outcome, error, noise)
         yield Spent(labels, at, find_posted(kind, postings), way, step, flow, charges)
     for waiting in reading.open_charges:
         row, way = waiting.charge, "" if waiting.alive else _FORFEITED
         amounts = {name: held.amount for name, held in row.amounts.items()}
         if f"{dataset}#{term}" in amounts:
-            labels = name_labels(waiting.body, waiting.at, waiting.writer)
+            labels = label_body(waiting.body, waiting.at, waiting.writer)
             yield Spent(labels, waiting.at, amounts, way, row.step, row.flow)
     yield from read_charged_by_hand(reading, dataset, term)
 
@@ -225,7 +204,7 @@ def read_charged_by_hand(reading: Reading, dataset: str, term: int) -> Iterator[
         posted = find_posted(entry.kind, entry.postings)
         if any(split(name)[1] in (0, term) for name in posted):
             body = describe_entry(entry, requests.get(entry.charge or ""))
-            labels = name_labels(body, entry.at, entry.writer)
+            labels = label_body(body, entry.at, entry.writer)
             yield Spent(labels, entry.at, posted, "", entry.step or "-", entry.flow)
 
 
@@ -241,18 +220,25 @@ def name_week(day: str) -> str:
     return WEEK.name_around(datetime.fromisoformat(day))
 
 
-def name_labels(body: Body, at: str, writer: str) -> dict[str, str]:
-    """Return the labels of a charge by the names of `GROUPS`."""
-    labels = {
-        "flow": body.get("flow"),
-        "step": body.get("step") or body.get("reason"),
-        "week": name_week(at[:10]),
-        "release": body.get("release_key"),
-        "who": body.get("who") or writer,
-        "cost": write_cost(json.dumps(body.get("cost"))),
-        "noise": body.get("noise"),
-    }
-    return {name: str(label or "-") for name, label in labels.items()}
+def label_body(body: Body, at: str, writer: str) -> dict[str, str]:
+    """Return the labels of a charge from its facts."""
+    step, who = body.get("step") or body.get("reason"), body.get("who") or writer
+    key, cost = body.get("release_key"), json.dumps(body.get("cost"))
+    return name_labels(
+        body.get("flow"), step, at[:10], key, who, cost, body.get("noise")
+    )
+
+
+def name_labels(*fields: str | None) -> dict[str, str]:
+    """Return the labels of a charge by the names of `GROUPS`.
+
+    Args:
+        *fields: Its fields in the order of `GROUPS`, with a day in place of the week.
+    """
+    flow, step, day, release, who, cost, noise = fields
+    week, cost = name_week(str(day)), cost and write_cost(cost)
+    labels = flow, step, week, release, who, cost, noise
+    return {name: label or "-" for name, label in zip(GROUPS, labels, strict=True)}
 
 
 @lru_cache(maxsize=1024)
@@ -272,10 +258,6 @@ def find_way(kind: str, outcome: str, error: str | None, noise: str | None) -> s
 
 
 # Use after each entry
-
-
-#: Number of an entry, and what an account had used, settled and held, after it.
-Point = tuple[int, Amounts]
 
 
 def usage(
@@ -303,23 +285,22 @@ def usage(
         # Parts of windows belong to all terms.
         after = 0 if any(gate.window for gate in gates.values()) else opened
         rows = reading.ask("read_postings", dataset=dataset, after=after)
-        drawn = {name: dict(line[:most]) for name, line in refused.items()}
-        points = draw_points(gates, rows, drawn, most)
-        numbers = sorted({number for line in points.values() for number, _ in line})
+        drawn = {name: {*numbers[:most]} for name, numbers in refused.items()}
+        points = [*draw_points(gates, rows, drawn, most)]
+        numbers = sorted({number for _, number, _ in points})
         ends = reading.ask("read_entries_at", dataset=dataset, numbers=numbers)
         entries = {number: columns for number, *columns in ends}
-    usages: dict[str, list[Usage]] = {name: [] for name in points}
-    for name, line in points.items():
-        for number, used in line:
-            kind, at, key = entries[number]
-            point = Usage(
-                seq=number,
-                kind=kind,
-                used_fraction=gates[name].measure_use(Tally(used)) or 0.0,
-                release_key=key or drawn.get(name, {}).get(number),
-                at=at,
-            )
-            usages[name].append(point)
+    usages: dict[str, list[Usage]] = {name: [] for name in gates}
+    for name, number, used in points:
+        kind, at, key = entries[number]
+        point = Usage(
+            seq=number,
+            kind=kind,
+            used_fraction=gates[name].measure_use(Tally(used)) or 0.0,
+            release_key=key or None,
+            at=at,
+        )
+        usages[name].append(point)
     return usages
 
 
@@ -335,16 +316,14 @@ def find_newest_entries(source: Source, dataset: str) -> dict[str, int]:
     return newest
 
 
-def list_refused(
-    reading: Reading, dataset: str, after: int
-) -> dict[str, list[tuple[int, str | None]]]:
-    """Return number and release key of refusals by each account, newest first."""
-    refused = defaultdict[str, list[tuple[int, str | None]]](list)
+def list_refused(reading: Reading, dataset: str, after: int) -> dict[str, list[int]]:
+    """Return the numbers of later refusals by each account, newest first."""
+    refused = defaultdict[str, list[int]](list)
     for entry in reading.refusals(dataset):
         body = json.loads(entry.body)
         for name in body.get("accounts", body.get("halts", ())):
             if entry.number > after:
-                refused[name].append((entry.number, body.get("key_text")))
+                refused[name].append(entry.number)
     return refused
 
 
@@ -353,8 +332,10 @@ def draw_points(
     rows: Sequence[tuple[int, str]],
     refused: Mapping[str, Collection[int]],
     most: int,
-) -> dict[str, list[Point]]:
-    """Return points of accounts, the newest among them, and at their refusals.
+) -> Iterator[tuple[str, int, Amounts]]:
+    """Yield points of accounts, the newest among them, and at their refusals.
+
+    A point is an account, the number of an entry, and what was used after it.
 
     Args:
         gates: The accounts.
@@ -363,7 +344,6 @@ def draw_points(
         most: About the number of points of each.
     """
     used = {name: gate.rule.zero().amounts for name, gate in gates.items()}
-    points: dict[str, list[Point]] = {name: [] for name in gates}
     marked = {number for numbers in refused.values() for number in numbers}
     stride, start = max(1, -(-len(rows) // most)), 0
     for end, (number, _) in enumerate(rows, 1):
@@ -381,6 +361,5 @@ def draw_points(
         # A refusal is drawn on the line: it changes no use.
         last |= {name: number for name in used if number in refused.get(name, ())}
         for name, position in last.items():
-            points[name].append((position, used[name]))
+            yield name, position, used[name]
         start = end
-    return points
