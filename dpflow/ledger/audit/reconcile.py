@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
 
@@ -224,29 +223,27 @@ def read_own(
     return added, paid
 
 
-def trust(ledger: Ledger, *, reason: str, anew: bool = False) -> Sequence[str]:
+def trust(ledger: Ledger, *, reason: str) -> None:
     """Begin a witness with what the ledger holds now.
 
     Every charge of before ends in full: what was lost before, nothing knows. The
     witness is marked, so that a restore of an older backup asks first.
 
     Raises:
-        ConfigurationError: If there is a witness, without `anew`, or it was waived.
+        ConfigurationError: If there is a witness, or it was waived.
     """
     witness = ledger.watch.witness
     if witness is None:
         msg = "the witness is waived. Set DPFLOW_WITNESS to its place first."
         raise ConfigurationError(msg)
-    if witness.exists() and not anew:
+    if witness.exists():
         raise witness.refuse_second()
-    names = end_in_full(ledger, reason)
-    state = state_of_ledger(ledger.database, is_trusted=True)
-    witness.begin(state, anew=anew)
-    return names
+    end_in_full(ledger, reason)
+    witness.begin(state_of_ledger(ledger.database, is_trusted=True))
 
 
-def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
-    """Let every charge that was made so far end in full; return the datasets."""
+def end_in_full(ledger: Ledger, reason: str) -> None:
+    """Let every charge that was made so far end in full."""
     with open_snapshot(ledger) as transaction:
         names = transaction.names()
     author = ledger.author()
@@ -266,4 +263,3 @@ def end_in_full(ledger: Ledger, reason: str) -> Sequence[str]:
             decision = decide_repair(rows, loss, reason, author)
             transaction.write(decision)
         ledger.watch.saw(decision)
-    return names

@@ -15,11 +15,10 @@ from typing import Any
 from dpflow.accounting.rules.rule import Filter, Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import ConfigurationError, UnknownDataset, require
-from dpflow.ledger.account_ids import Amounts, split
+from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.gates import Gate, preview_gates
 from dpflow.ledger.decisions.terms import agrees, may_be_replaced
-from dpflow.ledger.decisions.windows import use_of
-from dpflow.ledger.tables.rows import Account, Term
+from dpflow.ledger.tables.rows import Term
 from dpflow.ledger.views.reading import (
     Forfeits,
     OpenReservation,
@@ -94,6 +93,7 @@ def account_view(
     gate: Gate,
     ended: Forfeits = ({}, {}),
     view: type[AccountView] = AccountView,
+    parts: Sequence[Gate] = (),
     **fields: Any,
 ) -> AccountView:
     """Return an account as people read it.
@@ -102,12 +102,17 @@ def account_view(
         gate: Its gate, as it stands; one of no ledger has no id and no term.
         ended: Forfeits of the ledger.
         view: Class of the answer.
+        parts: Gates of all parts of its window, whose amounts add up.
         **fields: Further fields of the answer.
     """
-    rule, left = gate.rule, gate.left()
-    nothing = rule.zero().amounts
-    dead, closed = (Tally(amounts.get(gate.id, nothing)) for amounts in ended)
-    settled = rule.zero() if gate.row is None else Tally(gate.row.settled)
+    rule, left, parts = gate.rule, gate.left(), parts or [gate]
+    zero = rule.zero()
+    dead, closed = (
+        sum((Tally(amounts[g.id]) for g in parts if g.id in amounts), zero)
+        for amounts in ended
+    )
+    settled = sum((Tally(g.row.settled) for g in parts if g.row is not None), zero)
+    used = sum((part.used for part in parts), zero)
     budget = rule.limit if isinstance(rule, Filter) else None
     return view(
         id=gate.id,
@@ -122,7 +127,7 @@ def account_view(
         delta=number_text(rule.delta) if isinstance(rule, Filter | Odometer) else "0",
         budget=None if budget is None else rule.label(budget),
         spent=rule.label(settled - closed),
-        reserved=rule.label(gate.used - settled - dead),
+        reserved=rule.label(used - settled - dead),
         forfeited=rule.label(dead + closed),
         left=None if left is None else rule.label(left),
         used_fraction=gate.measure_use(gate.total),
@@ -240,27 +245,15 @@ def window_view(
     assert newest.window is not None
     first = last - newest.window.length
     parts = [gate for at, gate in gates.items() if first < at]
-    rows = [gate.row for gate in parts if gate.row is not None]
-    settled = sum((Tally(row.settled) for row in rows), zero).amounts
-    held = sum((Tally(row.held) for row in rows), zero).amounts
-    row = Account(newest.id, settled, held, overdrawn=max(r.overdrawn for r in rows))
-    state = "overdrawn" if newest.state == "open" and row.overdrawn else newest.state
-    total = newest._replace(used=use_of(row), neighbours=None, row=row, state=state)
+    is_overdrawn = any(gate.row is not None and gate.row.overdrawn for gate in parts)
+    if newest.state == "open" and is_overdrawn:
+        newest = newest._replace(state="overdrawn")
     for gate in family:
         assert gate.window is not None
         near = (used for at, used in gate.window.used if at <= gate.window.position)
         full += (newest.measure_use(sum(near, zero)) or 0.0) > FULL
-    dead, closed = ({newest.id: sum_forfeits(a, parts, zero)} for a in ended)
-    ended = dead, closed
-    return account_view(total, ended, WindowView, charged=charged, full_windows=full)
-
-
-def sum_forfeits(
-    amounts: Mapping[str, Amounts], gates: Sequence[Gate], zero: Tally
-) -> Amounts:
-    """Return the sum of the forfeits of several accounts."""
-    some = (Tally(amounts[gate.id]) for gate in gates if gate.id in amounts)
-    return sum(some, zero).amounts
+    fields = {"charged": charged, "full_windows": full}
+    return account_view(newest, ended, WindowView, parts, **fields)
 
 
 def alerts(source: Source, dataset: str) -> list[AlertView]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import merge
 from typing import Any
 
 from dpflow.accounting.rules.tally import Tally
@@ -27,7 +26,6 @@ from dpflow.ledger.views.reading import (
     describe_entry,
     merge_newest,
     open_reading,
-    order_of_time,
     pages,
     read_postings,
 )
@@ -202,10 +200,12 @@ def history(
     with open_reading(source) as reading:
         terms = {name: reading.rows.book(name).term for name in reading.names(dataset)}
         if decisions:
+            entries = merge_newest(list_decisions(reading, dataset))
             terms = {name: len(reading.find_openings(name)) for name in terms}
-            entries = merge_newest(reversed(list_decisions(reading, dataset)))
         else:
-            entries = read_newest(reading, terms, max(limit, _PAGE))
+            page = partial(pages, reading, "read_newest_entries", first=ENDLESS, key=1)
+            own = (page(dataset=name, size=max(limit, _PAGE)) for name in terms)
+            entries = merge_newest(map(Entry._make, rows) for rows in own)
         lines = list[Line]()
         for entry in entries:
             names = list_accounts(entry, terms[entry.dataset])
@@ -224,25 +224,16 @@ def history(
 # Which lines
 
 
-def read_newest(
-    reading: Reading, datasets: Iterable[str], size: int
-) -> Iterator[Entry]:
-    """Yield the entries of datasets, the newest first."""
-    page = partial(pages, reading, "read_newest_entries", first=ENDLESS, key=1)
-    own = (map(Entry._make, page(dataset=name, size=size)) for name in datasets)
-    return merge(*own, key=order_of_time, reverse=True)
-
-
-def list_decisions(reading: Reading, dataset: str | None) -> list[Entry]:
-    """Return an entry for each decision of people, oldest first in each dataset."""
-    chosen, seen = list[Entry](), set[tuple[str, str]]()
+def list_decisions(reading: Reading, dataset: str | None) -> list[list[Entry]]:
+    """Return the decisions of people in each dataset, newest first; each one once."""
+    chosen, seen = defaultdict[str, list[Entry]](list), set[tuple[str, str]]()
     # A charge of several datasets is one decision; a member's line stands for it.
     every = reading.decisions(dataset)
     for entry in sorted(every, key=lambda entry: entry.dataset.startswith(PREFIX)):
         if entry.kind in DECIDES or (entry.command, entry.kind) not in seen:
-            chosen.append(entry)
+            chosen[entry.dataset].append(entry)
         seen.add((entry.command, entry.kind))
-    return chosen
+    return [own[::-1] for own in chosen.values()]
 
 
 def find_sums(reading: Reading, lines: Sequence[Line]) -> dict[Place, Posting]:

@@ -247,13 +247,10 @@ class Reading:
                     closed[name] = sum_amounts(settled, closed.get(name))
         return held, closed
 
-    def refusals(self, dataset: str | None, limit: int = ENDLESS) -> list[Entry]:
-        """Return the newest refusals of one dataset or of each, newest first."""
-        entries = list[Entry]()
-        for name in self.names(dataset):
-            where = {"dataset": name, "after": ENDLESS, "limit": limit}
-            entries += map(Entry._make, self.ask("read_refusals", **where))
-        return entries
+    def refusals(self, dataset: str, limit: int = ENDLESS) -> list[Entry]:
+        """Return the newest refusals of a dataset, newest first."""
+        where = {"dataset": dataset, "after": ENDLESS, "limit": limit}
+        return [Entry(*columns) for columns in self.ask("read_refusals", **where)]
 
     @cached_property
     def refused_runs(self) -> set[str]:
@@ -351,23 +348,15 @@ def _read_changes(text: str) -> Changes:
 _read_short = lru_cache(maxsize=4096)(_read_changes)
 
 
-def merge_newest(entries: Iterable[Entry]) -> Iterator[Entry]:
+def merge_newest(journals: Iterable[Iterable[Entry]]) -> Iterator[Entry]:
     """Yield entries of several datasets, newest first.
 
     The clock may jump: entries of one dataset stay in the order of its journal.
 
     Args:
-        entries: Those of each dataset, newest first.
+        journals: Those of each dataset, newest first.
     """
-    by_dataset = dict[str, list[Entry]]()
-    for entry in entries:
-        by_dataset.setdefault(entry.dataset, []).append(entry)
-    return merge(*by_dataset.values(), key=order_of_time, reverse=True)
-
-
-def order_of_time(entry: Entry) -> tuple[str, str]:
-    """Return what entries of several datasets are ordered by."""
-    return entry.at, entry.dataset
+    return merge(*journals, key=lambda entry: (entry.at, entry.dataset), reverse=True)
 
 
 def describe_charge(charge: Charge) -> dict[str, Any]:

@@ -379,8 +379,8 @@ def refusals(
     with open_reading(source) as reading:
         key = "refusals", dataset, limit
         if key not in reading.remembered:
-            entries = merge_newest(reading.refusals(dataset, limit))
-            views = list(islice(describe_refusals(entries), limit))
+            own = (reading.refusals(name, limit) for name in reading.names(dataset))
+            views = list(islice(describe_refusals(merge_newest(own)), limit))
             reading.remembered[key] = views
         refused: list[RefusalView] = reading.remembered[key]
         return refused
