@@ -29,13 +29,7 @@ from dpflow.ledger.decisions.windows import window_total
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.errors import UNREADABLE
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import (
-    Account,
-    Charge,
-    DamagedRow,
-    Term,
-    read_row,
-)
+from dpflow.ledger.tables.rows import Account, Charge, DamagedRow, Term, read_row
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.views.reading import pages, read_postings
 
