@@ -1,7 +1,7 @@
 """Calls that are refused, each with its whole error: tests/snapshots/wrong_calls.txt.
 
 A case is an expression; its error stands below it. Costs, events of dp-accounting,
-rules, steps, bounds and tasks.
+rules, shapes, steps, bounds and tasks.
 """
 
 # The cases use the imported names.
@@ -10,8 +10,11 @@ rules, steps, bounds and tasks.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial, wraps
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -24,11 +27,17 @@ from dpflow import costs
 from dpflow.accounting import make_filter, make_odometer
 from dpflow.accounting.costs.adapters import from_dp_event
 from dpflow.accounting.costs.base import cost_from_description
+from dpflow.accounting.costs.text import cost_from_text
+from dpflow.accounting.fixed.loss_distribution import grid_epsilon
+from dpflow.accounting.fixed.optimal import optimal_delta, optimal_epsilon
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.individual import IndividualBound
+from dpflow.accounting.rules.tightening import tighten_filter
 from dpflow.accounting.rules.windows import part_price
 from dpflow.exceptions import DpflowError
 from dpflow.guard.step import define_step
+from dpflow.noise.accuracy import Target
+from dpflow.noise.shape import read_shape
 from dpflow.people import PersonBudgets
 from tests.bounding.frames import limits
 from tests.projects import ROOT, TENTH

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from dpflow import DiscreteGaussian, Gaussian, IntEstimate, Laplace, Refined
-from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
 from dpflow.noise import refining
 from dpflow.noise.draws import add_noise, draw
@@ -297,41 +297,6 @@ def test_what_does_not_fit_is_refused_before_the_draw(
     assert (error.__cause__, error.__context__) == (None, None)
 
 
-#: What is no declaration.
-NO_LABELS: list[Any] = [
-    *({"a"}, frozenset("a"), pd.Series(["a"]), pd.Index(["a"]), np.array(["a"])),
-    *({"a": 1}.keys(), {"a": 1}.values(), pl.Series(["a"]), iter("a"), "ab", 3),
-    *([], ["a", "a"], [1, True], [float("nan")], [pd.NaT], [["a"]], [object()]),
-    *([np.datetime64("2026-01-01")], {}, {"week": {"a"}}, {"week": []}),
-    *([np.float32("nan")], [Decimal("sNaN")], [np.longdouble(1)], [np.complex64(1)]),
-    *({float("nan"): ["a"]}, {object(): ["a"]}),
-]
-
-
-@pytest.mark.parametrize("labels", NO_LABELS, ids=lambda v: type(v).__name__)
-def test_labels_do_not_come_from_private_rows(labels):
-    """A set, Series, Index, array or view is no declaration; a list of labels is."""
-    with pytest.raises(ConfigurationError, match="groups="):
-        read_shape(groups=labels)
-    if not isinstance(labels, dict):
-        with pytest.raises(ConfigurationError, match="columns="):
-            read_shape(groups=["a"], columns=labels)
-
-
-@pytest.mark.parametrize(
-    "length", [0, -1, True, 2.0, "2", (), (2, 0), [2], (2.0,), np.int64(2)]
-)
-def test_a_length_is_a_whole_number(length):
-    """Or a tuple of them; not beside groups, and columns only beside groups."""
-    for declared in ({}, {"groups": ["a"]}):
-        with pytest.raises(ConfigurationError, match="length="):
-            read_shape(length, **declared)
-    with pytest.raises(ConfigurationError, match="columns="):
-        read_shape(columns=["a"])
-    with pytest.raises(ConfigurationError, match="labels get no noise"):
-        read_shape(groups={"a": ["x"]}, columns=["a"])
-
-
 #: Under integer noise: what is taken, and as which ints; None is refused.
 INTS: list[tuple[Any, dict[str, Any], Any]] = [
     *((v, {}, int(v)) for v in (5, np.int8(5), np.uint64(5), True, np.True_)),
@@ -396,14 +361,14 @@ def test_decimals_reach_the_doubles_of_floats(sensitivity, kind, size, monkeypat
 @pytest.mark.parametrize(
     ("largest", "many", "taken"),
     [
-        (Decimal(2**12), 10**6, True),
-        (Decimal(2**13), 10**6, False),
+        (Decimal(2**22), 1000, True),
+        (Decimal(2**23), 1000, False),
         (Decimal(2**32), 1, True),
         (Decimal(2**33), 1, False),
         (Decimal("0.1"), 1, True),
-        (2**53, 10**6, True),
+        (2**53, 1000, True),
         (2**53 + 1, 1, False),
-        (float(2**60), 10**6, True),
+        (float(2**60), 1000, True),
     ],
 )
 def test_a_number_whose_rounding_could_show_is_refused(largest, many, taken):

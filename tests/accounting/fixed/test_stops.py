@@ -219,25 +219,3 @@ def test_descriptions_from_yaml() -> None:
     rule = make_filter("sequence", epsilon=3, delta=1e-6, steps=written)
     iterated = EarlyStopping(PureDP(epsilon="0.01"), stops=(2, 4))
     assert rule == sequence(TWENTY, times(TENTH, 3, spares=1), iterated)
-
-
-def test_wrong_sequences_are_refused() -> None:
-    """Wrong lines, stops and options raise InvalidCost and say what is wrong."""
-    nine = [times(TENTH, 9)]
-    for steps, words, options in (
-        ([], "1 to", {}),
-        ("PureDP", "list of costs", {}),
-        ([3], "cost or a mapping", {}),
-        ([{"cost": TENTH, "time": 3}], "takes cost, times", {}),
-        ([{"cost": TENTH, "times": 0}], "times", {}),
-        ([{"cost": TENTH, "spares": 1.5}], "spares", {}),
-        ([{"mechanism": "Unheard"}], "unknown mechanism", {}),
-        (nine, "rising", {"stops": [3, 2]}),
-        (nine, "a stop", {"stops": [10]}),
-        (nine, "list of whole", {"stops": "3"}),
-        ([TENTH], "accountant must be", {"accountant": "optimal"}),
-        ([times(TENTH, 10**6), TWENTY], "at most 1000000 steps", {}),
-        ([ApproxDP(epsilon=1, delta="0.1")], "delta", {}),
-    ):
-        with pytest.raises(InvalidCost, match=words):
-            SequenceFilter(epsilon=3, delta="1e-6", steps=steps, **options)
