@@ -29,8 +29,8 @@ from dpflow.config import settings
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.codec import encode
-from dpflow.ledger.requests import Request
 from dpflow.policy import load_policies
+from tests.ledger.support import request
 
 CDNOW = """\
 dataset: cdnow
@@ -78,35 +78,16 @@ class Shop:
         return open_ledger(setup.ledger_url, policies=setup.policies)
 
     def reserve(
-        self,
-        cost: Cost = STEP,
-        *,
-        step: str = "weekly_revenue",
-        flow: str | None = "weekly-report",
-        dataset: str = "cdnow",
-        key: str = "",
-        owner: str | None = None,
-        partitions: tuple[str, ...] = (),
+        self, cost: Cost = STEP, *, dataset: str = "cdnow", key: str = "", **step: Any
     ) -> str:
         """Reserve a step; a refusal is journaled and raised."""
-        ledger = self.ledger()
-        request = Request(
-            reservation=uuid.uuid4().hex,
-            owner=owner or _NOBODY,
-            policies=(load_policies(self.policies)[dataset],),
-            cost=cost,
-            step=step,
-            flow=flow,
-            flow_run=uuid.uuid4().hex,
-            key_text=key,
-            release_key=ledger.digests.of(key) if key else None,
-            partitions=partitions,
-        )
-        try:
-            ledger.reserve(request)
-        finally:
-            ledger.close()
-        return request.reservation
+        usual = {"step": "weekly_revenue", "flow": "weekly-report", "owner": _NOBODY}
+        policies = [load_policies(self.policies)[dataset]]
+        with contextlib.closing(self.ledger()) as ledger:
+            fields = {"flow_run": uuid.uuid4().hex, **usual, **step}
+            made = request(ledger, cost, policies=policies, key=key or None, **fields)
+            ledger.reserve(made)
+        return made.reservation
 
     def charge(
         self,
@@ -117,12 +98,11 @@ class Shop:
     ) -> None:
         """Reserve and settle a step."""
         reservation = self.reserve(cost, **step)
-        ledger = self.ledger()
         body = {"error_type": "ValueError"} if outcome == "failed" else {}
-        value = encode(1.5) if step.get("key") else None
         body |= {"noise": noise}
-        ledger.settle(reservation, outcome=outcome, body=body, value=value)
-        ledger.close()
+        value = encode(1.5) if step.get("key") else None
+        with contextlib.closing(self.ledger()) as ledger:
+            ledger.settle(reservation, outcome=outcome, body=body, value=value)
 
     def refuse(self, cost: Cost, **step: Any) -> BudgetRefused:
         """Ask for more than fits."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,60 +15,9 @@ from dpflow.ledger.decisions.terms import view_policy
 from dpflow.policy import load_policy
 from dpflow.policy.lifetime import terms_that_fit
 from dpflow.starter.project import default_delta, filter_for
-from tests.cli.support import Shop, run, run_fine, run_json
+from tests.cli.support import Shop, run, run_json
 
 pytestmark = pytest.mark.quick
-
-FLAGS = (
-    ("--dataset", "sales", "--unit", "loyal customer", "--people", "4000"),
-    ("--flow", "weekly report", "--epsilon", "2", "--delta", "1e-7"),
-)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file of a folder but the ledger's, which opening touches."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".dpflow" not in path.parts
-    }
-
-
-def test_it_makes_all_that_a_project_needs(empty: Shop) -> None:
-    """And what it makes passes the check, without a warning."""
-    data = run_json("init", "--yes", *FLAGS[0], *FLAGS[1])
-    assert data["kept"] == []
-    assert {str(Path(each).relative_to(empty.root)) for each in data["made"]} == {
-        "policies/sales.yaml",
-        "policies/policy.schema.json",
-        "policies/ledger.lock",
-        "flows/weekly_report.py",
-        ".gitignore",
-        ".dpflow/ledger.db",
-        "pyproject.toml",
-    }
-    assert "Every loyal customer (add-or-remove)" in data["guarantee"]
-    assert "weak" not in run_fine("policy", "check", "--strict")
-    policy = yaml.safe_load((empty.policies / "sales.yaml").read_text())
-    assert (policy["check"]["people"], policy["flows"]) == (4000, {"weekly report": {}})
-    assert ".dpflow/" in (empty.root / ".gitignore").read_text().splitlines()
-    assert "Nothing was charged yet" in run_fine("status")
-
-
-def test_nothing_that_exists_is_overwritten(empty: Shop) -> None:
-    """A second time keeps all, and says so."""
-    run_json("init", "--yes")
-    for name in ("flows/daily_report.py", ".gitignore", "pyproject.toml"):
-        path = empty.root / name
-        path.write_text(path.read_text() + "# mine\n")
-    before = contents(empty.root)
-    result = run("init", "--yes", "--epsilon", "9")
-    assert result.exit_code == 0
-    assert contents(empty.root) == before
-    assert "kept  policies/visits.yaml, which was there" in result.stdout
-    assert "epsilon = 1" in result.stdout
-    data = run_json("init", "--yes")
-    assert (data["made"], data["runs"]) == ([], None)
 
 
 def test_any_unit_is_written_so_that_it_is_read_again(empty: Shop) -> None:

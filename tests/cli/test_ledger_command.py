@@ -147,27 +147,6 @@ def test_a_bad_ledger_is_not_trusted(shop):
     assert not witness_of(shop).exists()
 
 
-def test_the_place_of_a_witness_shows_no_password(shop, monkeypatch):
-    """Nor does the error of one that does not answer."""
-    monkeypatch.setenv("DPFLOW_WITNESS", "postgresql://me:secret@127.0.0.1:9/db")
-    text = run("ledger", "info").output
-    assert "witness            postgresql://me@127.0.0.1:9/db" in text
-    result = run("ledger", "verify")
-    assert result.exit_code == 1
-    assert "does not answer" in result.stderr
-    assert "secret" not in text + result.stderr
-
-
-def test_a_url_that_no_ledger_has_is_refused(empty, monkeypatch):
-    """And its password is not shown."""
-    monkeypatch.setenv("DPFLOW_LEDGER_URL", "mysql://me:secret@host/db")
-    for command in ("init", "info"):
-        result = run("ledger", command)
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "mysql://" in result.stderr
-        assert "secret" not in result.stderr
-
-
 @pytest.fixture
 def shared(empty, postgres_url, monkeypatch):
     """Give a project whose ledger's URL names an empty database, with a password."""
@@ -193,14 +172,9 @@ def test_a_shared_ledger_is_made_shown_and_never_replaced(shared, empty):
     assert "hunter2" not in "".join(every)
 
 
-def test_roles_are_explained_and_printed_as_a_script() -> None:
+def test_roles_are_printed_as_a_script() -> None:
     """The script is SQL and nothing else, so that it can be piped."""
-    text = run_fine("ledger", "roles")
-    script = run_fine("ledger", "roles", "--sql")
-    assert script == roles_script()
-    for role in ("owner", "operator", "worker", "reader"):
-        assert f"dpflow_{role} " in text
-        assert f"'dpflow_{role}'" in script
+    assert run_fine("ledger", "roles", "--sql") == roles_script()
 
 
 def test_a_move_names_the_witness_before_it_stops_steps(shop, monkeypatch):

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.support import CDNOW, Shop, run, run_fine, run_json
+from tests.cli.support import Shop, run
 from tests.projects import ROOT
 
 pytestmark = pytest.mark.quick
@@ -19,38 +19,6 @@ def test_the_projects_own_policies_pass_its_hook(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("DPFLOW_LEDGER_URL", f"sqlite:///{tmp_path}/none.db")
     assert "check --strict" in (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
     assert run("policy", "check", "policies", "--strict").exit_code == 0
-
-
-def test_a_ledger_keeps_to_its_environment(empty, monkeypatch):
-    """Made for production, it is refused by a run that says nothing or else."""
-    monkeypatch.setenv("DPFLOW_ENVIRONMENT", "production")
-    run_fine("ledger", "init")
-    assert run_json("ledger", "info")["environment"] == "production"
-    empty.write(CDNOW)
-    for other in ("test", ""):
-        monkeypatch.setenv("DPFLOW_ENVIRONMENT", other)
-        result = run("status")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert "serves the environment 'production'" in result.stderr
-    text = '[tool.dpflow]\nenvironment = "production"\n'
-    (empty.root / "pyproject.toml").write_text(text)
-    run_fine("status")
-
-
-def test_a_witness_inside_the_project_is_weak(empty: Shop) -> None:
-    """`ledger init`, `init` and a strict check warn of it; a plain check does not."""
-    config = empty.root / "pyproject.toml"
-    config.write_text('[tool.dpflow]\nwitness = "seen"\n', "utf-8")
-    warning = "is inside the project: a restore of the project"
-    assert warning in " ".join(run("ledger", "init").stderr.split())
-    empty.write(CDNOW + "source: shop\n")
-    result = run("policy", "check", "--strict", "--people", "20000")
-    assert warning in " ".join(result.stderr.split())
-    assert result.exit_code == 1
-    result = run("policy", "check")
-    assert (result.exit_code, result.stderr) == (0, "")
-    config.write_text('[tool.dpflow]\nwitness = "none"\n', "utf-8")
-    assert run("policy", "check", "--strict", "--people", "20000").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,20 @@
-"""Events around a ledger's files: a full disk, no rights, a move, a missing half."""
+"""A ledger on a full disk: what was acknowledged stays, and nothing is half made."""
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dpflow.exceptions import LedgerUnavailable
-from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import open_ledger
 from tests.faults.auditor import audited
-from tests.ledger.processes import Child, answer_of_child
-from tests.ledger.support import granted, kinds, new_ledger, refusal, request, url
-
-NOBODY = 65534
-
-
-# Space
+from tests.ledger.processes import Child
+from tests.ledger.support import granted, kinds, new_ledger, refusal, url
 
 
 def limit(folder: Path, more: int | None) -> None:
@@ -83,70 +76,3 @@ def test_a_new_ledger_without_space_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(LedgerUnavailable, match=r"16,777,215 bytes of 16,777,216 in /"):
         granted(ledger)
     assert kinds(ledger) == []
-
-
-# Who may not write
-
-
-def become_nobody() -> None:
-    """Give up root's rights, for good."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """Give a folder that other users may look into."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    for each in (folder, *folder.rglob("*")):
-        each.chmod(0o755)
-    shutil.rmtree(folder)
-
-
-@pytest.mark.promise("read-only")
-def test_a_read_only_folder_grants_nothing(public):
-    """An error, nothing written, and the ledger works where it can be written."""
-    ledger, path = new_ledger(public), public / "ledger.db"
-    granted(ledger)
-    step = request(ledger)
-    ledger.database.close()
-    before, names = path.read_bytes(), sorted(public.iterdir())
-    modes = {item: item.stat().st_mode for item in (public, *public.rglob("*"))}
-    for item, mode in modes.items():
-        item.chmod(mode & ~0o222 | 0o444)
-
-    def attempt() -> str:
-        become_nobody()
-        return refusal(lambda: open_ledger(url(path)).reserve(step))
-
-    assert answer_of_child(attempt) == "LedgerUnavailable"
-    assert (path.read_bytes(), sorted(public.iterdir())) == (before, names)
-    for item, mode in modes.items():
-        item.chmod(mode)
-    ledger.reserve(step)
-    ledger.close()
-
-
-@pytest.mark.promise("read-only")
-def test_another_users_ledger_is_out_of_reach_and_not_missing(public):
-    """The error differs from that of a missing ledger, which advises to make one."""
-    new_ledger(public).close()
-    path = public / "ledger.db"
-    for item in public.glob("ledger.db*"):
-        item.chmod(0o000)
-    public.chmod(0o777)
-
-    def attempt() -> str:
-        become_nobody()
-        opened = refusal(lambda: open_ledger(url(path)))
-        mine = str(public / "witnesses")
-        made = refusal(lambda: create_ledger(url(path), witness=mine))
-        return f"{opened} {made}"
-
-    names = sorted(public.iterdir())
-    assert answer_of_child(attempt) == "LedgerUnavailable ConfigurationError"
-    assert sorted(public.iterdir()) == names
