@@ -7,6 +7,7 @@ was synced is there, of the rest any part may be, in any order, torn at sectors.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from dpflow.ledger.tables.errors import unusable
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteTransaction
 from dpflow.ledger.tables.sqlite_files import sync_log
+from tests.faults.support import empty_ledger
 
 SECTOR = 512
 
@@ -251,3 +253,20 @@ class ApswDatabase(Database):
             # Closing checkpoints, and the disk may still fail.
             with suppress(apsw.Error):
                 connection.close()
+
+
+@contextmanager
+def noted_database(
+    folder: Path, kind: type[ApswDatabase] = ApswDatabase, **settings: Any
+) -> Iterator[ApswDatabase]:
+    """Give an empty ledger, alone in a folder, whose writes are noted."""
+    for old in folder.iterdir():
+        old.unlink()
+    path = folder / "ledger.db"
+    path.write_bytes(empty_ledger())
+    vfs = NotingVFS(f"noting-{uuid.uuid4().hex}")
+    database = kind(path, vfs, **settings)
+    yield database
+    vfs.fault = lambda _: None
+    database.close()
+    vfs.unregister()

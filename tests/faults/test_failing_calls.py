@@ -8,7 +8,6 @@ after an error, and the next call finds its way.
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from collections import Counter
 from contextlib import suppress
 from itertools import count, product
@@ -24,7 +23,7 @@ from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.auditor import audited
 from tests.faults.drivers import FaultyConnection, FaultySqlite
-from tests.faults.power import ApswDatabase, Disk, NotingVFS
+from tests.faults.power import ApswDatabase, Disk, noted_database
 from tests.faults.support import (
     IDENTITY,
     SECRET,
@@ -178,30 +177,22 @@ def test_a_reused_connection_is_found(tmp_path):
 KINDS = [apsw.IOError, apsw.FullError][: 2 if SCALE > 1 else 1]
 
 
-def use_failing_disk(folder: Path, fail: Hook, database: type[ApswDatabase]) -> None:
+def use_failing_disk(folder: Path, fail: Hook, kind: type[ApswDatabase]) -> None:
     """Use a ledger until the disk has failed, let it recover, and look."""
-    path = folder / "ledger.db"
-    for old in folder.iterdir():
-        old.unlink()
-    path.write_bytes(empty_ledger())
-    vfs = NotingVFS(f"failing-{uuid.uuid4().hex}")
-    base = database(path, vfs, pages=10)
-    trial = Trial.on(base)
-    vfs.fault = fail
     aims: dict[str, str] = {}
-    for action in (reserve, reserve):
-        do, wanted = action(trial)
-        aims.update(wanted)
-        if attempt(do) is None:
-            trial.sure.update(wanted)
-    for name in [name for name, state in trial.sure.items() if state == "open"]:
-        aims[name] = "settled"
-        if attempt(lambda name=name: trial.ledger.settle(name)) is None:
-            trial.sure[name] = "settled"
-    vfs.fault = lambda _: None
-    base.close()
-    vfs.unregister()
-    check(trial, audited(path, CAP), aims)
+    with noted_database(folder, kind, pages=10) as database:
+        trial = Trial.on(database)
+        database.vfs.fault = fail
+        for action in (reserve, reserve):
+            do, wanted = action(trial)
+            aims.update(wanted)
+            if attempt(do) is None:
+                trial.sure.update(wanted)
+        for name in [name for name, state in trial.sure.items() if state == "open"]:
+            aims[name] = "settled"
+            if attempt(lambda name=name: trial.ledger.settle(name)) is None:
+                trial.sure[name] = "settled"
+    check(trial, audited(database.path, CAP), aims)
 
 
 @pytest.mark.promise("failed-call")
@@ -236,31 +227,22 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
         failures: How many fail one after another.
         anew: Whether a new connection syncs what it finds in the log.
     """
-    for old in folder.iterdir():
-        old.unlink()
-    path, syncs = folder / "ledger.db", count(1)
-    path.write_bytes(empty_ledger())
-    vfs = NotingVFS(f"unsynced-{uuid.uuid4().hex}")
-    database = ApswDatabase(path, vfs, anew=anew)
-    ledger, acknowledged = Ledger(database, Liveness()), dict[str, str]()
+    syncs, acknowledged, disk = count(1), dict[str, str](), Disk()
+    disk.safe["ledger.db"] = empty_ledger()
 
     def fail(what: str) -> None:
         if what == "sync" and number <= next(syncs) < number + failures:
             raise apsw.IOError
 
-    vfs.fault = fail
-    for step in range(5):
-        made = request(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
-        with suppress(LedgerUnavailable):
-            ledger.reserve(made)
-            acknowledged[made.reservation] = "granted"
-    disk = Disk()
-    disk.safe["ledger.db"] = empty_ledger()
-    for note in vfs.notes:
-        disk.follow(note)
-    vfs.fault = lambda _: None
-    database.close()
-    vfs.unregister()
+    with noted_database(folder, anew=anew) as database:
+        ledger, database.vfs.fault = Ledger(database, Liveness()), fail
+        for step in range(5):
+            made = request(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
+            with suppress(LedgerUnavailable):
+                ledger.reserve(made)
+                acknowledged[made.reservation] = "granted"
+        for note in database.vfs.notes:
+            disk.follow(note)
     return broken_promise(folder, disk.safe, acknowledged)
 
 

@@ -7,7 +7,6 @@ the power might have failed; each image is opened by the standard library's SQLi
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
@@ -21,7 +20,7 @@ from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.owners import Liveness
 from tests.faults.auditor import audited
-from tests.faults.power import ApswDatabase, Disk, Note, NotingVFS
+from tests.faults.power import Disk, Note, noted_database
 from tests.faults.support import empty_ledger, figure, first_seed
 from tests.ledger.support import make_policy, request
 from tests.sizes import scaled
@@ -37,29 +36,23 @@ LEDGER = "ledger.db"
 
 def history(folder: Path, seed: int, **settings: Any) -> list[Note]:
     """Use a ledger for a while and return what happened, acknowledgements included."""
-    chance, path = Random(seed), folder / LEDGER
-    for old in folder.iterdir():
-        old.unlink()
-    path.write_bytes(empty_ledger())
-    vfs = NotingVFS(f"noting-{uuid.uuid4().hex}")
-    database = ApswDatabase(path, vfs, **settings)
-    ledger = Ledger(database, Liveness())
-    for number in range(14):
-        cost = PureDP(epsilon=Fraction(chance.randrange(1, 60), 1000))
-        made = request(ledger, cost, policies=[POLICY], reservation=f"r{number}")
-        ledger.reserve(made)
-        vfs.note(made.reservation, "granted")
-        fate = chance.random()
-        if fate < 0.6:
-            ledger.settle(made.reservation, value='"x"')
-            vfs.note(made.reservation, "settled")
-        elif fate < 0.7:
-            ledger.void(made.reservation, reason="test")
-            vfs.note(made.reservation, "void")
-        if chance.random() < 0.1:
-            database.close()
-    database.close()
-    vfs.unregister()
+    chance = Random(seed)
+    with noted_database(folder, **settings) as database:
+        ledger, vfs = Ledger(database, Liveness()), database.vfs
+        for number in range(14):
+            cost = PureDP(epsilon=Fraction(chance.randrange(1, 60), 1000))
+            made = request(ledger, cost, policies=[POLICY], reservation=f"r{number}")
+            ledger.reserve(made)
+            vfs.note(made.reservation, "granted")
+            fate = chance.random()
+            if fate < 0.6:
+                ledger.settle(made.reservation, value='"x"')
+                vfs.note(made.reservation, "settled")
+            elif fate < 0.7:
+                ledger.void(made.reservation, reason="test")
+                vfs.note(made.reservation, "void")
+            if chance.random() < 0.1:
+                database.close()
     return vfs.notes
 
 

@@ -180,18 +180,6 @@ def test_a_ledger_of_another_version_is_refused_and_kept(path):
 
 
 @pytest.mark.promise("removed-file")
-def test_a_removed_ledger_is_noticed(ledger, path):
-    """A grant in a removed file would be lost, so the ledger refuses."""
-    granted(ledger)
-    for item in path.parent.glob("ledger.db*"):
-        if item.is_file():
-            item.unlink()
-    for _ in range(2):
-        with pytest.raises(LedgerMissing, match="removed"):
-            ledger.reserve(request(ledger))
-
-
-@pytest.mark.promise("removed-file")
 @pytest.mark.parametrize(
     ("same_id", "is_open", "words"),
     [(True, True, "replaced"), (False, True, "replaced"), (False, False, "another")],
