@@ -10,15 +10,14 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from dpflow import guarded, release, spend
-from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.exceptions import ConfigurationError, ReleaseError, ReservationConflict
 from dpflow.guard.charge import run
 from dpflow.guard.request import EnclosingFlow, StepContext
 from dpflow.guard.step import define_step
+from tests.guard.test_identity import of_kind
 from tests.projects import (
     NOISY,
     TENTH,
@@ -102,7 +101,7 @@ CONTEXT = StepContext(flows=(EnclosingFlow(name="report", run="run-1"),))
 
 
 def test_two_steps_of_one_name_do_not_replay_each_other(shop):
-    """The default key knows where a body was written."""
+    """The default key knows where a body was written; other code is an error."""
 
     class Spend:
         @staticmethod
@@ -118,6 +117,14 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
         step = define_step(body, dataset="shop", cost=TENTH)
         assert run(step, (1,), {}, CONTEXT) == body(1)
     assert spent() == "0.2"
+    few, many = (
+        define_step(of_kind(kind), dataset="shop", cost=NOISY)
+        for kind in ("few", "many")
+    )
+    assert run(few, (1,), {}, CONTEXT) == run(few, (1,), {}, CONTEXT)
+    with pytest.raises(ReservationConflict, match=r"other code.*moved_from="):
+        run(many, (1,), {}, CONTEXT)
+    assert spent() == "0.3"
 
 
 def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
@@ -137,65 +144,13 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
     assert before == rows(shop)
 
 
-def keyed():
-    """Return a step that is replayed within its flow run."""
-
-    def count(frame, week):
-        return 1
-
-    declared = {"dataset": "shop", "cost": TENTH, "private": ("frame",)}
-    return define_step(count, data_version="1", **declared)
-
-
-PRIVATE = ("private-canary-2718281828", 57721566490)
-
-
-def private_values():
-    """Return canaries in every shape that private data comes in."""
-    text, number = PRIVATE
-    return [
-        text,
-        {text: number},
-        pd.DataFrame({text: [number], "name": [text]}),
-        np.array([number]),
-    ]
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_private_arguments_never_reach_the_ledger(shop, caplog, number):
-    """No byte of the database, its logs, names or locks shows them."""
-    caplog.set_level("DEBUG")
-    frame = private_values()[number]
-
-    @guarded(
-        dataset="shop",
-        cost=TENTH,
-        private=("frame",),
-        release_key="released/{week}",
-        ignore=("fails",),
-    )
-    def count(frame, week, fails=False):
-        if fails:
-            raise ValueError(frame)
-        return "released-canary"
-
-    count(frame, "public-canary")
-    error = caught(lambda: count(frame, "other", fails=True))
-    run(keyed(), (frame, 1), {}, CONTEXT)
-    content = ledger_bytes(shop)
-    assert PRIVATE[1].to_bytes(8, "little") not in content
-    for private in PRIVATE:
-        assert str(private).encode() not in content
-        assert str(private) not in caplog.text + str(error) + repr(vars(error))
-    # The search works: what is public is there.
-    assert b"public-canary" in content
-    assert b"released-canary" in content
-    assert spent() == "0.3"
-
-
 def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
     """Without the ledger's secret the default key shows nothing of the arguments."""
-    run(keyed(), ("x", "public-canary"), {}, CONTEXT)
+
+    def count(week):
+        return 1
+
+    run(define_step(count, dataset="shop", cost=TENTH), ("public-canary",), {}, CONTEXT)
     (row,) = rows(shop)["release"]
     assert "public-canary" not in json.dumps(row)
     assert b"public-canary" not in ledger_bytes(shop)

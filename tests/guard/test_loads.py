@@ -7,6 +7,7 @@ import csv
 import inspect
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import duckdb
@@ -39,13 +40,14 @@ class Source:
 
     def read(self, week: int = 1) -> list[int]:
         """Return rows, or fail."""
+        print(SECRET)
         self.reads += 1
         if self.errors:
             raise self.errors.pop(0)
         return [week, week]
 
 
-def counting(source: Source, **declared: Any) -> Any:
+def counting(source: Source, decorate: Any = guarded, **declared: Any) -> Any:
     """Return a step that counts the rows of a source."""
 
     def read(week: int) -> list[int]:
@@ -53,7 +55,7 @@ def counting(source: Source, **declared: Any) -> Any:
 
     declared = {"cost": NOISY, "ignore": ("source", "declared"), **declared}
 
-    @guarded(dataset="shop", load=read, release_key="rows/{week}", **declared)
+    @decorate(dataset="shop", load=read, release_key="rows/{week}", **declared)
     def count(rows: list[int]) -> float:
         own = declared.get("noise") == "own"
         return len(rows) if own else release(len(rows))
@@ -90,34 +92,35 @@ def test_a_refused_step_reads_nothing(shop):
     assert kinds() == ["reserve", "settle", "refuse"]
 
 
-def test_a_step_waits_for_the_release_of_another_run_and_reads_nothing(shop):
-    """While the other one holds the release key."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_waits_for_the_release_of_another_run(shop, fails):
+    """While the other one holds the key: it reads nothing, or runs where that fails."""
     source, runs, ends = Source(), threading.Event(), threading.Event()
+    errors = [OSError()] * fails
 
     def read(week: int) -> list[int]:
         return source.read(week)
 
-    unread = ("source", "runs", "ends")
+    unread = ("source", "runs", "ends", "errors")
 
     @guarded(dataset="shop", cost=NOISY, load=read, release_key="{week}", ignore=unread)
     def count(rows: list[int]) -> float:
         runs.set()
         ends.wait(10)
+        if errors:
+            raise errors.pop()
         return release(len(rows))
 
-    values: list[float] = []
-    threads = [threading.Thread(target=lambda: values.append(count(1)))]
-    threads[0].start()
-    assert runs.wait(10)
-    threads.append(threading.Thread(target=lambda: values.append(count(1))))
-    threads[1].start()
-    threads[1].join(0.3)
-    assert threads[1].is_alive()
-    ends.set()
-    for thread in threads:
-        thread.join(10)
-    assert len({*values}) == 1
-    assert (len(values), source.reads) == (2, 1)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(count, 1)
+        assert runs.wait(10)
+        second = pool.submit(count, 1)
+        assert wait([second], 0.3).not_done
+        ends.set()
+    assert isinstance(first.exception(), DPStepFailed) is fails
+    assert fails or first.result() == second.result()
+    assert isinstance(second.result(), float)
+    assert (source.reads, spent()) == ((2, "0.2") if fails else (1, "0.1"))
 
 
 @pytest.mark.promise("failed-loads")

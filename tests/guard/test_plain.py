@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-
 import pytest
 
 from dpflow import (
     ApproxDP,
     Laplace,
     guarded,
-    release,
     spend,
 )
 from dpflow.exceptions import (
-    BudgetExhausted,
     ConfigurationError,
     ReservationConflict,
     UnsupportedCost,
@@ -23,33 +18,15 @@ from dpflow.exceptions import (
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
 from tests.projects import (
-    NOISY,
     POLICY,
     TENTH,
     journal,
     kinds,
     make_project,
     rows,
-    spent,
 )
 
 pytestmark = pytest.mark.quick
-
-
-async def test_an_async_function_is_guarded_the_same_way(shop):
-    """Awaiting charges once, and `release` finds its step behind an await."""
-
-    @guarded(dataset="shop", cost=NOISY)
-    async def count(week):
-        await asyncio.sleep(0)
-        return release(float(week))
-
-    coroutine = count(7)
-    assert inspect.iscoroutinefunction(count)
-    assert rows(shop)["journal"] == []
-    assert isinstance(await coroutine, float)
-    assert kinds() == ["reserve", "settle"]
-    assert journal()[-1].body["noise"] == "opendp"
 
 
 def test_an_async_step_without_an_event_loop_of_asyncio_is_refused(shop):
@@ -84,61 +61,12 @@ def test_an_interrupt_and_a_second_equal_call_say_that_they_cost(shop, caplog):
     assert caplog.text.count("was stopped and stays charged in full") == 1
 
 
-def test_ten_tenths_fit_and_the_eleventh_does_not_run(shop):
-    """The budget is exhausted exactly, and the refused body never runs."""
-    ran = []
-    step = guarded(dataset="shop", cost=TENTH, name="count")(ran.append)
-    for week in range(10):
-        step(week)
-    with pytest.raises(BudgetExhausted) as caught:
-        step(10)
-    assert list(range(10)) == ran
-    assert spent() == "1"
-    assert kinds()[-1] == "refuse"
-    assert caught.value.asked["epsilon"] == "0.1"
-    assert caught.value.left["epsilon"] == "0"
-    assert "Nothing was charged" in str(caught.value)
-
-
 def test_wrong_arguments_are_a_type_error_and_cost_nothing(shop):
     """A call that Python itself would refuse charges nothing."""
     step = guarded(dataset="shop", cost=TENTH)(lambda week: week)
     with pytest.raises(TypeError, match="week"):
         step()
     assert rows(shop)["journal"] == []
-
-
-def test_every_dataset_of_a_step_is_charged_or_none(tmp_path, monkeypatch):
-    """A step on two datasets is refused by either, and then neither is charged."""
-    small = POLICY.replace("shop", "small").replace("epsilon: 1}", "epsilon: 0.1}")
-    make_project(tmp_path, monkeypatch, POLICY, small)
-    step = guarded(dataset=("shop", "small"), cost=TENTH, name="both")(lambda: 1)
-    assert step() == 1
-    with pytest.raises(BudgetExhausted) as caught:
-        step()
-    assert caught.value.dataset == "small"
-    assert (spent("shop"), spent("small")) == ("0.1", "0.1")
-
-
-def test_a_release_key_replays_its_value_at_no_cost(shop):
-    """A second call under the same key returns the kept value without running."""
-    ran = []
-
-    @guarded(
-        dataset="shop",
-        cost=NOISY,
-        release_key="count/{week}",
-        ignore=("comment", "ran"),
-    )
-    def count(week, comment=""):
-        ran.append(week)
-        return release(week)
-
-    first = count(1)
-    assert [count(1), count(1, comment="again"), count(week=1)] == [first] * 3
-    count(2)
-    assert ran == [1, 2]
-    assert kinds() == ["reserve", "settle"] * 2
 
 
 @pytest.mark.parametrize("change", ["replay", "refuse"])
@@ -189,12 +117,6 @@ def shop(tmp_path, monkeypatch):
     folder = make_project(tmp_path, monkeypatch)
     yield folder
     assert verify(current_project().ledger).bad == []
-
-
-@guarded(dataset="shop", cost=TENTH)
-def count() -> float:
-    """Stand for a step."""
-    return 100.0
 
 
 def test_a_block_with_a_delta_is_refused_in_windows(tmp_path, monkeypatch):

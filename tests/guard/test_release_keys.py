@@ -324,7 +324,7 @@ TREES = st.recursive(
 )
 ARRAYS = st.builds(
     lambda numbers, kind: np.resize(np.array(numbers, dtype=kind), 1500),
-    st.lists(st.integers(0, 3), min_size=1, max_size=1500),
+    st.lists(st.integers(0, 3), min_size=1, max_size=20),
     st.sampled_from(["int64", "float32", "float64"]),
 )
 VALUES = (

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dpflow import guarded
-from dpflow.exceptions import DPStepFailed, LedgerError, LedgerUnavailable
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import current_project
-from dpflow.ledger import Ledger, create_ledger
+from dpflow.ledger import Ledger
 from tests.projects import (
     TENTH,
     bring_ledger_back,
@@ -21,51 +20,9 @@ from tests.projects import (
     held,
     hide_ledger,
     kinds,
-    ledger_file,
-    rows,
     run_python,
     spent,
 )
-
-
-class Clock:
-    """Clock of steps that wait for a claim: it says when one waits."""
-
-    monotonic = staticmethod(time.monotonic)
-
-    def __init__(self):
-        self.waited = threading.Event()
-
-    def sleep(self, seconds):
-        """Sleep, and say so."""
-        self.waited.set()
-        time.sleep(seconds)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return the clock of steps that wait for a claim."""
-    clock = Clock()
-    monkeypatch.setattr("dpflow.guard.reserving.time", clock)
-    return clock
-
-
-def test_a_failing_claimant_lets_the_waiting_one_run(shop, clock):
-    """Its claim ends with it; both are charged."""
-    answers = [ValueError(), 7]
-
-    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=("answers", "clock"))
-    def count():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            assert clock.waited.wait(30)
-            raise answer
-        return answer
-
-    with ThreadPoolExecutor() as pool:
-        calls = [pool.submit(count) for _ in range(2)]
-    assert {type(call.exception()) for call in calls} == {DPStepFailed, type(None)}
-    assert spent() == "0.2"
 
 
 def test_patience_with_a_live_claim_ends(shop, monkeypatch):
@@ -92,31 +49,6 @@ def test_patience_with_a_live_claim_ends(shop, monkeypatch):
     assert "another run has been making the release of step 'count'" in error.message
     assert ran == [1]
     assert kinds() == ["reserve", "settle"]
-
-
-def replace_ledger(folder):
-    """Put another, empty ledger in its place."""
-    hide_ledger(folder)
-    create_ledger(f"sqlite:///{ledger_file(folder)}").close()
-
-
-@pytest.mark.promise("removed-file")
-def test_a_replaced_ledger_is_refused_for_good(shop):
-    """The second and third step must not settle for the file that was put there."""
-    ran = []
-    step = guarded(dataset="shop", cost=TENTH, name="n")(ran.append)
-    step(1)
-    replace_ledger(shop)
-    for _ in range(3):
-        assert isinstance(caught(lambda: step(2)), LedgerError)
-    assert rows(shop)["journal"] == []
-    bring_ledger_back(shop)
-    assert ran == [1]
-    assert [entry[4] for entry in rows(shop)["journal"]] == [
-        "open",
-        "reserve",
-        "settle",
-    ]
 
 
 def noted(monkeypatch, method):

@@ -49,7 +49,8 @@ from prefect.testing import utilities
 from dpflow.config import settings
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger import create_ledger, pin_ledger
-from dpflow.prefect import client_calls
+from dpflow.prefect import client_calls, delivery
+from dpflow.prefect import events as prefect_events
 from tests import projects
 from tests.pages import forked_programs
 from tests.prefect.database import copy_database
@@ -129,6 +130,17 @@ def project(make_project):
     """Return a project whose budget is epsilon 1 under the basic filter."""
     make_project()
     return current_project()
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Return the events that Prefect would get, those of other tests left out."""
+    assert delivery.flush()
+    events = []
+    monkeypatch.setattr(
+        prefect_events, "emit_event", lambda **event: events.append(event)
+    )
+    return events
 
 
 @pytest.fixture

@@ -131,13 +131,10 @@ def test_a_process_that_ends_sends_what_waits(make_project, forked):
     assert names == [*first, *["reserved", "settled"] * 2]
 
 
-def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch):
+def test_the_end_of_a_flow_sends_what_waits(project, sent, monkeypatch):
     """After a value and after an error."""
     assert delivery.flush(60)
-    sent = []
-    monkeypatch.setattr(
-        dpflow.prefect.events, "emit_event", lambda event, **_: sent.append(event)
-    )
+    sent.clear()
     monkeypatch.setattr(delivery, "PAUSE_SECONDS", NEVER)
     count = dp_task(dataset="shop", cost=TENTH, name="count")(lambda: 1)
     opened = ["term-opened"]
@@ -150,7 +147,7 @@ def test_the_end_of_a_flow_sends_what_waits(project, monkeypatch):
         sent.clear()
         in_flow(report, make_flow=dp_flow)(return_state=True)
         names = ["reserved", *opened, "settled"]
-        assert sent == [f"dpflow.budget.{name}" for name in names]
+        assert [each["event"] for each in sent] == [f"dpflow.budget.{n}" for n in names]
         opened.clear()
 
 

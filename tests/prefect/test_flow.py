@@ -12,7 +12,6 @@ from prefect.settings import PREFECT_FLOWS_DEFAULT_RETRIES, temporary_settings
 from dpflow import (
     BudgetExhausted,
     BudgetRefused,
-    Gaussian,
     PureDP,
     dp_flow,
     dp_task,
@@ -20,7 +19,7 @@ from dpflow import (
     private_task,
     spend,
 )
-from dpflow.exceptions import ConfigurationError, ReservationConflict
+from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import current_project
 from dpflow.ledger.requests import Request
 from dpflow.ledger.views import accounts
@@ -54,41 +53,6 @@ def publish(values):
     """Stand for what must not run after a refusal."""
     RAN.append(values)
     return values
-
-
-def steps_of_one_name(**declared):
-    """Return two tasks whose functions have one name and another code."""
-
-    def make(kind):
-        if kind == "few":
-
-            def number():
-                return 1
-
-        else:
-
-            def number():
-                return 2
-
-        return dp_task(dataset="shop", cost=TENTH, **declared)(number)
-
-    return make("few"), make("many")
-
-
-@pytest.mark.parametrize("declared", [{}, {"release_key": "k"}])
-def test_two_functions_of_one_name_never_share_a_release_of_a_run(project, declared):
-    """Under a key or without one, the second is an error that says `moved_from=`."""
-    few, many = steps_of_one_name(**declared)
-
-    @dp_flow(name="report")
-    def report():
-        assert few() == few() == 1
-        with pytest.raises(ReservationConflict, match=r"other code.*moved_from="):
-            many()
-        return few()
-
-    assert report() == 1
-    assert spent() == "0.1"
 
 
 @pytest.mark.parametrize("make_flow", [flow, dp_flow])
@@ -258,30 +222,6 @@ def test_the_share_of_the_flow_around_a_step_is_charged_and_kept(
     assert (state.type.value, state.name) == ended
     with pytest.raises(BudgetExhausted, match="report"):
         state.result()
-
-
-@pytest.mark.promise("flow-around")
-def test_the_halt_of_the_flow_around_a_step_holds(make_project):
-    """The odometer of the flow refuses the step, and the rest of its run."""
-    make_project("""
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 50, delta: 1e-6}
-filter: zcdp
-odometer: {theorem: rdp, delta: 1e-6}
-flows: {report: {halt_at_epsilon: 3}}
-other_flows: allow
-""")
-    cost = Gaussian(sensitivity=1, sigma=4)
-    step = guarded(dataset="shop", cost=cost, name="s", noise="own")
-    report = in_flow(lambda: [step(lambda: 1)() for _ in range(100)], make_flow=dp_flow)
-    state = report(return_state=True)
-    assert state.name == "BudgetExhausted"
-    with pytest.raises(BudgetExhausted) as caught:
-        state.result()
-    assert caught.value.gate == "odometer"
-    assert 0 < kinds().count("reserve") < 100
 
 
 @pytest.mark.promise("flow-around")

@@ -9,50 +9,25 @@ from prefect import flow
 
 from dpflow import dp_flow, dp_task, release
 from dpflow.exceptions import DPStepFailed, LoadFailed
+from tests.guard.test_loads import SECRET, Source
+from tests.guard.test_loads import counting as counting_by
 from tests.projects import NOISY, TENTH, journal, kinds
 
-SECRET = "Ada Lovelace"
 
-
-class Source:
-    """A source that fails a number of times."""
-
-    def __init__(self, failures: int = 0) -> None:
-        self.failures, self.reads = failures, 0
-
-    def read(self, week: int) -> list[int]:
-        """Return rows, or fail."""
-        print(SECRET)
-        self.reads += 1
-        if self.reads <= self.failures:
-            raise ConnectionError(SECRET)
-        return [1] * week
+def failing(times: int) -> Source:
+    """Return a source that fails a number of times."""
+    return Source(*(ConnectionError(SECRET) for _ in range(times)))
 
 
 def counting(source: Source, **options: Any) -> Any:
     """Return a task that counts the rows of a source."""
-
-    def read(week: int) -> list[int]:
-        return source.read(week)
-
-    keys = {"release_key": "rows/{week}", "ignore": ("source",)}
-
-    @dp_task(
-        dataset="shop",
-        cost=NOISY,
-        load=read,
-        **{"retry_delay_seconds": 0, **keys, **options},
-    )
-    def count(rows: list[int]) -> float:
-        return release(len(rows))
-
-    return count
+    return counting_by(source, dp_task, retry_delay_seconds=0, **options)
 
 
 @pytest.mark.promise("failed-loads")
 def test_prefect_retries_a_failed_load(project, caplog):
     """Two failures, two calls: one charge, three reads and one number."""
-    source = Source(failures=2)
+    source = failing(2)
     count = counting(source)
 
     @dp_flow(log_prints=True)
@@ -63,23 +38,6 @@ def test_prefect_retries_a_failed_load(project, caplog):
     assert (source.reads, kinds()) == (3, ["reserve", "settle"])
     assert journal()[1].body["failed_loads"] == 2
     assert SECRET not in caplog.text
-
-
-def test_a_load_that_fails_to_the_end_fails_its_task(project, caplog):
-    """Its flow, too; nothing was charged, and the state has no text of the load."""
-    source = Source(failures=9)
-    count = counting(source)
-
-    @flow
-    def report() -> Any:
-        return count(7, return_state=True)
-
-    state = report(return_state=True)
-    assert state.is_failed()
-    assert (source.reads, kinds()) == (3, [])
-    with pytest.raises(LoadFailed, match=r"failed: ConnectionError\. Nothing was"):
-        state.result()
-    assert SECRET not in caplog.text + repr(state)
 
 
 @pytest.mark.promise("failed-loads")
@@ -95,7 +53,7 @@ def test_retries_are_for_loads_alone(project):
     def fail(rows: list[int]) -> float:
         raise ConnectionError
 
-    source = Source(failures=9)
+    source = failing(9)
     stopped = counting(source, retry_condition_fn=never)
     later = counting(source).with_options(retry_condition_fn=never)
 
@@ -114,7 +72,7 @@ def test_retries_are_for_loads_alone(project):
 
 async def test_an_async_task_has_a_load(project):
     """Awaited, and retried."""
-    source = Source(failures=1)
+    source = failing(1)
 
     async def read(week: int) -> list[int]:
         return source.read(week)

@@ -60,14 +60,8 @@ def total(rows: list[str], day: str) -> str:
 too_much = dp_task(dataset="shop", cost=PureDP(epsilon=5), name="much")(lambda: CANARY)
 
 
-def test_what_prefect_shows(make_project, monkeypatch) -> None:
+def test_what_prefect_shows(project, sent) -> None:
     """States, the budget artifact and the events, in tests/snapshots/prefect.txt."""
-    sent: list[dict] = []
-    assert flush()  # What another test's steps have sent.
-    monkeypatch.setattr(
-        dpflow.prefect.events, "emit_event", lambda **event: sent.append(event)
-    )
-    make_project()
     texts: list[str] = []
 
     def show(title: str, state: Any) -> None:
@@ -98,14 +92,9 @@ def test_what_prefect_shows(make_project, monkeypatch) -> None:
 
 
 def test_two_projects_on_one_server_have_names_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: list[dict]
 ) -> None:
     """Artifacts, events and gauges of datasets of one name differ by their project."""
-    sent: list[dict] = []
-    assert flush()
-    monkeypatch.setattr(
-        dpflow.prefect.events, "emit_event", lambda **event: sent.append(event)
-    )
     names = []
     for number in range(2):
         folder = tmp_path / f"project-{number}"

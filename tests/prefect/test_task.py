@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 from typing import get_type_hints
 from unittest.mock import Mock
@@ -22,11 +21,10 @@ from prefect.settings import (
 )
 
 from dpflow import EarlyStopping, PureDP, dp_flow, dp_task, iterations, release
-from dpflow.exceptions import ConfigurationError, ReleaseError
+from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import project_label
 from dpflow.prefect import DPTask
 from tests.ledger.processes import Child
-from tests.pages import run_forked
 from tests.prefect.matrix.support import (
     books,
     in_flow,
@@ -159,57 +157,6 @@ def test_every_way_to_ask_gets_the_value_of_a_replay(project):
     stored = task_runs(run.state_details.flow_run_id, 14)
     assert [each.state.name for each in stored if "count" in each.name][:2] == names[:2]
     assert (ran, kinds()) == (["a"], ["reserve", "settle"])
-
-
-COLD = """
-import json, sys
-from dpflow import Laplace, dp_flow, dp_task, release
-COST = Laplace(sensitivity=1, epsilon="0.01")
-@dp_task(dataset="shop", cost=COST, release_key="{name}")
-def count(name):
-    return release(4000)
-@dp_flow(name="report")
-def report():
-    futures = [*count.map([f"m{i}" for i in range(12)])]
-    futures += [count.submit(f"s{i}") for i in range(12)]
-    return [future.result(raise_on_failure=False) for future in futures]
-assert not {"numpy", "polars", "opendp"} & set(sys.modules)
-print(json.dumps([str(each) for each in report() if not isinstance(each, float)]))
-"""
-
-
-@pytest.mark.promise("first-threads")
-def test_the_first_tasks_of_a_process_can_draw(project, tmp_path, forked):
-    """Mapped and submitted ones, in a program that has loaded no library of numbers."""
-    done = run_forked(forked, tmp_path, "-c", COLD)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [], done.stderr
-    assert kinds().count("reserve") == kinds().count("settle") == 24
-
-
-@pytest.mark.promise("forgotten-release")
-def test_a_task_that_forgets_to_release_publishes_nothing(project):
-    """Its run is Failed, nothing downstream runs, and it is charged in full."""
-    ran = []
-
-    @dp_task(dataset="shop", cost=NOISY, release_key="count", ignore=("ran",))
-    def count():
-        ran.append(1)
-        return 4000
-
-    def submitted():
-        future = count.submit()
-        task(lambda value: ran.append(str(value))).submit(future).wait()
-        return future.wait() or future.state
-
-    error = caught(in_flow(submitted, make_flow=dp_flow))
-    assert isinstance(error, ReleaseError)
-    assert 'noise="own"' in error.message
-    assert "charged in full" in error.message
-    state = in_flow(lambda: count(return_state=True))(return_state=True)
-    assert state.is_failed()
-    assert "4000" not in str(state.message)
-    assert (ran, spent()) == ([1, 1], "0.2")
 
 
 def test_an_artifact_says_how_far_a_loop_came(project):

@@ -76,6 +76,12 @@ def load_state() -> Any:
     return Completed(data=[TEXT])
 
 
+@private_task(errors="keep")
+async def load_later() -> dict[str, str]:
+    """Return private data from an event loop."""
+    return {"name": TEXT}
+
+
 @flow
 def load_inside() -> Any:
     """Return private data from a flow that a flow calls, as a future."""
@@ -182,9 +188,11 @@ def succeed() -> None:
     """Call, submit and map steps over private data of each shape."""
     frames = load()
     assert load_state() == [TEXT]
+    assert TEXT not in repr(load(return_state=True))
     load_inside(return_state=True)
+    count(asyncio.run(load_later()), "later")
     values = [count(frame, f"{turn}") for turn, frame in enumerate(frames)]
-    values += [count.submit(frames[0], "submitted").result()]
+    values += [count.submit(load.submit(), "submitted").result()]
     values += count.map(frames, [f"mapped-{turn}" for turn in range(4)]).result()
     values += [kept(frames[0], PUBLIC), kept(frames[1], PUBLIC)]
     publish("".join(values))

@@ -46,9 +46,15 @@ SHOWN = [
 ]
 
 
-def _tables(database):
+def prefect_database():
+    """Return the file of Prefect's database."""
+    url = PREFECT_SERVER_DATABASE_CONNECTION_URL.value()
+    return Path(url.removeprefix("sqlite+aiosqlite:///"))
+
+
+def read_tables():
     """Return all rows of each table of Prefect's database, as text."""
-    uri = f"{database.as_uri()}?mode=ro"
+    uri = f"{prefect_database().as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
         return {
@@ -63,7 +69,7 @@ def _delivered(tables):
     return tables if there and "canaries-pool" in tables["flow"] else None
 
 
-def _decoded(content):
+def decode_results(content):
     """Return what is in base64 in a file, as Prefect's result storage has it."""
     parts = []
     for text in re.findall(rb"[A-Za-z0-9+/=\n\\]{16,}", content):
@@ -96,17 +102,15 @@ def test_nothing_private_is_kept(laboratory):
     assert (result["refused"], result["pool"]) == ("BudgetRefused", "Completed")
     assert result["deployed"] == "Completed"
 
-    url = PREFECT_SERVER_DATABASE_CONNECTION_URL.value()
-    database = Path(url.removeprefix("sqlite+aiosqlite:///"))
-    tables = wait_until(lambda: _delivered(_tables(database)), "the last log and event")
+    tables = wait_until(lambda: _delivered(read_tables()), "the last log and event")
     for table, rows in tables.items():
         for private in (canaries.TEXT, str(canaries.NUMBER), *BODY):
             assert private not in rows, table
-    homes = [*laboratory.home.rglob("*"), *database.parent.rglob("*")]
+    homes = [*laboratory.home.rglob("*"), *prefect_database().parent.rglob("*")]
     files = {path: path.read_bytes() for path in homes if path.is_file()}
     stored = b""
     for path, content in files.items():
-        decoded = content + _decoded(content)
+        decoded = content + decode_results(content)
         stored += decoded
         for private in (*PRIVATE, *(text.encode() for text in BODY)):
             assert private not in decoded, path
@@ -131,4 +135,4 @@ def test_the_search_decodes_what_prefect_stores():
         file = json.dumps({"result": encoded.decode()}).encode()
         for private in PRIVATE:
             assert private[:5] in data
-            assert private[:5] in _decoded(file)
+            assert private[:5] in decode_results(file)

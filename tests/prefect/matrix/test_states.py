@@ -10,7 +10,6 @@ from prefect.client.orchestration import get_client
 from prefect.server.events.schemas.automations import EventTrigger
 from prefect.server.events.schemas.events import ReceivedEvent
 
-import dpflow.prefect.events
 from dpflow import BudgetExhausted, BudgetRefused, PureDP, dp_flow, dp_task
 from dpflow.prefect.delivery import flush
 from flows.automations import automations, install
@@ -131,24 +130,18 @@ def test_only_an_exhausted_budget_pauses_the_schedule(
     assert "after" not in marks()
 
 
-def test_the_example_automations_notify_and_pause(make_project, monkeypatch):
+def test_the_example_automations_notify_and_pause(make_project, sent):
     """At 80 %, once; at exhaustion, of the deployment that the event names."""
     make_project(POLICY.replace("shop", "patients") + "alerts: [0.5, 0.8]\n")
     step = dp_task(dataset="patients", cost=TENTH, name="tenth")(lambda turn: turn)
     report = in_flow(lambda: [step(turn) for turn in range(11)], make_flow=dp_flow)
-    sent = []
-    assert flush()
-    monkeypatch.setattr(
-        dpflow.prefect.events,
-        "emit_event",
-        lambda **event: sent.append(ReceivedEvent(id=uuid.uuid4(), **event)),
-    )
     made, state = run_deployed(report)
     assert (state.name, flush()) == ("BudgetExhausted", True)
+    events = [ReceivedEvent(id=uuid.uuid4(), **event) for event in sent]
     matched = []
     for automation in automations("patients", notify=uuid.uuid4()):
         trigger = EventTrigger(**automation.trigger.model_dump())
-        matched += [[each for each in sent if trigger.covers(each)]]
+        matched += [[each for each in events if trigger.covers(each)]]
     (exhausted,), (alert,) = matched
     assert exhausted.event == "dpflow.budget.exhausted"
     assert alert.resource["dpflow.threshold"] == "0.8"
