@@ -16,15 +16,11 @@ from dpflow import (
     iterations,
     release,
 )
-from dpflow.exceptions import BudgetRefused
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.support import edit
 from tests.projects import (
-    POLICY,
     TENTH,
     make_project,
-    rewrite_policy,
-    rows,
 )
 
 pytestmark = pytest.mark.quick
@@ -116,77 +112,6 @@ def test_the_error_of_a_refined_release_is_the_released_one(
     assert " at 90 %" in run_fine("releases", "list")
     if kept:
         assert printed[1:] == [f"{low:.10g} to {high:.10g} at 90 %"]
-
-
-SPENT = {
-    "budget": "budget: {epsilon: 0.1}\n",
-    "window": "budget: {epsilon: 0.4}\npartition: {by: week}\nwindow: {length: 4}\n",
-    "part": "budget: {epsilon: 0.1}\npartition: {by: week}\n",
-    "frozen": "budget: {epsilon: 1}\n",
-    "share": "budget: {epsilon: 1}\nflows: {f: {epsilon: 0.1}}\n",
-    "term": "budget: {epsilon: 1}\nlifetime: {epsilon: 2}\n",
-}
-
-
-def _policy(case: str) -> str:
-    weekly = "customer-week" if "by: week" in SPENT[case] else "customer"
-    text = POLICY.replace("budget: {epsilon: 1}\n", SPENT[case])
-    return text.replace("unit: customer\n", f"unit: {weekly}\n")
-
-
-def _number(week: str, again: int = 0) -> int:
-    return 7 + 0 * len(week) * again
-
-
-@pytest.mark.parametrize("case", SPENT)
-def test_a_value_that_cannot_be_drawn_again_stays(case, tmp_path, monkeypatch):
-    """Unless --anyway says so; the refusal of the correction names no other week."""
-    policy = _policy(case)
-    make_project(tmp_path, monkeypatch, policy)
-    parts = "{week}" if "partition" in policy else None
-    step = guarded(
-        dataset="shop", cost=TENTH, name="count", flow="f",
-        release_key="b/{week}", ignore=("again",), partitions=parts,
-    )(_number)  # fmt: skip
-    weeks = [f"2026-W{n:02}" for n in range(7, 11)]
-    key = f"b/{weeks[2]}"
-    for week in weeks if case == "window" else weeks[2:3]:
-        step(week)
-    if case == "frozen":
-        run_fine("freeze", "shop", "--reason", "r")
-    if case == "term":
-        rewrite_policy(tmp_path, "{epsilon: 1}", "{epsilon: 0.05}")
-        run_fine("policy", "apply", "shop", "--new-term", "--reason", "r")
-    before = rows(tmp_path)
-    refused = run("releases", "withdraw", key, "--reason", "late data")
-    text = " ".join(refused.stderr.split())
-    assert (refused.exit_code, "admits no new draw" in text) == (1, True), text
-    assert "--anyway" in text
-    assert run_json("releases", "show", key)["value"] == 7
-    assert rows(tmp_path) == before
-    data = run_json("releases", "withdraw", key, "--reason", "r", "--anyway")
-    assert (data["state"], data["fits_again"]) == ("withdrawn", False)
-    with pytest.raises(BudgetRefused) as caught:
-        step(weeks[2])
-    assert "fits again" not in str(caught.value)
-
-
-def test_a_later_part_is_named_for_a_new_release_only(tmp_path, monkeypatch):
-    """The control: a week of its own may move to where the window has room."""
-    policy = _policy("window")
-    make_project(tmp_path, monkeypatch, policy)
-    step = guarded(
-        dataset="shop", cost=TENTH, name="count",
-        release_key="b/{week}/{again}", partitions="{week}",
-    )(_number)  # fmt: skip
-    for number in range(7, 11):
-        step(f"2026-W{number:02}")
-    with pytest.raises(BudgetRefused, match="fits again for data from 2026-W"):
-        step("2026-W09", again=1)
-    run_fine("releases", "withdraw", "b/2026-W09/0", "--reason", "r", "--anyway")
-    with pytest.raises(BudgetRefused) as caught:
-        step("2026-W09")
-    assert "fits again" not in str(caught.value)
 
 
 KEYED = {"dataset": "shop", "flow": "weekly-report", "name": "n", "release_key": "n"}

@@ -39,7 +39,7 @@ LOOKS = ("status", "history", "why", "forecast", "policy", "ledger", "releases")
 WRITES = (
     *("apply", "freeze", "charge", "backup", "restore", "init", "plot", "check"),
     *("access", "terms", "audit", "states", "forecasts", "withdraw", "registry"),
-    *("revisions", "settings"),
+    *("revisions", "settings", "auto", "redraws"),
 )
 
 

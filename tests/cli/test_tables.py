@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dpflow import guarded
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
+from dpflow.accounting.costs.notions import PureDP
 from dpflow.cli import output
 from dpflow.guard.project import forget_projects
 from dpflow.notebook import Sheet
@@ -148,37 +148,3 @@ def test_keys_of_commands_are_whole_in_pipes_and_narrow_terminals(shop: Shop) ->
         assert commands[command] in without_colour(text), (command, columns)
     piped = run_process("history", COLUMNS="70").stdout
     assert max(map(len, piped.splitlines()[:-4])) <= 70
-
-
-AUTO = """\
-dataset: mixed
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: auto
-"""
-
-
-def test_auto_has_one_number_a_row(shop: Shop) -> None:
-    """Epsilon and the delta of steps; its members stand in the details."""
-    shop.write(AUTO, "mixed.yaml")
-    cost = ApproxDP(epsilon="0.5", delta="7e-8")
-    shop.charge(cost, dataset="mixed", flow=None, step="groups")
-    line = "epsilon 0.5005 of 3, 2.499 remains; delta 3e-8 of steps remains"
-    assert f"  {line}\n" in run("status", "mixed").stdout
-    settle = run("history", "mixed").stdout.splitlines()[2].split()
-    assert settle[2:6] == ["settle", "groups", "70.0%", "30.0%"]
-    (spent,) = [
-        row.split()
-        for row in run("why", "mixed").stdout.splitlines()
-        if "groups" in row
-    ]
-    assert spent[:4] == ["-", "groups", "1", "70.0%"]
-    details = run("status", "mixed", "--details").stdout
-    assert f"{line}; residue 1400.0% used; rdp ended; zcdp 1750" in details
-    assert "; basic 70.0% used." in details
-    row = "dataset mixed  auto    epsilon        3  0.5005      2.499  70.0%  open"
-    assert row in details
-    for command in ("history", "why"):
-        text = run(command, "mixed", "--details").stdout
-        assert "rdp/uncovered 1" in text
