@@ -20,8 +20,7 @@ from dpflow.config import (
 )
 from dpflow.durable import sync, sync_path
 from dpflow.exceptions import ConfigurationError
-from dpflow.ledger.opening import sqlite_path
-from dpflow.ledger.witness.comparison import witness_at
+from dpflow.ledger.opening import sqlite_path, witness_at
 
 pytestmark = pytest.mark.quick
 

@@ -17,10 +17,10 @@ from dpflow.ledger.audit.copies import copy_ledger
 from dpflow.ledger.audit.verify import check_whole, hash_requests, open_snapshot
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import find_database
+from dpflow.ledger.opening import find_database, witness_at
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.transaction import Transaction
-from dpflow.ledger.witness.comparison import Watch, witness_at
+from dpflow.ledger.witness.comparison import Watch
 
 
 def move(ledger: Ledger, url: str, *, anyway: bool = False) -> str:

@@ -17,7 +17,7 @@ from dpflow.ledger.audit.copies import fill_copy
 from dpflow.ledger.audit.reconcile import Repaired, end_in_full, reconcile
 from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import find_database
+from dpflow.ledger.opening import find_database, witness_at
 from dpflow.ledger.tables.owners import Liveness
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from dpflow.ledger.tables.sqlite_files import (
@@ -25,7 +25,7 @@ from dpflow.ledger.tables.sqlite_files import (
     real_path,
     translate_error,
 )
-from dpflow.ledger.witness.comparison import state_of_ledger, witness_at
+from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.ledger.witness.lines import Witnessed
 from dpflow.locks import LOCK_SECONDS, FileLock
 

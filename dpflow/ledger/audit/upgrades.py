@@ -15,12 +15,11 @@ from dpflow.ledger.audit.copies import backup, read_rows
 from dpflow.ledger.audit.moves import witness_heads, write_upgrades
 from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import find_database, watch_ledger
+from dpflow.ledger.opening import find_database, watch_ledger, witness_at
 from dpflow.ledger.tables.columns import tables
 from dpflow.ledger.tables.migrations import MIGRATIONS, REWRITES, Rewrite
 from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.transaction import VERSION
-from dpflow.ledger.witness.comparison import witness_at
 
 Migrations = Mapping[int, Mapping[str, Sequence[str]]]
 

@@ -6,38 +6,23 @@ an older copy without a witness.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import add
-from pathlib import Path
 
-from dpflow.config import NO_WITNESS, WITNESS_VARIABLE, expand
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerError,
-    LedgerRolledBack,
-    LedgerUnwitnessed,
-)
+from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
 from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.database import Database
-from dpflow.ledger.tables.errors import (
-    MEMORY,
-    driver_needed,
-    is_postgres,
-    readable,
-    refuse_damaged,
-)
+from dpflow.ledger.tables.errors import readable, refuse_damaged
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import Scope
 from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset, Entry, read_row
 from dpflow.ledger.tables.transaction import Transaction
-from dpflow.ledger.witness.base import Witness, WitnessAt
-from dpflow.ledger.witness.file import FileWitness
+from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import (
     DECISIONS,
     ENDS,
@@ -47,48 +32,6 @@ from dpflow.ledger.witness.lines import (
     WitnessedUse,
     lines_of,
 )
-
-
-def witness_at(setting: str | None, ledger_url: str) -> WitnessAt | None:
-    """Return what makes the witness of a ledger from its id; None if it is waived.
-
-    Nothing is opened yet.
-
-    Args:
-        setting: A folder, `postgresql://...` of another database than the ledger's,
-            or "none"; None for DPFLOW_WITNESS, else the default of the kind of
-            database.
-        ledger_url: Where the ledger is.
-
-    Raises:
-        ConfigurationError: If no default would protect the ledger, or the setting
-            names no place, one that will not do, or one whose library is not
-            installed.
-    """
-    setting = setting or os.environ.get(WITNESS_VARIABLE, "").strip() or None
-    shared = is_postgres(ledger_url)
-    # A ledger in memory ends with its process, and no older copy of it can come back.
-    if setting == NO_WITNESS or ledger_url.startswith(MEMORY):
-        return None
-    if setting is not None and is_postgres(setting):
-        with driver_needed("a witness"):
-            # The driver's import takes as long as all of dpflow's own.
-            from dpflow.ledger.witness.postgres import PostgresWitness  # noqa: PLC0415
-        return partial(PostgresWitness, setting, ledger_url if shared else None)
-    if "://" in (setting or "") or (setting is None and shared):
-        what = "is not set" if setting is None else f"names {setting.split(':')[0]}"
-        msg = (
-            f"the place of the witness {what}. Set `witness` in [tool.dpflow] of "
-            "pyproject.toml, or DPFLOW_WITNESS, to a folder that all workers share and "
-            "that is not restored together with the ledger, to postgresql://... of "
-            f"another database, or to the word {NO_WITNESS!r} to do without one."
-        )
-        raise ConfigurationError(msg)
-    if setting is not None and not setting.startswith("/"):
-        setting = expand(setting, "the witness")
-    folder = _state_folder() if setting is None else Path(setting).absolute()
-    return lambda ledger: FileWitness(folder / f"{ledger}.witness", ledger)
-
 
 #: Entries in a process's memory; it is cleared when it is full.
 _MOST = 4096
@@ -349,20 +292,3 @@ def state_of_ledger(database: Database, *, is_trusted: bool = False) -> Witnesse
         for name, number, digest in transaction.ask("read_newest_hashes"):
             state.hashes.setdefault(name, {})[number] = digest
     return state
-
-
-def _state_folder() -> Path:
-    """Return the folder of witnesses in the user's state folder.
-
-    Raises:
-        ConfigurationError: If there is no home folder.
-    """
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The specification says to ignore relative ones.
-    if not state.is_absolute():
-        try:
-            state = Path.home() / ".local" / "state"
-        except without_interrupts(RuntimeError) as error:
-            msg = "the user has no home folder for the witness; set DPFLOW_WITNESS"
-            raise ConfigurationError(msg) from error
-    return state / "dpflow"

@@ -24,13 +24,13 @@ from dpflow.exceptions import (
 )
 from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.ledger import Ledger
-from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.opening import create_ledger, open_ledger, witness_at
 from dpflow.ledger.requests import Granted
 from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.loading import Scope
 from dpflow.ledger.tables.rows import Account, name_columns, read_row
 from dpflow.ledger.witness import file as file_module
-from dpflow.ledger.witness.comparison import Watch, state_of_ledger, witness_at
+from dpflow.ledger.witness.comparison import Watch, state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
