@@ -143,13 +143,11 @@ class Ledger(Shell):
             None if value is None else self.digests.of_value(reservation, value)
         )
         # The same for each sending, so that a late one finds what an earlier one did.
-        command = digest(
-            canonical(["settle", reservation, outcome, value_digest, reported])
-        )
+        sending = ["settle", reservation, outcome, value_digest, reported]
         fields = {**(body or {}), "outcome": outcome, "digest": value_digest}
         owner = self.owners.mine()
         end = End("settle", reservation, owner, fields, reported, value, shape)
-        return self._end(end, command[:32])
+        return self._end(end, digest(canonical(sending))[:32])
 
     def void(self, reservation: str, *, reason: str) -> None:
         """Give a charge back whose body certainly never started.

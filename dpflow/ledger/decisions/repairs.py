@@ -71,16 +71,10 @@ def decide_repair(rows: Rows, loss: Loss, reason: str, author: Author) -> Decisi
             decision.changes.append(("put_people_store", store._replace(newest=newest)))
     epoch = max(dataset.epoch, loss.epoch) + 1
     row = dataset._replace(epoch=epoch, repaired_at=decision.number_after(dataset))
-    body = {
-        **author.provenance,
-        "reason": reason,
-        "epoch": epoch,
-        "witness": [loss.epoch, loss.number],
-        "common": loss.common,
-        **without_empty(
-            overdrawn=name_overdrawn(decision, dataset.name), people_lost=people
-        ),
-    }
+    stated = {"reason": reason, "epoch": epoch, "common": loss.common}
+    body = {**author.provenance, **stated, "witness": [loss.epoch, loss.number]}
+    overdrawn = name_overdrawn(decision, dataset.name)
+    body |= without_empty(overdrawn=overdrawn, people_lost=people)
     posted = decision.postings.get(dataset.name)
     decision.append(row, "repair", postings=posted, body=body)
     further = decision.accounts

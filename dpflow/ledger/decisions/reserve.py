@@ -257,10 +257,8 @@ def write_refusal(
         for run in runs:
             row = rows.runs.get((run, name)) or Run(run, name, request.flow)
             gates = [*row.halted, *(halted if run == request.flow_run else ())]
-            row = row._replace(
-                refusals=row.refusals + (name == first),
-                halted=tuple(dict.fromkeys(gates)),
-            )
+            refusals, halted_by = row.refusals + (name == first), dict.fromkeys(gates)
+            row = row._replace(refusals=refusals, halted=tuple(halted_by))
             decision.changes.append(("put_run", row))
 
 

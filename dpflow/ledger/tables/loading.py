@@ -112,7 +112,7 @@ def find_scope(request: Request, **changes: Any) -> Scope:
         "charge": request.reservation,
         "is_new": True,
         "release_key": request.release_key,
-        "runs": list_runs(request),
+        "runs": request.runs,
         "policies": (*request.policies, *request.populations),
         "command": request.reservation,
         "is_witnessed": True,
@@ -129,12 +129,6 @@ def find_charge_scope(charge: Charge, **changes: Any) -> Scope:
         return name_neighbours(charge.amounts, map(terms.__getitem__, newest.items()))
 
     return Scope(datasets=names, accounts=accounts, charge=charge.id, **changes)
-
-
-def list_runs(request: Request) -> list[str]:
-    """Return the flow runs around a step, each once."""
-    runs = filter(None, (*request.enclosing_runs, request.flow_run))
-    return [*dict.fromkeys(runs)]
 
 
 def name_accounts(request: Request, terms: Mapping[str, int]) -> list[str]:
