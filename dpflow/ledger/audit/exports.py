@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpflow.exceptions import ConfigurationError, LedgerCorrupt
-from dpflow.interrupts import without_interrupts
+from dpflow.interrupts import suppress, without_interrupts
 from dpflow.ledger.audit.copies import write_rows
 from dpflow.ledger.audit.journals import Verification
 from dpflow.ledger.audit.verify import verify
@@ -61,20 +61,19 @@ def read_identity(line: str, path: Path) -> Identity:
     Raises:
         ConfigurationError: If it is not that of an export, or of another version.
     """
-    try:
+    what = "no export of a ledger"
+    with suppress(ValueError, TypeError, LookupError):
         fields = json.loads(line)
         identity = Identity(*(fields[name] for name in Identity._fields))
-        is_export, version = fields["table"] == "ledger", fields["version"]
-    except without_interrupts(ValueError, TypeError, LookupError):
-        identity, is_export, version = None, False, None
-    if identity is None or not is_export or version != VERSION:
-        what = f"of version {version}" if is_export else "no export of a ledger"
-        msg = (
-            f"{path} is {what}; `dpflow ledger export` of the dpflow that reads it "
-            f"writes version {VERSION}."
-        )
-        raise ConfigurationError(msg)
-    return identity
+        if fields["table"] == "ledger":
+            what = f"of version {fields['version']}"
+            if fields["version"] == VERSION:
+                return identity
+    msg = (
+        f"{path} is {what}; `dpflow ledger export` of the dpflow that reads it "
+        f"writes version {VERSION}."
+    )
+    raise ConfigurationError(msg)
 
 
 def load_lines(lines: Iterable[str], database: Any, path: Path) -> None:
@@ -93,13 +92,11 @@ def load_lines(lines: Iterable[str], database: Any, path: Path) -> None:
 
 def read_row(line: str, position: str) -> tuple[str, dict[str, Any]]:
     """Return the table and the row of a line; a column that is hidden is null."""
-    try:
+    with suppress(ValueError, TypeError, LookupError, AttributeError):
         row = json.loads(line)
         name = row.pop("table")
         hidden = dict.fromkeys(SECRETS.get(name, ()))
         if name in TABLES and {*row, *hidden} == {*tables()[name].columns}:
             return name, {**row, **hidden}
-    except without_interrupts(ValueError, TypeError, LookupError, AttributeError):
-        pass
     msg = f"{position} is no row of a ledger: the export was edited, or cut."
     raise LedgerCorrupt(msg)
