@@ -9,7 +9,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import FrameType
@@ -27,17 +27,16 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.bodies import Home, calling_bodies, home, running
 from dpflow.guard.functions import check_output
-from dpflow.guard.loading import Around, Call
 from dpflow.guard.project import Project
 from dpflow.guard.redaction import StoredError, describe_failure, redact_error
 from dpflow.guard.request import StepContext, warn
-from dpflow.guard.reserving import areserve, owe_if_stopped, reserve
-from dpflow.guard.step import CellLike, Step
+from dpflow.guard.reserving import Call, areserve, owe_if_stopped, reserve
+from dpflow.guard.step import CellLike
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
-from dpflow.noise.accuracy import noise_of, read_confidence
+from dpflow.noise.accuracy import read_confidence
 from dpflow.noise.refining import Until, refinement
 from dpflow.noise.release_types import type_as_release
 from dpflow.noise.returned import DrawnNumbers
@@ -86,6 +85,11 @@ class Execution:
     _process: int = field(default_factory=os.getpid, repr=False)
 
     @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.request.step
+
+    @property
     def cost(self) -> Cost:
         """The worst case that is reserved."""
         return self.request.cost
@@ -124,7 +128,6 @@ class Execution:
                     self.cost, value, shape, as_int=as_int, confidence=share
                 )
                 self._draw.take()
-            noise = noise_of(self.cost, as_int=as_int)
         else:
             draw = refinement(
                 self.cost,
@@ -135,14 +138,12 @@ class Execution:
                 shape=shape,
                 as_int=as_int,
             )
-            share, noise = Fraction(0), None
+            share = Fraction(0)
             self.claim_draw("release()")
             with self.drawing():
                 draws, noisy = draw()
             self.report(draws)
-        self._drawn = DrawnNumbers(
-            noisy, shape, noise=noise, confidence=share, as_int=as_int
-        )
+        self._drawn = DrawnNumbers(noisy, shape, self.cost, share, as_int=as_int)
         return noisy
 
     def _shape(self, length: Any, groups: Any, columns: Any) -> Shape:
@@ -151,7 +152,7 @@ class Execution:
             return self.request.shape
         require(
             not self.is_function,
-            f"step {self.request.step!r} is a function: declare length=, groups= and "
+            f"step {self.name!r} is a function: declare length=, groups= and "
             "columns= in its decorator, before its data is read, not in release()",
             PublicError,
         )
@@ -184,7 +185,7 @@ class Execution:
             ReleaseError: If so.
         """
         self._check_process(caller)
-        problem, step = "", self.request.step
+        problem, step = "", self.name
         if draws and self._draw.by == OWN:
             problem = (
                 f"{caller} draws the noise of step {step!r}, which says "
@@ -202,7 +203,7 @@ class Execution:
         require(
             self._process == os.getpid(),
             f"{caller} was called in a process that the body of step "
-            f"{self.request.step!r} forked, and its charge pays once. Send the "
+            f"{self.name!r} forked, and its charge pays once. Send the "
             "numbers back, and release them in the body.",
             PublicError,
         )
@@ -211,7 +212,7 @@ class Execution:
         self.check_draws(caller, draws=draws)
         require(
             not self._draw.taken,
-            f"step {self.request.step!r} drew noise twice (now by {caller}), but its "
+            f"step {self.name!r} drew noise twice (now by {caller}), but its "
             "cost covers one draw. Release one vector, or make two steps of it.",
             PublicError,
         )
@@ -230,7 +231,7 @@ class Execution:
                 that is the same whatever comes out.
             InvalidCost: If its cost knows no such outcome.
         """
-        step, cost = self.request.step, self.cost
+        step, cost = self.name, self.cost
         when = "had ended" if self.ended else "had reported its outcome"
         late = f"report() was called after step {step!r} {when}"
         require(not self.ended and self.reported is None, late, PublicError)
@@ -278,7 +279,7 @@ class Execution:
             # An interrupt before the body passes on.
             with running(frame, self), StoredError(self.store_error):
                 yield
-                check_output(self.request.step, self.value)
+                check_output(self.name, self.value)
                 self._check_drawn()
         finally:
             self.ended = True
@@ -297,7 +298,7 @@ class Execution:
         drawn_here = by_people or mechanism.has_sampler(self.cost)
         require(
             self._draw.by != SELF_DECLARED or not drawn_here,
-            f"step {self.request.step!r} ended without {call}, so the noise of its "
+            f"step {self.name!r} ended without {call}, so the noise of its "
             f"{self.cost.mechanism} was not drawn. Its value is withheld and not "
             f'stored. Return {call}, or say noise="own" where the step is declared if '
             "its body draws that very noise with its own code.",
@@ -307,22 +308,20 @@ class Execution:
         forgot = self.is_function and self._draw.taken and not by_cell
         require(
             self.value is not None or not forgot or not self.request.key_text,
-            f"step {self.request.step!r} drew its noise and returned None, which its "
+            f"step {self.name!r} drew its noise and returned None, which its "
             "release key would keep. Return what release(value) returned.",
             PublicError,
         )
-        if self.value is None and forgot and self.request.step not in _warned_steps:
-            _warned_steps.add(self.request.step)
-            warn(
-                self.request.step,
-                "it drew its noise and returned None; is a `return` missing?",
-            )
+        if self.value is None and forgot and self.name not in _warned_steps:
+            _warned_steps.add(self.name)
+            text = "it drew its noise and returned None; is a `return` missing?"
+            warn(self.name, text)
 
     def _redact(self, error: BaseException) -> BaseException:
         """Return the public form of an error of the body."""
         if any(policy.errors == "redact" for policy in self.request.policies):
             datasets = ", ".join(self.request.datasets)
-            error = redact_error(error, step=self.request.step, dataset=datasets)
+            error = redact_error(error, step=self.name, dataset=datasets)
         public: Any = rebuild(error)
         if public is None or _IN_FULL in public.message:
             return error
@@ -342,11 +341,11 @@ class Execution:
             The value as a replay gives it.
         """
         if (error := self.error) is not None:
-            failure = describe_failure(error, self.error_type, self.request.step)
+            failure = describe_failure(error, self.error_type, self.name)
             self._post("failed", None, failure)
             if not issubclass(type(error), Exception):
-                name = self.request.step
-                logger.warning("DP step %r was stopped and stays charged in full", name)
+                message = "DP step %r was stopped and stays charged in full"
+                logger.warning(message, self.name)
             behind = error.__context__
             try:
                 raise error
@@ -367,14 +366,12 @@ class Execution:
                 )
         if cell is not None:
             warned += self._report_cell(cell)
-        drawn: dict[str, Any] = {"as_drawn": False}
-        if self._drawn is not None:
-            drawn = self._drawn.describe(self.value)
+        drawn = self._drawn.describe(self.value) if self._drawn else {"as_drawn": False}
         if "measures" in self.request.body and not drawn["as_drawn"]:
             warned.append(_NOT_DRAWN)
         self._post("completed", text, {"noise": self._draw.by, **drawn})
         for warning in warned:
-            warn(self.request.step, warning)
+            warn(self.name, warning)
         return output
 
     def _post(self, outcome: str, text: str | None, body: Mapping[str, Any]) -> None:
@@ -394,10 +391,7 @@ class Execution:
             unsettled.add(reservation, **settlement)
             if not isinstance(error, DpflowError):
                 raise
-            warn(
-                self.request.step,
-                f"it stays charged in full and unsettled: {error.message}",
-            )
+            warn(self.name, f"it stays charged in full and unsettled: {error.message}")
         else:
             unsettled.running.discard(reservation)
             self.context.tell_settled(self.request, settled, outcome)
@@ -424,47 +418,33 @@ def current_execution(caller: str) -> Execution:
     raise PublicError(msg)
 
 
-def run(
-    step: Step,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    context: StepContext,
-    around: Around = nullcontext,
-) -> Any:
+def run(call: Call) -> Any:
     """Run load and body of a step in a context under the guard, or replay it."""
-    call = Call(step, args, kwargs, context, around)
     with owe_if_stopped(call):
         answer = reserve(call)
         if isinstance(answer, Replayed):
             return _replay(call, answer)
         args, kwargs = call.pass_on()
         execution = begin_execution(call, answer)
-        with execution.run_body(inspect.currentframe()), around():
-            execution.value = step.body(*args, **kwargs)
-        return execution.end(step.cell)
+        with execution.run_body(inspect.currentframe()), call.around():
+            execution.value = call.step.body(*args, **kwargs)
+        return execution.end(call.step.cell)
 
 
-async def arun(
-    step: Step,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    context: StepContext,
-    around: Around = nullcontext,
-) -> Any:
+async def arun(call: Call) -> Any:
     """Run an async step's body under the guard; as `run`.
 
     Waiting for the ledger's answer does not block the event loop. The settlement
     does, shortly: nothing can cancel it, and it happens even if this is closed.
     """
-    call = Call(step, args, kwargs, context, around)
     answer = await areserve(call)
     if isinstance(answer, Replayed):
         return _replay(call, answer)
     args, kwargs = call.pass_on()
     execution = begin_execution(call, answer)
-    with execution.run_body(inspect.currentframe()), around():
-        execution.value = await step.body(*args, **kwargs)
-    return execution.end(step.cell)
+    with execution.run_body(inspect.currentframe()), call.around():
+        execution.value = await call.step.body(*args, **kwargs)
+    return execution.end(call.step.cell)
 
 
 def begin_execution(

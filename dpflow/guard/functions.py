@@ -258,20 +258,18 @@ def public_signature(
         f"step {step!r} has load=, and its first parameter takes the loaded value: "
         "write one that is passed by position",
     )
-    read = [*inspect.signature(load).parameters.values()]
     names = {parameter.name for parameter in receivers + others}
-    new = [parameter for parameter in read if parameter.name not in names]
-    unknown = [parameter.name for parameter in new]
+    read = inspect.signature(load).parameters
+    new = {name: read[name] for name in read if name not in names}
     require(
         not (others and new),
-        f"the load of step {step!r} takes {unknown}, which are no "
+        f"the load of step {step!r} takes {[*new]}, which are no "
         f"parameters of the step: {', '.join(sorted(names))}. Name them alike, or let "
         "the body take the loaded value alone",
     )
-    public = receivers + (others or new)
-    shared = sorted(
-        find_captured(load).keys() & {parameter.name for parameter in public}
-    )
+    public = receivers + (others or [*new.values()])
+    names = {parameter.name for parameter in public}
+    shared = sorted(find_captured(load).keys() & names)
     require(
         not shared,
         f"the load of step {step!r} captures {shared}, and the step has parameters of "

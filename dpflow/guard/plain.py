@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, cast, overload
+
+from typing_extensions import ParamSpec, TypeVar
 
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.planned import PlannedNoise
@@ -17,11 +19,9 @@ from dpflow.accounting.rules.windows import has_delta
 from dpflow.exceptions import UnsupportedCost, require
 from dpflow.guard.bodies import check_outside, entering_frame
 from dpflow.guard.charge import Execution, arun, begin_execution, run
-from dpflow.guard.decorators import Decorator, P, Q, R, T_co
 from dpflow.guard.functions import charging
-from dpflow.guard.loading import Call
 from dpflow.guard.request import check_flow, current_context
-from dpflow.guard.reserving import reserve
+from dpflow.guard.reserving import Call, reserve
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
     CellLike,
@@ -34,6 +34,49 @@ from dpflow.guard.step import (
 )
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.requests import Request
+
+P = ParamSpec("P")
+Q = ParamSpec("Q", default=...)
+R = TypeVar("R")
+S = TypeVar("S")
+
+#: What a call of an async load returns.
+Later = Coroutine[Any, Any, S]
+
+
+class NoLoad:
+    """Type of the loaded value of a step without a load."""
+
+
+T_co = TypeVar("T_co", covariant=True, default=NoLoad)
+
+
+class Decorator(Generic[Q, T_co]):
+    """Decorator of a function, whose first parameter takes the value of a load."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(
+            self: Decorator[..., NoLoad], body: Callable[P, R], /
+        ) -> Callable[P, R]: ...
+        @overload
+        def __call__(
+            self: Decorator[Q, Later[S]], body: Callable[[S], R], /
+        ) -> Callable[Q, R]: ...
+        @overload
+        def __call__(
+            self: Decorator[Q, Later[S]], body: Callable[Concatenate[S, P], R], /
+        ) -> Callable[P, R]: ...
+        @overload
+        def __call__(self, body: Callable[[T_co], R], /) -> Callable[Q, R]: ...
+        @overload
+        def __call__(  # type: ignore[overload-cannot-match]
+            self, body: Callable[Concatenate[T_co, P], R], /
+        ) -> Callable[P, R]: ...
+        def __call__(self, body: Callable[..., R], /) -> Callable[..., R]:
+            """Make a step of the function."""
+            ...
 
 
 def guarded(
@@ -123,11 +166,11 @@ def guarded(
 
         @functools.wraps(function)
         async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await arun(step, args, kwargs, current_context(named))
+            return await arun(Call(step, args, kwargs, current_context(named)))
 
         @functools.wraps(function)
         def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(step, args, kwargs, current_context(named))
+            return run(Call(step, args, kwargs, current_context(named)))
 
         chosen = guard_async if inspect.iscoroutinefunction(function) else guard
         return cast("Callable[P, R]", charging(chosen, step.signature))
@@ -173,15 +216,10 @@ def spend(
         isinstance(cost, Cost | PlannedNoise),
         f"spend() needs cost=: a cost such as Gaussian(...), got {cost!r}",
     )
+    declared = {"dataset": dataset, "partitions": partitions, "noise": noise}
+    name = check_text(step, "step")
     # Nothing tells one lambda from another: each block is drawn anew.
-    defined = define_step(
-        lambda: None,
-        dataset=dataset,
-        cost=cost,
-        partitions=partitions,
-        noise=noise,
-        name=check_text(step, "step"),
-    )
+    defined = define_step(lambda: None, name=name, cost=cost, **declared)
     call = Call(defined, (), {}, current_context(check_flow(flow)))
     _check_windows(call.request)
     # A block has no release key, so that nothing is replayed.

@@ -51,24 +51,52 @@ class Column(NamedTuple):
     """A column as Python's own values.
 
     Attributes:
-        kind: What its dtype holds.
-        dtype: Name of the dtype, without its parts.
         entries: The values; None, NaN or a library's own for a missing one.
+        kind: What its dtype holds; default: anything.
+        dtype: Name of the dtype, without its parts.
     """
 
-    kind: str
-    dtype: str
     entries: list[Any]
+    kind: str = "object"
+    dtype: str = "object"
+
+    @classmethod
+    def read(cls, values: Any) -> Column:
+        """Return the values of an array in C order, of a Series or of an Index."""
+        dtype = values.dtype if hasattr(values, "dtype") else values.type
+        read = getattr(values, "to_pylist", None) or getattr(values, "to_list", None)
+        entries = values.ravel().tolist() if read is None else read()
+        return cls(entries, _kind(dtype), _bare_type(dtype))
 
     @property
     def is_absent(self) -> bool:
         """Whether no entry says what the column holds; its dtype may be a default."""
         return all(map(numbers.is_missing, self.entries))
 
+    def check(self, cost: Cost, value: object, *, labelled: bool) -> None:
+        """Refuse a column of numbers by its dtype, which is public.
 
-def objects(entries: list[Any]) -> Column:
-    """Return a column of anything."""
-    return Column("object", "object", entries)
+        The numbers of dtype object are read by their entries.
+
+        Args:
+            cost: The declared cost.
+            value: The whole value, for messages.
+            labelled: Whether the numbers have labels.
+        """
+        accepted, todo = ["int", "object"], "Cast it to int64 or float64"
+        if numbers.is_whole(cost):
+            accepted += ["bool", "float"] if labelled else ["bool"]
+            todo = numbers.WHOLE_ONLY
+        else:
+            accepted += ["float", "decimal"]
+            todo = numbers.NO_BOOL if self.kind == "bool" else todo
+        if self.kind not in accepted:
+            numbers.refuse(value, f"it holds numbers of dtype {self.dtype}", todo)
+
+    @property
+    def label_kind(self) -> str:
+        """What kind of labels the column holds, as `label_kind` names it."""
+        return "number" if self.kind in NUMBERS else self.kind
 
 
 def is_frame(kind: type) -> bool:
@@ -88,14 +116,6 @@ def columns_of(frame: Any) -> list[tuple[Any, Any]]:
     if hasattr(frame, "column_names"):
         return [*zip(frame.column_names, frame.columns, strict=True)]
     return [*zip(frame.columns, frame.get_columns(), strict=True)]
-
-
-def column_of(values: Any) -> Column:
-    """Return the values of an array in C order, of a Series or of an Index."""
-    dtype = values.dtype if hasattr(values, "dtype") else values.type
-    read = getattr(values, "to_pylist", None) or getattr(values, "to_list", None)
-    entries = values.ravel().tolist() if read is None else read()
-    return Column(_kind(dtype), _bare_type(dtype), entries)
 
 
 def _bare_type(dtype: Any) -> str:
@@ -118,23 +138,3 @@ def _kind(dtype: Any) -> str:
     kind = next((k for k, (_, form) in _KINDS.items() if re.fullmatch(form, name)), "")
     is_aware = getattr(dtype, "tz", None) or getattr(dtype, "time_zone", None)
     return "aware time" if kind == "time" and is_aware else kind or "other"
-
-
-def check_dtype(cost: Cost, value: object, column: Column, *, labelled: bool) -> None:
-    """Refuse a column of numbers by its dtype, which is public.
-
-    Args:
-        cost: The declared cost.
-        value: The whole value, for messages.
-        column: The numbers; those of dtype object are read by their entries.
-        labelled: Whether the numbers have labels.
-    """
-    accepted, todo = ["int", "object"], "Cast it to int64 or float64"
-    if numbers.is_whole(cost):
-        accepted += ["bool", "float"] if labelled else ["bool"]
-        todo = numbers.WHOLE_ONLY
-    else:
-        accepted += ["float", "decimal"]
-        todo = numbers.NO_BOOL if column.kind == "bool" else todo
-    if column.kind not in accepted:
-        numbers.refuse(value, f"it holds numbers of dtype {column.dtype}", todo)

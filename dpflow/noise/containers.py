@@ -13,17 +13,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import PublicError
 from dpflow.interrupts import suppress, without_interrupts
-from dpflow.noise.columns import (
-    NUMBERS,
-    Column,
-    check_dtype,
-    column_of,
-    columns_of,
-    is_frame,
-    is_vector,
-    label_kind,
-    objects,
-)
+from dpflow.noise.columns import Column, columns_of, is_frame, is_vector, label_kind
 from dpflow.noise.numbers import is_missing, name_of, numbers_for, refuse, type_name
 from dpflow.noise.shape import DUPLICATE, OTHER_LENGTH, Groups, Shape
 from dpflow.noise.sources import current_stream
@@ -79,7 +69,7 @@ def take_apart(cost: Cost, value: Any, shape: Shape) -> Parts:
     if what:
         refuse(value, what, _line_to_write("length=12"))
     column = content.numbers[None]
-    check_dtype(cost, value, column, labelled=False)
+    column.check(cost, value, labelled=False)
     if content.sizes != shape.length:
         raise PublicError(OTHER_LENGTH)
     numbers = numbers_for(cost, value, column.entries)
@@ -97,7 +87,7 @@ def _take_table(cost: Cost, value: Any, shape: Shape, table: Content) -> Parts:
             entries += [0] * len(indexes)
             continue
         if not column.is_absent:
-            check_dtype(cost, value, column, labelled=True)
+            column.check(cost, value, labelled=True)
         declared = [None if at is None else column.entries[at] for at in indexes]
         entries += [0 if is_missing(entry) else entry for entry in declared]
     numbers = numbers_for(cost, value, entries, labelled=True)
@@ -123,10 +113,9 @@ def _find_rows(value: Any, groups: Groups, table: Content) -> list[int | None]:
     """
     for column, declared in zip(table.labels, groups.labels, strict=True):
         kinds = {label_kind(label) for label in declared}
-        kind = "number" if column.kind in NUMBERS else column.kind
         is_default = column.kind in _DEFAULTS and column.is_absent
-        is_other = not kinds & {kind, "missing", "other"} and not is_default
-        if is_other and column.kind not in _ANYTHING:
+        is_other = not kinds & {column.label_kind, "missing", "other"}
+        if is_other and not is_default and column.kind not in _ANYTHING:
             _refuse_labels(value, column.dtype, declared)
     indexes: dict[Any, int | None] = dict.fromkeys(groups.rows)
     rows = zip(*(column.entries for column in table.labels), strict=True)
@@ -185,8 +174,7 @@ def _read(value: Any, shape: Shape) -> Content | None:
         return None
     # A Series of pandas has labels, unless its index counts rows.
     is_series = hasattr(value, "iloc")
-    has_labels = is_series and not _counts_rows(value.index)
-    if has_labels or (is_series and shape.groups is not None):
+    if is_series and (shape.groups is not None or not _counts_rows(value.index)):
         return _read_frame(value, shape)
     return _read_array(value)
 
@@ -242,7 +230,7 @@ def _table_of(
 ) -> Content:
     """Return rows of labels and then numbers as columns."""
     positions = range(width + len(numbers))
-    columns = [objects([row[position] for row in rows]) for position in positions]
+    columns = [Column([row[position] for row in rows]) for position in positions]
     by_name = dict(zip(numbers, columns[width:], strict=True))
     return Content(by_name, make, columns[:width])
 
@@ -257,7 +245,7 @@ def _read_list(values: Sequence[Any], shape: Shape) -> Content:
     is_row = tuple if shape.groups is None else (tuple, list)
     kinds = {dict if isinstance(e, dict) else isinstance(e, is_row) for e in values}
     if kinds not in ({dict}, {True}) and (values or shape.groups is None):
-        column, sizes = {None: objects(list(values))}, (len(values),)
+        column, sizes = {None: Column(list(values))}, (len(values),)
         return Content(column, lambda array: kind(array.tolist()), sizes=sizes)
     has_columns = shape.columns is not None
     groups = _check_groups(values, shape, columns=has_columns or kinds == {dict})
@@ -293,7 +281,7 @@ def _read_array(value: Any) -> Content:
 
         return pa.chunked_array([flat]) if hasattr(value, "chunks") else pa.array(flat)
 
-    return Content({None: column_of(value)}, make, sizes=sizes)
+    return Content({None: Column.read(value)}, make, sizes=sizes)
 
 
 def _counts_rows(index: Any) -> bool:
@@ -307,9 +295,9 @@ def _counts_rows(index: Any) -> bool:
 def _levels(index: Any) -> dict[Any, Column]:
     """Return the levels of an index; one that counts no rows has no dtype."""
     if len(index) == 0 and _counts_rows(index):
-        return {None: objects([])}
+        return {None: Column([])}
     levels = map(index.get_level_values, range(index.nlevels))
-    return {level.name: column_of(level) for level in levels}
+    return {level.name: Column.read(level) for level in levels}
 
 
 #: Name of a new column of labels whose name was not declared.
@@ -334,7 +322,7 @@ def _read_frame(value: Any, shape: Shape) -> Content:
     unnamed = [*levels] or [name for name, _ in columns if name not in wanted][:1]
     labels = unnamed if groups.names is None else [*groups.names]
     declared = [pair for pair in columns if pair[0] in {*labels, *wanted}]
-    numbers = {name: column_of(column) for name, column in declared}
+    numbers = {name: Column.read(column) for name, column in declared}
     if len(numbers) < len(declared):
         what = "two of its columns have one declared name"
         refuse(value, what, "Name each column once")
@@ -361,8 +349,8 @@ def _read_frame(value: Any, shape: Shape) -> Content:
         return _new_frame(type(value), columns, index, named=groups.names is not None)
 
     if not has_columns:
-        numbers = {None: column_of(value)}
-    return Content(numbers, make, [read.get(name, objects([])) for name in labels])
+        numbers = {None: Column.read(value)}
+    return Content(numbers, make, [read.get(name, Column([])) for name in labels])
 
 
 def _new_frame(

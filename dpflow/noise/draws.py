@@ -34,7 +34,7 @@ from dpflow.accounting.costs.noise import (
 from dpflow.exceptions import PublicError, how_to_install, public_name
 from dpflow.interrupts import without_interrupts
 from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of
-from dpflow.noise.columns import check_dtype, column_of
+from dpflow.noise.columns import Column
 from dpflow.noise.containers import take_apart
 from dpflow.noise.numbers import is_whole, name_of, numbers_for, refuse
 from dpflow.noise.shape import Shape
@@ -126,8 +126,8 @@ def add_noise(cost: Cost, numbers: Any) -> Any:
     sampler, sizes, kind = sampler_for(cost), None, name_of(type(numbers))
     entries = [numbers]
     if kind == "numpy ndarray":
-        column, sizes = column_of(numbers), numbers.shape
-        check_dtype(cost, numbers, column, labelled=False)
+        column, sizes = Column.read(numbers), numbers.shape
+        column.check(cost, numbers, labelled=False)
         entries = column.entries
     elif kind == "list":
         entries, sizes = numbers, (len(numbers),)

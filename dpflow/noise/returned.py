@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from dpflow.accounting.costs.base import Cost
 from dpflow.interrupts import without_interrupts
-from dpflow.noise.accuracy import Estimate, IntEstimate, Noise
-from dpflow.noise.columns import NUMBERS, column_of, columns_of, is_frame, is_vector
+from dpflow.noise.accuracy import Estimate, IntEstimate, noise_of
+from dpflow.noise.columns import NUMBERS, Column, columns_of, is_frame, is_vector
 from dpflow.noise.shape import Shape
 from dpflow.rounding import float_up
 
@@ -26,19 +27,13 @@ class DrawnNumbers:
     Args:
         noisy: What `release` returned; the body may change it later.
         shape: The declared shape.
-        noise: The noise of each number, where it has one.
-        confidence: Of the interval of each number.
+        cost: The declared cost.
+        share: Confidence of the intervals, where the cost says its noise.
         as_int: Whether the numbers were rounded after the draw.
     """
 
     def __init__(
-        self,
-        noisy: Any,
-        shape: Shape,
-        *,
-        noise: Noise | None,
-        confidence: Fraction,
-        as_int: bool,
+        self, noisy: Any, shape: Shape, cost: Cost, share: Fraction, *, as_int: bool
     ) -> None:
         self._numbers = [list(numbers_in(noisy))]
         groups, columns = shape.groups, shape.columns
@@ -52,9 +47,10 @@ class DrawnNumbers:
             only = noisy[names] if hasattr(noisy, "iloc") else noisy.select(names)
             self._numbers.append(list(numbers_in(only)))
         self._as_int, self._interval = as_int, list[float]()
+        noise = noise_of(cost, as_int=as_int)
         if noise is not None:
-            half = float_up(noise.half_width(confidence))
-            self._interval = [half, float(confidence)]
+            half = float_up(noise.half_width(share))
+            self._interval = [half, float(share)]
         elif isinstance(noisy, Estimate | IntEstimate):
             self._interval = [noisy.half_width, noisy.confidence]
 
@@ -79,7 +75,7 @@ def numbers_in(value: Any) -> Iterator[Any]:
         return
     if is_frame(kind) or is_vector(kind):
         columns = columns_of(value) if is_frame(kind) else [(None, value)]
-        read = [column_of(column) for _, column in columns]
+        read = [Column.read(column) for _, column in columns]
         held = [column for column in read if column.kind in (*NUMBERS, "object")]
         value = chain.from_iterable(zip(*(c.entries for c in held), strict=True))
         if all(column.kind in ("int", "float") for column in held):

@@ -13,23 +13,18 @@ from prefect.tasks import TaskOptions
 from typing_extensions import Unpack
 
 from dpflow.exceptions import ConfigurationError, require
-from dpflow.guard.redaction import redact_loader_error
+from dpflow.guard.redaction import StoredError, redact_loader_error
 from dpflow.prefect.api import is_run_as_task
 from dpflow.prefect.privacy import check_call, check_function, check_map
-from dpflow.prefect.states import private_state, value_later, value_of
+from dpflow.prefect.states import private_state, value_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Options that would store the result, or what the body prints.
 _STORING = (
-    "cache_key_fn",
-    "cache_policy",
-    "log_prints",
-    "persist_result",
-    "result_serializer",
-    "result_storage",
-    "result_storage_key",
+    *("cache_key_fn", "cache_policy", "log_prints", "persist_result"),
+    *("result_serializer", "result_storage", "result_storage_key"),
 )
 
 
@@ -41,21 +36,18 @@ class PrivateTask(Task[P, R]):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Run the task."""
-            check_call(self, inspect.signature(self.fn), args, kwargs)
+            check_call(self, args, kwargs)
             result = super().__call__(*args, **kwargs)
-            if kwargs.get("return_state"):
-                return result
-            is_later = inspect.isawaitable(result)
-            return value_later(result) if is_later else value_of(result)
+            return result if kwargs.get("return_state") else value_of(result)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """Submit the task to the flow's task runner."""
-            check_call(self, inspect.signature(self.fn), args, kwargs)
+            check_call(self, args, kwargs)
             return super().submit(*args, **kwargs)
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """Submit one task for each item."""
-            check_call(self, inspect.signature(self.fn), args, kwargs)
+            check_call(self, args, kwargs)
             return check_map(super().map, args, kwargs)
 
         def with_options(self, **options: Any) -> PrivateTask[P, R]:
@@ -132,27 +124,24 @@ def private_task(
 def _redact(task: str, function: Callable[P, R], errors: str) -> Callable[P, R]:
     """Return the function with its value, and the text of its errors, withheld."""
 
+    def show(error: BaseException) -> BaseException:
+        return error if errors == "keep" else redact_loader_error(error, task=task)
+
     @functools.wraps(function)
     def loader(*args: P.args, **kwargs: P.kwargs) -> Any:
-        try:
+        shown = list[BaseException]()
+        # Timeouts carry frames, too.
+        with StoredError(lambda error: shown.append(show(error))):
             return _hand_on(loader, function(*args, **kwargs))
-        except BaseException as error:
-            if errors == "keep":
-                raise
-            shown = redact_loader_error(error, task=task)  # timeouts carry frames too
-        # Raised in the block above it would carry the original as its context.
-        raise shown
+        raise shown[0]
 
     @functools.wraps(function)
     async def loader_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-        try:
+        shown = list[BaseException]()
+        with StoredError(lambda error: shown.append(show(error))):
             value = await cast("Any", function(*args, **kwargs))
             return _hand_on(loader_async, value)
-        except BaseException as error:
-            if errors == "keep":
-                raise
-            shown = redact_loader_error(error, task=task)
-        raise shown
+        raise shown[0]
 
     chosen = loader_async if inspect.iscoroutinefunction(function) else loader
     return cast("Callable[P, R]", chosen)

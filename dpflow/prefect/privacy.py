@@ -172,22 +172,19 @@ def _instance(step: Step) -> frozenset[str]:
 
 
 def check_call(
-    task: Task[..., Any],
-    signature: inspect.Signature,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a call by name.
 
     Args:
         task: What is called.
-        signature: Of its function.
         args: The positional arguments.
         kwargs: The others, and Prefect's own.
 
     Raises:
         ParameterBindError: If they do not fit. Prefect's own says what they were.
     """
+    signature = inspect.signature(task.fn)
     options = {k: v for k, v in kwargs.items() if k not in _NO_ARGUMENTS}
     # What Prefect calls a method with that it was made of.
     of = [getattr(task.fn, name) for name in _INSTANCES if hasattr(task.fn, name)]
@@ -272,7 +269,10 @@ def _unwrap(value: Any) -> Any:
 
 def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
     """Return True if a private value is what a flow was given."""
-    if value is None or (not same_name and _trivial(value)):
+    is_small = isinstance(value, int | float) and abs(value) <= _SMALL
+    is_empty = isinstance(value, _PLAIN + _CONTAINERS) and not value
+    # Those are too common to distinguish anything.
+    if value is None or (not same_name and (is_small or is_empty)):
         return False
     if value is part:
         return True
@@ -282,13 +282,6 @@ def _same(value: Any, part: Any, same_name: bool) -> bool:  # noqa: FBT001
         return bool(value == part)
     except without_interrupts(Exception):
         return False
-
-
-def _trivial(value: Any) -> bool:
-    """Return True if a value is too common to distinguish anything."""
-    if isinstance(value, int | float):
-        return abs(value) <= _SMALL
-    return isinstance(value, _PLAIN + _CONTAINERS) and not value
 
 
 def _parts(argument: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from uuid import UUID
 
@@ -64,8 +65,9 @@ def current_context(
         # the same id and count (PrefectHQ/prefect#15442, #12970).
         fields["task_run"] = str(task_run.id)
         fields["attempt"] = str(task_run.run_count)
+    context = StepContext(named=named, metadata=fields, listener=listener)
     if (run := current_run()) is None:
-        return StepContext(named=named, metadata=fields, listener=listener)
+        return context
     flow = current_flow()
     name = _flow_name(run.flow_id) if flow is None else flow.name
     nearest = _enclosing(name, run)
@@ -76,13 +78,7 @@ def current_context(
         fields["deployment"] = deployments[0]
     if run.auto_scheduled and run.expected_start_time is not None:
         fields["scheduled"] = run.expected_start_time.isoformat(timespec="seconds")
-    return StepContext(
-        flows=flows,
-        named=named,
-        metadata=fields,
-        listener=listener,
-        before_charge=ask_whole_run,
-    )
+    return replace(context, flows=flows, before_charge=ask_whole_run)
 
 
 def _enclosing(name: str, run: FlowRun) -> EnclosingFlow:

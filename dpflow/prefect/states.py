@@ -7,6 +7,7 @@ flow's state of it (PrefectHQ/prefect#7694); `dp_flow` does.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -135,14 +136,25 @@ class StepEvents:
 
 
 def value_of(result: Any) -> Any:
-    """Return the value of a call, whose result may be a state that holds it."""
+    """Return the value of a call, whose result may be a state that holds it.
+
+    Of an async task it is a coroutine of the value.
+
+    Raises:
+        BudgetRefused: If the result is the state of a refused step.
+    """
+    return _await_value(result) if inspect.isawaitable(result) else _unpack(result)
+
+
+async def _await_value(result: Any) -> Any:
+    return _unpack(await result)
+
+
+def _unpack(result: Any) -> Any:
+    if (refusal := refusal_in(result)) is not None:
+        raise refusal
     kinds = ReplayedState | PrivateState
     if not isinstance(result, kinds) or not result.is_completed():
         return result
     record: Any = result.data  # the engine has packed the value by now
     return record.result
-
-
-async def value_later(result: Any) -> Any:
-    """Return the value of a call of an async task."""
-    return value_of(await result)

@@ -26,9 +26,10 @@ from dpflow.config import settings
 from dpflow.exceptions import LoadFailed, require
 from dpflow.guard.bodies import check_outside
 from dpflow.guard.charge import arun, run
-from dpflow.guard.decorators import Later, NoLoad, P, Q, R, S, T_co
 from dpflow.guard.functions import charging
+from dpflow.guard.plain import Later, NoLoad, P, Q, R, S, T_co
 from dpflow.guard.project import bind_step
+from dpflow.guard.reserving import Call
 from dpflow.guard.shapes import ColumnsLike, GroupsLike, LengthLike
 from dpflow.guard.step import (
     CellLike,
@@ -45,7 +46,7 @@ from dpflow.prefect import privacy
 from dpflow.prefect.api import is_run_as_task
 from dpflow.prefect.flow_attempts import note_future
 from dpflow.prefect.run_context import current_context, listen_for_task
-from dpflow.prefect.states import StepEvents, refusal_in, value_of
+from dpflow.prefect.states import StepEvents, value_of
 
 
 class DPTask(MaterializingTask[P, R]):
@@ -89,18 +90,14 @@ class DPTask(MaterializingTask[P, R]):
             """Return the value or raise the refusal, unless `return_state` is set."""
             check_outside()
             _refuse_cover(self)
-            privacy.check_call(self, self.step.signature, args, kwargs)
+            privacy.check_call(self, args, kwargs)
             result = super().__call__(*args, return_state=return_state, **kwargs)
-            if return_state:
-                return result
-            if inspect.isawaitable(result):
-                return _value_later(result)
-            return _value(result)
+            return result if return_state else value_of(result)
 
         def _send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self.sent = os.getpid(), settings().root
             # Other processes would see copies of the arguments.
-            arguments = privacy.check_call(self, self.step.signature, args, kwargs)
+            arguments = privacy.check_call(self, args, kwargs)
             privacy.check_flow_parameters(self.step, arguments)
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +148,7 @@ class DPTask(MaterializingTask[P, R]):
             """Ask a task worker to run the task, unless an argument is private."""
             check_outside(".delay()")
             privacy.refuse_background(self.step)
-            privacy.check_call(self, self.step.signature, args or (), kwargs or {})
+            privacy.check_call(self, args or (), kwargs or {})
             return super().apply_async(args, kwargs, **options)
 
 
@@ -168,16 +165,6 @@ def _refuse_cover(task: DPTask[..., Any]) -> None:
         f"@task stands over the DP step {task.step.name!r}: take it away, for @dp_task "
         "makes a task and takes the options of @task. The step did not run.",
     )
-
-
-def _value(result: Any) -> Any:
-    if (refusal := refusal_in(result)) is not None:
-        raise refusal
-    return value_of(result)
-
-
-async def _value_later(result: Any) -> Any:
-    return _value(await result)
 
 
 class TaskDecorator(Generic[Q, T_co]):
@@ -338,24 +325,25 @@ def _guard(step: Step, function: Callable[P, R]) -> Callable[P, R]:
 
     def begin(
         guard: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> StepEvents:
+    ) -> tuple[StepEvents, Call]:
         arguments = step.signature.bind(*args, **kwargs).arguments
         privacy.check_flow_parameters(step, arguments)
-        return StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
+        events = StepEvents(listen_for_task, in_engine=is_run_as_task(guard))
+        context = current_context(events.hear)
+        return events, Call(step, args, kwargs, context, privacy.nothing_stored)
 
     @functools.wraps(function)
     def guard(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with begin(guard, args, kwargs) as events:
-            context = current_context(events.hear)
-            events.value = run(step, args, kwargs, context, privacy.nothing_stored)
+        events, call = begin(guard, args, kwargs)
+        with events:
+            events.value = run(call)
         return events.value
 
     @functools.wraps(function)
     async def guard_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with begin(guard_async, args, kwargs) as events:
-            context = current_context(events.hear)
-            charge = arun(step, args, kwargs, context, privacy.nothing_stored)
-            events.value = await charge
+        events, call = begin(guard_async, args, kwargs)
+        with events:
+            events.value = await arun(call)
         return events.value
 
     chosen = guard_async if inspect.iscoroutinefunction(function) else guard

@@ -16,6 +16,7 @@ from dpflow import guarded, release, spend
 from dpflow.exceptions import ConfigurationError, ReleaseError, ReservationConflict
 from dpflow.guard.charge import run
 from dpflow.guard.request import EnclosingFlow, StepContext
+from dpflow.guard.reserving import Call
 from dpflow.guard.step import define_step
 from tests.guard.test_identity import of_kind
 from tests.projects import (
@@ -115,15 +116,15 @@ def test_two_steps_of_one_name_do_not_replay_each_other(shop):
 
     for body in (Spend.count, Visits.count):
         step = define_step(body, dataset="shop", cost=TENTH)
-        assert run(step, (1,), {}, CONTEXT) == body(1)
+        assert run(Call(step, (1,), {}, CONTEXT)) == body(1)
     assert spent() == "0.2"
     few, many = (
         define_step(of_kind(kind), dataset="shop", cost=NOISY)
         for kind in ("few", "many")
     )
-    assert run(few, (1,), {}, CONTEXT) == run(few, (1,), {}, CONTEXT)
+    assert run(Call(few, (1,), {}, CONTEXT)) == run(Call(few, (1,), {}, CONTEXT))
     with pytest.raises(ReservationConflict, match=r"other code.*moved_from="):
-        run(many, (1,), {}, CONTEXT)
+        run(Call(many, (1,), {}, CONTEXT))
     assert spent() == "0.3"
 
 
@@ -140,7 +141,7 @@ def test_an_argument_that_cannot_identify_a_release_is_refused(shop):
     ):
         step = define_step(count, dataset="shop", cost=TENTH, private=private)
         with pytest.raises(ConfigurationError, match=advice):
-            run(step, (argument,), {}, CONTEXT)
+            run(Call(step, (argument,), {}, CONTEXT))
     assert before == rows(shop)
 
 
@@ -150,7 +151,8 @@ def test_the_public_arguments_are_digested_with_the_ledgers_own_key(shop):
     def count(week):
         return 1
 
-    run(define_step(count, dataset="shop", cost=TENTH), ("public-canary",), {}, CONTEXT)
+    step = define_step(count, dataset="shop", cost=TENTH)
+    run(Call(step, ("public-canary",), {}, CONTEXT))
     (row,) = rows(shop)["release"]
     assert "public-canary" not in json.dumps(row)
     assert b"public-canary" not in ledger_bytes(shop)

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow import (
-    ApproxDP,
-    Laplace,
-    guarded,
-    spend,
-)
+from dpflow import ApproxDP, Laplace, guarded, spend
 from dpflow.exceptions import (
     ConfigurationError,
     ReservationConflict,

@@ -117,10 +117,7 @@ TAKEN: list[tuple[Any, dict[str, Any], Any]] = [
     (
         FRAME.set_index("week"),
         {**WEEKS, "columns": ["m", "new"]},
-        table(
-            {"m": [2.0, 1.0], "new": [0.0, 0.0]},
-            index=pd.Index(["b", "a"]),
-        ),
+        table({"m": [2.0, 1.0], "new": [0.0, 0.0]}, index=pd.Index(["b", "a"])),
     ),
     (
         TWO,
@@ -333,8 +330,7 @@ def test_integer_noise_takes_ints_by_their_type(value, declared, expected):
 
 @pytest.mark.parametrize("sensitivity", [1, 10**6, "1e-6"])
 @pytest.mark.parametrize(
-    ("kind", "size"),
-    [(Laplace, {"epsilon": 3}), (Gaussian, {"noise_multiplier": 3})],
+    ("kind", "size"), [(Laplace, {"epsilon": 3}), (Gaussian, {"noise_multiplier": 3})]
 )
 def test_decimals_reach_the_doubles_of_floats(sensitivity, kind, size, monkeypatch):
     """Both go to the sampler as one double, with one scale above the declared one.

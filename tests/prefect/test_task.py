@@ -25,12 +25,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.guard.project import project_label
 from dpflow.prefect import DPTask
 from tests.ledger.processes import Child
-from tests.prefect.matrix.support import (
-    books,
-    in_flow,
-    settled,
-    task_runs,
-)
+from tests.prefect.matrix.support import books, in_flow, settled, task_runs
 from tests.projects import NOISY, POLICY, TENTH, caught, kinds, spent
 
 
