@@ -7,7 +7,6 @@ import io
 import os
 import shutil
 import stat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.opening import roles_script
 from tests.cli.support import Shop, run, run_fine, run_json, without_colour
-from tests.ledger.support import edit
 from tests.projects import TENTH
 
 WHY = ("--reason", "a test")
@@ -129,22 +127,6 @@ def test_folders_of_ledger_and_witness_are_for_their_owner_only(
     modes = {each: stat.S_IMODE(each.stat().st_mode) for each in folders}
     assert modes.pop(home) == 0o755
     assert set(modes.values()) == {0o700}
-
-
-def witness_of(shop: Shop) -> Path:
-    """Return the witness's file."""
-    name = (shop.policies / "ledger.lock").read_text().strip()
-    return Path(os.environ["XDG_STATE_HOME"]) / "dpflow" / f"{name}.witness"
-
-
-def test_a_bad_ledger_is_not_trusted(shop):
-    """It is verified first."""
-    shop.charge()
-    witness_of(shop).unlink()
-    place = shop.root / ".dpflow" / "ledger.db"
-    edit(place, "UPDATE journal SET at = '' WHERE number = 2")
-    assert run("ledger", "trust", "--yes").exit_code == 1
-    assert not witness_of(shop).exists()
 
 
 @pytest.fixture

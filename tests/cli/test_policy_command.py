@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.support import Shop, run
+from tests.cli.support import run
 from tests.projects import ROOT
 
 pytestmark = pytest.mark.quick
@@ -19,31 +19,6 @@ def test_the_projects_own_policies_pass_its_hook(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("DPFLOW_LEDGER_URL", f"sqlite:///{tmp_path}/none.db")
     assert "check --strict" in (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
     assert run("policy", "check", "policies", "--strict").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("report", "--out=~/here"),
-        ("policy", "check", "~/here"),
-        ("ledger", "verify", "~/here"),
-        ("ledger", "export", "--out=~/here"),
-    ],
-)
-def test_paths_of_commands_are_expanded(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
-    """A shell expands no `~` after `=`; a variable is refused."""
-    home = shop.root / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    text = run(*arguments).stderr
-    assert "~" not in text
-    assert not (shop.root / "~").exists()
-    assert (home / "here").exists() is ("--out=~/here" in arguments)
-    refused = run(*(word.replace("~", "$HOME") for word in arguments))
-    assert refused.exit_code == 1
-    assert f"Write the absolute path: {home}/here." in " ".join(refused.stderr.split())
 
 
 BASE = ("policy", "diff", "--base", "main")

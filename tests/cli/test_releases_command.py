@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,11 @@ from dpflow import (
     iterations,
     release,
 )
-from tests.cli.support import run, run_fine, run_json
-from tests.ledger.support import edit
-from tests.projects import (
-    TENTH,
-    make_project,
-)
+from tests.cli.support import run_fine, run_json
+from tests.projects import TENTH, make_project
 
 pytestmark = pytest.mark.quick
 
-SECRET = 4242
 SHOP = """\
 dataset: shop
 unit: customer
@@ -37,23 +31,16 @@ flows:
 """
 
 
-@pytest.fixture
-def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """Make a project with two weeks released; return the step."""
+def test_a_long_list_ends_with_the_number_of_all(tmp_path, monkeypatch):
+    """A table has the newest only; JSON has all."""
     make_project(tmp_path, monkeypatch)
 
     @guarded(dataset="shop", cost=TENTH, release_key="revenue/{week}")
     def revenue(week: str) -> int:
-        return SECRET
+        return 4242
 
     for week in ("w1", "w2", "w1"):
         revenue(week)
-    return revenue
-
-
-@pytest.mark.usefixtures("report")
-def test_a_long_list_ends_with_the_number_of_all(monkeypatch):
-    """A table has the newest only; JSON has all."""
     assert "newest" not in run_fine("releases", "list")
     monkeypatch.setattr("dpflow.cli.releases._MOST", 1)
     text = run_fine("releases", "list")
@@ -61,20 +48,6 @@ def test_a_long_list_ends_with_the_number_of_all(monkeypatch):
     assert "revenue/w1" not in text
     assert "The newest 1 of 2; --json lists all." in text
     assert len(run_json("releases", "list")["releases"]) == 2
-
-
-def test_an_edited_value_is_not_shown_and_not_replayed(report, tmp_path):
-    """Its digest differs from the one that was settled."""
-    edit(
-        tmp_path / ".dpflow" / "ledger.db",
-        "UPDATE release SET value = '1' WHERE key_text = 'revenue/w1'",
-    )
-    result = run("releases", "show", "revenue/w1")
-    assert result.exit_code == 1
-    assert "digest differs" in result.stderr
-    with pytest.raises(Exception, match="digest differs"):
-        report("w1")
-    assert report("w2") == SECRET
 
 
 REFINED = [

@@ -11,26 +11,9 @@ import sys
 import httpx
 import pytest
 
-from dpflow.guard.project import forget_projects
-from tests.cli.support import Shop, run, run_json
+from tests.cli.support import Shop, run
 from tests.ledger.support import edit
 from tests.projects import ROOT
-
-
-def test_a_bad_ledger_is_an_exit_code_and_a_page(shop):
-    """The page is written, for it says what is bad."""
-    shop.charge()
-    forget_projects()
-    edit(
-        shop.root / ".dpflow" / "ledger.db",
-        "UPDATE journal SET step = 'other' WHERE step = 'weekly_revenue'",
-    )
-    result = run("report", "--verify")
-    assert result.exit_code == 1
-    assert "the ledger is bad" in result.stderr
-    assert "The ledger is bad." in (shop.root / "report.html").read_text("utf-8")
-    stamp = run_json("report", "--verify", exit_code=1)["stamp"]
-    assert stamp["found"]["bad"]
 
 
 def test_the_page_is_at_the_address_that_it_prints(shop: Shop) -> None:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from pathlib import Path
 from runpy import run_path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import DpflowError
 from dpflow.guard.project import forget_projects
 from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine
+from tests.ledger.support import edit
 from tests.projects import ROOT, act_as
 from tests.snapshots import commands, differences, settled
 
@@ -39,7 +41,7 @@ LOOKS = ("status", "history", "why", "forecast", "policy", "ledger", "releases")
 WRITES = (
     *("apply", "freeze", "charge", "backup", "restore", "init", "plot", "check"),
     *("access", "terms", "audit", "states", "forecasts", "withdraw", "registry"),
-    *("revisions", "settings", "auto", "redraws"),
+    *("revisions", "settings", "auto", "redraws", "entries", "damages", "paths"),
 )
 
 
@@ -56,9 +58,10 @@ class Clock(datetime):
 
 
 @pytest.fixture(autouse=True)
-def _ann(monkeypatch: pytest.MonkeyPatch) -> None:
+def _ann(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let the same person act at the same times."""
     act_as(monkeypatch, "ann")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr("dpflow.ledger.shell.provenance", lambda: {"who": "bob"})
     monkeypatch.setattr("dpflow.ledger.shell.writer", lambda: "bob@worker")
     monkeypatch.setattr(Clock, "minutes", itertools.count())
@@ -111,15 +114,22 @@ def text_of(page: str) -> str:
 def said(shop: Shop, name: str) -> str:
     """Return what the commands of a file print, as a person sees it who types them.
 
-    A comment is printed as it is; `step` charges, and other programs are the shell's.
+    A comment is printed as it is; `step` charges, `edit` changes the ledger by hand,
+    and other programs are the shell's.
     """
     lines = []
     for line in commands(name):
         program, _, words = line.partition(" ")
         if program == "dpflow":
+            words, _, file = words.partition(" > ")
             shown = dpflow(words)
+            if file:
+                (shop.root / file).write_text(shown, "utf-8")
+                shown = ""
         elif program == "step":
             shown = step(shop, words)
+        elif program == "edit":
+            shown = edit(shop.root / ".dpflow" / "ledger.db", words) or ""
         else:
             shown = subprocess.check_output(line, shell=True, cwd=shop.root, text=True)
         lines.append(f"$ {line}\n{shown}")
