@@ -20,13 +20,7 @@ TESTS = {
     )
 }
 #: How many statements and experiments each paper numbers, counted on its pages.
-NUMBERED = {
-    "Rogers": 32,
-    "Whitehouse": 9,
-    "Feldman": 8,
-    "Hartmann": 42,
-    "Lécuyer": 13,
-}
+NUMBERED = {"Rogers": 32, "Whitehouse": 9, "Feldman": 8, "Hartmann": 42, "Lécuyer": 13}
 
 
 def wrong(row: dict[str, str]) -> str:

@@ -15,12 +15,7 @@ import typer
 
 from dpflow.accounting.costs.noise import Gaussian
 from dpflow.cli import app, main
-from tests.cli.support import (
-    ANSI,
-    Shop,
-    run_fine,
-    run_process,
-)
+from tests.cli.support import ANSI, Shop, run_fine, run_process
 
 #: Typer itself needs pydantic to parse some options.
 HEAVY = ("prefect", "mpmath", "numpy", "yaml", "sqlite3")

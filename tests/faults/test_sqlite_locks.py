@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from dpflow import PureDP, guarded
-from dpflow.exceptions import (
-    LedgerUnavailable,
-)
+from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.audit.verify import verify

@@ -11,11 +11,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging.handlers import APILogHandler
 from prefect.serializers import JSONSerializer, PickleSerializer
-from prefect.settings import (
-    PREFECT_LOCAL_STORAGE_PATH,
-    Settings,
-    temporary_settings,
-)
+from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, Settings, temporary_settings
 from prefect.settings.legacy import _get_settings_fields
 from prefect.states import Failed
 

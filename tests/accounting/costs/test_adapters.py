@@ -25,11 +25,7 @@ from dpflow import (
     Repeated,
 )
 from dpflow.accounting.costs.adapters import from_dp_event, from_opendp
-from dpflow.accounting.costs.base import (
-    RELATIONS,
-    cost_from_description,
-    relations_of,
-)
+from dpflow.accounting.costs.base import RELATIONS, cost_from_description, relations_of
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves.prices import renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
@@ -193,11 +189,7 @@ UNITS = [
     ({"contributions": 1}, (), "add-or-remove"),
     ({"contributions": 2, "ordered": True}, ("unordered",), "add-or-remove"),
     ({"changes": 1}, ("metric_unbounded",), "replace-one"),
-    (
-        {"changes": 1, "ordered": True},
-        ("unordered", "metric_unbounded"),
-        "replace-one",
-    ),
+    ({"changes": 1, "ordered": True}, ("unordered", "metric_unbounded"), "replace-one"),
 ]
 LOSSES = [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-6}, {"rho": 0.1}]
 

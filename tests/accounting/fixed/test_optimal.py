@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr  # type: ignore[import-untyped]
 
-from dpflow import (
-    ApproxDP,
-    Cost,
-    Gaussian,
-    Laplace,
-    PoissonSampledGaussian,
-    PureDP,
-)
+from dpflow import ApproxDP, Cost, Gaussian, Laplace, PoissonSampledGaussian, PureDP
 from dpflow.accounting.fixed.loss_distribution import _compose, curves, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import ComposedMasses, Masses, response_masses
 from dpflow.accounting.fixed.optimal import (
