@@ -7,17 +7,14 @@ import io
 import os
 import shutil
 import stat
-from typing import Any
 
 import pytest
 
-from dpflow import guarded
 from dpflow.cli.ledger import copies
 from dpflow.config import LEDGER_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
 from dpflow.ledger.opening import roles_script
-from tests.cli.support import Shop, run, run_fine, run_json, without_colour
-from tests.projects import TENTH
+from tests.cli.support import Shop, run, run_fine, run_json
 
 WHY = ("--reason", "a test")
 
@@ -29,67 +26,25 @@ def failed(*arguments: str) -> str:
     return result.stderr
 
 
-def kept(number: int) -> list[str]:
-    """Keep some releases; return their digests."""
-
-    @guarded(dataset="adult", cost=TENTH, release_key="count/{week}")
-    def count(week: int) -> str:
-        return f"week {week}"
-
-    for week in range(number):
-        count(week)
-    forget_projects()
-    releases = run_json("releases", "list")["releases"]
-    return [each["digest"] for each in sorted(releases, key=lambda each: each["key"])]
-
-
-@pytest.mark.promise("lost-releases")
-def test_a_restore_names_the_lost_releases(shop, monkeypatch):
-    """Their keys; the replaced file still shows them as before."""
-    kept(2)
-    run_fine("ledger", "backup", "kept.db")
-    kept(4)
-    text = without_colour(run_fine("ledger", "restore", "kept.db", *WHY))
-    assert "These releases are lost; a run under such a key draws again" in text
-    assert "count/2" in text
-    assert "count/3" in text
-    assert len(run_json("releases", "list")["releases"]) == 2
-    (line,) = (line for line in text.splitlines() if "dpflow releases show" in line)
-    monkeypatch.setenv(LEDGER_VARIABLE, line.split()[0].partition("=")[2])
-    shown = run("releases", "show", "count/3")
-    assert (shown.exit_code, shown.stdout) == (0, "week 3\n")
-
-
 def test_a_forfeited_reservation_can_be_closed(shop: Shop) -> None:
     """It stays charged; a running one is left alone."""
+    close = ("ledger", "reservations", "--close")
     lost = shop.reserve()
-    before = dataset_account()["forfeited"]
-    text = run_fine("ledger", "reservations", "--close", lost, *WHY)
+    status = ("status", "cdnow")
+    before = run_json(*status)["datasets"][0]["standing"]
+    text = run_fine(*close, lost, *WHY)
     assert "charged in full" in text
-    assert before == dataset_account()["forfeited"]
+    assert before == run_json(*status)["datasets"][0]["standing"]
+    assert before["accounts"][0]["forfeited"] == {"mu_squared": "0.01"}
     assert run_json("ledger", "reservations")["reservations"] == []
-    assert "forfeited already" in failed(
-        "ledger", "reservations", "--close", lost, *WHY
-    )
+    assert "forfeited already" in failed(*close, lost, *WHY)
     ledger = shop.ledger()
     running = shop.reserve(owner=ledger.owners.mine())
-    assert "still runs" in failed("ledger", "reservations", "--close", running, *WHY)
+    assert "still runs" in failed(*close, running, *WHY)
     ledger.close()
     other = shop.reserve()
-    data = run_json("ledger", "reservations", "--close", other, *WHY)
+    data = run_json(*close, other, *WHY)
     assert (data["reservation"], data["state"]) == (other, "forfeited")
-
-
-def dataset_account() -> Any:
-    """Return the dataset's own account, as `status --json` has it."""
-    every = run_json("status")["datasets"]
-    (account,) = [
-        a
-        for each in every
-        for a in each["standing"]["accounts"]
-        if a["id"] == "cdnow#1"
-    ]
-    return account
 
 
 @pytest.mark.parametrize("sign", [*"=+-@", "\t", "\r", "\n"])
