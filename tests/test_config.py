@@ -99,34 +99,6 @@ def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch):
         assert setup.policies == folder / "rules"
 
 
-def test_unknown_keys_and_values_are_refused(folder):
-    """A misspelt key must not mean the default ledger."""
-    for text, named in (
-        ('[tool.dpflow]\nledger = "x"\n', "ledger = 'x'"),
-        ("[tool.dpflow]\npolicies = 5\n", "policies = 5"),
-        ('[tool.dpflow.policies]\nfolder = "x"\n', "policies = {'folder': 'x'}"),
-    ):
-        write(folder, text)
-        with pytest.raises(ConfigurationError) as error:
-            settings(folder)
-        assert named in error.value.message
-        assert "takes the texts ledger_url, policies" in error.value.message
-        assert str(folder / "pyproject.toml") in error.value.message
-
-
-def test_a_file_without_a_table_of_settings_is_refused(folder):
-    """Its settings are not guessed."""
-    for content, reason in (
-        (b'[tool]\ndpflow = "x"\n', "must be a table"),
-        (b"[[tool.dpflow]]\n", "must be a table"),
-        (b"[tool", "cannot read"),
-        (b"\xff\xfe", "cannot read"),
-    ):
-        folder.joinpath("pyproject.toml").write_bytes(content)
-        with pytest.raises(ConfigurationError, match=reason):
-            settings(folder)
-
-
 def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
     """Relative folders lie under the root; the environment comes first."""
     write(folder, '[tool.dpflow]\nwitness = "seen"')

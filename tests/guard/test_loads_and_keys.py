@@ -49,26 +49,6 @@ def test_what_a_load_captures_counts_for_the_key(shop):
         guarded(dataset="shop", cost=TENTH, load=cached, release_key="x")(len)
 
 
-def test_one_name_is_one_value(shop):
-    """For the key reads one of the two."""
-    region = "north"
-
-    def make(region: str) -> Any:
-        return lambda: [region]
-
-    with pytest.raises(ConfigurationError, match="capture two values of 'region'"):
-
-        @guarded(dataset="shop", cost=TENTH, load=make("south"), release_key="{region}")
-        def count(rows: list[str]) -> str:
-            return f"{rows[0]} is not {region}"
-
-    with pytest.raises(ConfigurationError, match=r"captures \['region'\]"):
-
-        @guarded(dataset="shop", cost=TENTH, load=make("x"), release_key="{region}")
-        def select(rows: list[str], region: str) -> str:
-            return region
-
-
 def test_a_release_belongs_to_its_load_too(shop):
     """One body behind two loads, under one key, is two functions."""
 

@@ -20,7 +20,6 @@ from dpflow import (
     Gaussian,
     IntEstimate,
     Laplace,
-    PureDP,
     Repeated,
 )
 from dpflow.exceptions import InvalidCost
@@ -85,11 +84,6 @@ def test_a_derived_estimate_has_one_confidence():
     """As one whose noise was refined."""
     made = Estimate(5.0, interval=(1.0, 7.0), confidence=0.95)
     assert (made.half_width, made.scaled(2).interval) == (4.0, (2.0, 14.0))
-    with pytest.raises(InvalidCost, match="one confidence"):
-        made.at("99%")
-    for interval in ((6.0, 7.0), (1.0, math.nan)):
-        with pytest.raises(InvalidCost):
-            Estimate(5.0, interval=interval, confidence=0.95)
 
 
 FAR = Laplace(sensitivity="0.001", scale="0.1")
@@ -137,8 +131,6 @@ def test_a_cost_says_the_error_of_each_number(cost, factor):
     assert wide > 20 * factor
     assert EarlyStopping(cost, stops=(5,)).half_width("99%") == wide
     assert Repeated(cost, 5).half_width("99%") == wide
-    with pytest.raises(InvalidCost, match="no noise of each number"):
-        PureDP(epsilon=1).half_width()
 
 
 @pytest.mark.parametrize("cost", [cost for cost, _ in WIDTHS])

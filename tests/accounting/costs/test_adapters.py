@@ -84,7 +84,7 @@ def test_events_become_costs(monkeypatch):
 
 
 def test_a_written_event_needs_no_class_of_the_library():
-    """Alone, repeated and in a composition; other fields are refused."""
+    """Alone, repeated and in a composition."""
     loss = written("EpsilonDelta", epsilon=0.25, delta=5e-7)
     cost = ApproxDP(epsilon="0.25", delta="5e-7")
     pure = written("EpsilonDelta", epsilon=0.25, delta=0)
@@ -105,14 +105,6 @@ def test_a_written_event_needs_no_class_of_the_library():
         ),
     ):
         assert from_dp_event(event) == from_dp_event(event, orders=[8]) == expected
-    for event in (
-        loss | {"more": 1},
-        {"class_name": "EpsilonDeltaDpEvent", "epsilon": 0.25},
-        written("Later", epsilon=1),
-        written("PoissonSampled", sampling_probability=0.5, event=loss),
-    ):
-        with pytest.raises(UnsupportedCost):
-            from_dp_event(event)
 
 
 def test_gaussians_on_one_sample_are_one():
@@ -222,9 +214,3 @@ def test_a_query_holds_for_the_relation_of_its_context(unit, steps, relation, lo
     check_holds(cost, "a", relation)
     with pytest.raises(UnsupportedCost, match=f"is priced for {relation}"):
         check_holds(cost, "a", other)
-
-
-def test_a_relation_that_is_none_is_refused():
-    """Of a cost that its author proved."""
-    with pytest.raises(InvalidCost, match="add-or-remove, replace-one; got 'both'"):
-        PureDP(epsilon=1, relation="both")
