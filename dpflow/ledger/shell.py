@@ -105,15 +105,18 @@ class Shell:
             scope: What the command reads.
             decide: Decides, without input or output.
         """
-        scope = replace(scope, command=scope.command or uuid.uuid4().hex)
+        command = scope.command or uuid.uuid4().hex
+        scope, author = replace(scope, command=command), self.author()
+        author = author._replace(command=command)
         prepare: Callable[[], object] | None = None
         again, sent = False, list[Decision]()
         for attempt in count():
             try:
                 if prepare is not None:
                     look_up(prepare, active=False)
-                once = partial(self._transact_once, scope, decide, sent, again=again)
-                return look_up(once, active=attempt < _LOOKUPS)
+                once = partial(self._transact_once, scope, decide, author, sent)
+                is_looking = attempt < _LOOKUPS
+                return look_up(partial(once, again=again), active=is_looking)
             except NotSolved as missing:
                 prepare = missing.solve
             except MissingDatasets as missing:
@@ -128,13 +131,20 @@ class Shell:
         raise AssertionError
 
     def _transact_once(
-        self, scope: Scope, decide: Decide, sent: list[Decision], *, again: bool
+        self,
+        scope: Scope,
+        decide: Decide,
+        author: Author,
+        sent: list[Decision],
+        *,
+        again: bool,
     ) -> tuple[Decision, Rows]:
         """Load, decide and write in one transaction.
 
         Args:
             scope: What the command reads.
             decide: Decides, without input or output.
+            author: Who sends the command.
             sent: Decisions of this command that were sent; this one is added.
             again: Whether one was sent to which no answer came.
 
@@ -150,7 +160,6 @@ class Shell:
             for before in sent:
                 if before.is_written(rows.sent):
                     return before, rows
-            author = self.author()._replace(command=str(scope.command))
             try:
                 decision = decide(rows, author)
                 if isinstance(decision, Refused):

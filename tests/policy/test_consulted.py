@@ -92,7 +92,7 @@ def ended(fields: str) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow, "current_project", lambda: project)
         patch.setattr(flow, "_pause_schedule", lambda: paused.append(True))
-        for ignored in ("publish_budget", "wait_for_steps"):
+        for ignored in ("publish_budget", "_wait_for_steps"):
             patch.setattr(flow, ignored, lambda *_: None)
         return flow._end(run, "value", None) == "value", paused
 
