@@ -49,8 +49,8 @@ def status(
     if written not in (None, "prometheus"):
         msg = f"it takes prometheus, got {written!r}"
         raise typer.BadParameter(msg, param_hint="--format")
-    with project_ledger() as (result, ledger):
-        record = status_of(result, ledger, dataset, part)
+    with project_ledger(quiet=True) as (result, ledger):
+        record = status_of(result, ledger, dataset, part, tell=warn)
     if upcoming is not None:
         coming = _coming(result, record, upcoming)
         data = {"ledger": record.ledger, "datasets": coming}

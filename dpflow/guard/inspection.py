@@ -11,6 +11,7 @@ from dpflow.exceptions import DpflowError, LedgerCorrupt
 from dpflow.guard.project import project_ledger
 from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger import UNREADABLE, Ledger
+from dpflow.ledger.views import Reading, open_reading
 
 #: Hears what is wrong with numbers that are shown all the same.
 Tell = Callable[[str], object]
@@ -55,3 +56,13 @@ def inspect_ledger(
                 "back: `dpflow ledger restore`."
             )
             raise LedgerCorrupt(msg, ledger=ledger.address) from error
+
+
+@contextmanager
+def inspect_reading(setup: Settings, *, tell: Tell) -> Iterator[Reading]:
+    """Open one snapshot of the ledger of a project to show it; as `inspect_ledger`."""
+    with inspect_ledger(setup, tell=None) as ledger, open_reading(ledger) as reading:
+        problem = ledger.watch.problem(within=reading.transaction)
+        if problem is not None:
+            tell(problem)
+        yield reading

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpflow.config import settings
-from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
+from dpflow.guard.inspection import Tell, as_warning, inspect_reading
 from dpflow.ledger import split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
@@ -138,16 +138,16 @@ def history(
         >>> history("orders", limit=5).entries[0].kind
     """
     setup = settings()
-    with inspect_ledger(setup, tell=tell) as ledger:
+    with inspect_reading(setup, tell=tell) as reading:
         # One more than the limit says whether there are more.
         kinds = {"all_accounts": all_accounts, "decisions": decisions}
-        items = views.history(ledger, dataset, limit=limit + 1, **kinds)
+        items = views.history(reading, dataset, limit=limit + 1, **kinds)
         policies = readable_policies(setup.policies)
         if not items and dataset is not None:
-            check_dataset(ledger, policies, dataset)
+            check_dataset(reading, policies, dataset)
         return History(
-            ledger=ledger.id,
-            place=ledger.address,
+            ledger=reading.id,
+            place=reading.address,
             entries=tuple(items[:limit]),
             more=len(items) > limit,
             decisions=decisions,

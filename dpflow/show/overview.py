@@ -12,9 +12,10 @@ from fractions import Fraction
 from dpflow.accounting.rules.rule import Filter
 from dpflow.forecast import Outlook
 from dpflow.forecast.theorems import epsilon_used
-from dpflow.ledger import Ledger, split_account, views
+from dpflow.ledger import split_account, views
 from dpflow.ledger.views.accounts import AccountView, Standing
 from dpflow.ledger.views.entries import account_title, kind_title, people_lines
+from dpflow.ledger.views.reading import Source
 from dpflow.ledger.views.releases import RefusalView
 from dpflow.policy.population import population_of
 from dpflow.rounding import number_from_text, short_up
@@ -176,24 +177,24 @@ class Overview:
 
 
 def overview(
-    ledger: Ledger,
+    source: Source,
     standing: Standing,
     ahead: Iterable[Outlook],
 ) -> Overview:
     """Read whether a dataset and its flows run, and how much is used.
 
     Args:
-        ledger: The ledger to read.
+        source: The ledger to read.
         standing: The dataset, or a population.
         ahead: The outlooks of the dataset's flows.
     """
     dataset, accounts, pinned = standing.dataset, standing.accounts, standing.pinned
     undivided = [view for view in accounts if view.kind in _BUDGETS]
     population = population_of(pinned)
-    above = [] if population is None else views.accounts(ledger, population)
+    above = [] if population is None else views.accounts(source, population)
     budgets = [*undivided, *above]
     common = {view.state for view in budgets if view.kind != "partition"}
-    halts = views.halts(ledger, dataset)
+    halts = views.halts(source, dataset)
     outlooks = {outlook.flow: outlook for outlook in ahead}
     shares = [view for view in accounts if view.kind in _OF_FLOW]
     any_charged = any(view.charged for view in undivided)

@@ -10,10 +10,11 @@ from dpflow.config import Settings, settings, short_path
 from dpflow.exceptions import require
 from dpflow.forecast import Outlook, flow_outlooks, outlooks
 from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
-from dpflow.ledger import Ledger, TermView, view_policy, views
+from dpflow.ledger import TermView, view_policy, views
 from dpflow.ledger.decisions.refusals import frozen_text
 from dpflow.ledger.views.accounts import Standing, standings
 from dpflow.ledger.views.entries import percent_text
+from dpflow.ledger.views.reading import Source, open_reading
 from dpflow.notebook import Sheet, TableRecord
 from dpflow.policy import PolicySet
 from dpflow.policy.files import readable_policies
@@ -80,40 +81,48 @@ def status(
         >>> status("orders").datasets[0].standing.accounts
     """
     setup = settings()
-    with inspect_ledger(setup, tell=tell) as ledger:
-        return status_of(setup, ledger, dataset, part)
+    with inspect_ledger(setup, tell=None) as ledger:
+        return status_of(setup, ledger, dataset, part, tell=tell)
 
 
 def status_of(
     setup: Settings,
-    ledger: Ledger,
+    source: Source,
     dataset: str | None = None,
     part: str | None = None,
+    *,
+    tell: Tell | None = None,
 ) -> Status:
-    """Return the same of an open ledger."""
+    """Return the same of an open ledger, in one snapshot."""
     msg = f"several datasets may have a part {part!r}. Name the dataset, too."
     require(part is None or dataset is not None, msg)
     policies = readable_policies(setup.policies)
-    shown = standings(ledger, policies, dataset, part)
-    ahead = outlooks(ledger, dataset)
-    refused = Counter((entry.dataset, entry.term) for entry in views.refusals(ledger))
-    datasets = []
-    for standing in shown:
-        name = standing.dataset
-        terms = tuple(views.terms(ledger, name))
-        own = tuple(outlook for outlook in ahead if outlook.dataset == name)
-        status = DatasetStatus(
-            standing=standing,
-            overview=overview(ledger, standing, own),
-            terms=terms,
-            outlooks=own,
-            refused=refused[name, standing.term or 0],
-            guarantee=term_guarantee(standing.pinned, terms),
-            odds=odds_in_words(
-                standing.pinned, terms or [view_policy(policies.policy_for(name))]
-            ),
-        )
-        datasets.append(status)
+    with open_reading(source) as reading:
+        shown = standings(reading, policies, dataset, part)
+        ahead = outlooks(reading, dataset)
+        refusals = views.refusals(reading)
+        refused = Counter((entry.dataset, entry.term) for entry in refusals)
+        datasets = []
+        for standing in shown:
+            name = standing.dataset
+            terms = tuple(views.terms(reading, name))
+            own = tuple(outlook for outlook in ahead if outlook.dataset == name)
+            status = DatasetStatus(
+                standing=standing,
+                overview=overview(reading, standing, own),
+                terms=terms,
+                outlooks=own,
+                refused=refused[name, standing.term or 0],
+                guarantee=term_guarantee(standing.pinned, terms),
+                odds=odds_in_words(
+                    standing.pinned, terms or [view_policy(policies.policy_for(name))]
+                ),
+            )
+            datasets.append(status)
+        ledger, transaction = reading.ledger, reading.transaction
+        problem = ledger.watch.problem(within=transaction)
+    if tell is not None and problem is not None:
+        tell(problem)
     return Status(
         ledger=ledger.id,
         place=ledger.address,
@@ -121,7 +130,7 @@ def status_of(
         flows=tuple(flow_outlooks(ahead)),
         warnings=(*filter(None, [policies.problem]), *_changes(policies, shown)),
         disk_is_low=ledger.database.is_space_low,
-        witness_has_problem=ledger.watch.problem() is not None,
+        witness_has_problem=problem is not None,
     )
 
 

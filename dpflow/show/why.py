@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from dpflow.config import settings
 from dpflow.exceptions import require
-from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
-from dpflow.ledger import Ledger, split_account, views
+from dpflow.guard.inspection import Tell, as_warning, inspect_reading
+from dpflow.ledger import split_account, views
 from dpflow.ledger.decisions.refusals import amounts_text
 from dpflow.ledger.views.accounts import check_dataset
 from dpflow.ledger.views.entries import kind_title, percent_text
+from dpflow.ledger.views.reading import Source
 from dpflow.ledger.views.releases import RefusalView
 from dpflow.ledger.views.spending import GROUPS, Spending, Unusual, spending
 from dpflow.notebook import Sheet, TableRecord
@@ -118,25 +119,25 @@ def why(
     msg = f"by takes any of {', '.join(GROUPS)}, got {', '.join(map(str, by))}"
     require({*by} <= {*GROUPS}, msg)
     setup = settings()
-    with inspect_ledger(setup, tell=tell) as ledger:
-        check_dataset(ledger, readable_policies(setup.policies), dataset)
-        number = _term_asked(ledger, dataset, term)
-        spent, unusual = spending(ledger, dataset, tuple(by), term=number)
+    with inspect_reading(setup, tell=tell) as reading:
+        check_dataset(reading, readable_policies(setup.policies), dataset)
+        number = _term_asked(reading, dataset, term)
+        spent, unusual = spending(reading, dataset, tuple(by), term=number)
         return Why(
-            ledger=ledger.id,
-            place=ledger.address,
+            ledger=reading.id,
+            place=reading.address,
             dataset=dataset,
             term=number or None,
             by=tuple(by),
             spending=tuple(spent),
             unusual=tuple(unusual),
-            refused=tuple(list_refused(ledger, dataset, number)),
+            refused=tuple(list_refused(reading, dataset, number)),
         )
 
 
-def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
+def _term_asked(source: Source, dataset: str, term: int | None) -> int:
     """Return the number of the term; 0 before the first."""
-    numbers = [view.number for view in views.terms(ledger, dataset)]
+    numbers = [view.number for view in views.terms(source, dataset)]
     if term is None:
         return max(numbers, default=0)
     listed = ", ".join(map(str, numbers)) or "none yet"
@@ -144,10 +145,10 @@ def _term_asked(ledger: Ledger, dataset: str, term: int | None) -> int:
     return term
 
 
-def list_refused(ledger: Ledger, dataset: str, term: int | None) -> list[RefusalGroup]:
+def list_refused(source: Source, dataset: str, term: int | None) -> list[RefusalGroup]:
     """Return what gates of a term, or of all, refused, alike ones together."""
     result: dict[tuple[str, str], RefusalGroup] = {}
-    refusals = views.refusals(ledger, dataset=dataset, limit=_MOST_REFUSALS)
+    refusals = views.refusals(source, dataset=dataset, limit=_MOST_REFUSALS)
     for refusal in (refusal for refusal in refusals if term in (None, refusal.term)):
         alike = (refusal.account, str(refusal.body.get("message")))
         former = result.get(alike, RefusalGroup(refusal, refusal.at, 0))

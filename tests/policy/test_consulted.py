@@ -83,7 +83,13 @@ def ended(fields: str) -> object:
     policy = policy_of(fields)
     name = f"population/{policy.population}" if policy.population else policy.dataset
     refusal = BudgetExhausted("x", dataset=name)
-    run = SimpleNamespace(id="r", stopped=False, refusal=lambda: refusal)
+    run = SimpleNamespace(
+        id="r",
+        stopped=False,
+        refusal=lambda: refusal,
+        wait_for_steps=lambda: None,
+        surprises=[],
+    )
     policies = {policy.dataset: policy}
     if policy.population:
         whole = policy.model_copy(update={"dataset": name, "population": None})
@@ -92,8 +98,7 @@ def ended(fields: str) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flow, "current_project", lambda: project)
         patch.setattr(flow, "_pause_schedule", lambda: paused.append(True))
-        for ignored in ("publish_budget", "_wait_for_steps"):
-            patch.setattr(flow, ignored, lambda *_: None)
+        patch.setattr(flow, "publish_budget", lambda *_: None)
         return flow._end(run, "value", None) == "value", paused
 
 

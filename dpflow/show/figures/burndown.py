@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast import BudgetLine, budget_line, outlooks
 from dpflow.guard.project import current_project
-from dpflow.ledger import Ledger
 from dpflow.ledger.views import accounts, refusals, usage
 from dpflow.ledger.views.accounts import AccountView
 from dpflow.ledger.views.entries import account_title, percent_text
+from dpflow.ledger.views.reading import Source
 from dpflow.ledger.views.spending import Usage, find_newest_entries
 from dpflow.show.figures import style
 
@@ -57,20 +57,20 @@ class BurnDown:
     @classmethod
     def read(
         cls,
-        ledger: Ledger,
+        source: Source,
         dataset: str,
         *,
         alerts: Iterable[Any] = (),
         line: BudgetLine | None = None,
     ) -> BurnDown | None:
         """Read a dataset's newest term; None before the first step."""
-        views = [v for v in accounts(ledger, dataset) if v.used_fraction is not None]
+        views = [v for v in accounts(source, dataset) if v.used_fraction is not None]
         # Of a divided dataset, the parts that were charged last say most.
-        newest = find_newest_entries(ledger, dataset)
+        newest = find_newest_entries(source, dataset)
         views.sort(key=lambda view: newest.get(view.id, 0), reverse=True)
         views.sort(key=lambda view: _ORDER.index(view.kind))
         names = [view.id for view in views[:_MOST_LINES]]
-        points = usage(ledger, dataset, names, most=_MOST_POINTS)
+        points = usage(source, dataset, names, most=_MOST_POINTS)
         shown = [(v, tuple(points[v.id])) for v in views if points.get(v.id)]
         if not shown:
             return None
@@ -78,7 +78,7 @@ class BurnDown:
         first = shown[0][0]
         same = len({v.epsilon for v, _ in shown if v.epsilon is not None}) == 1
         limits = f"epsilon {_number(first.epsilon)} at delta {_number(first.delta)}"
-        refused = [e for e in refusals(ledger, dataset=dataset) if e.term == first.term]
+        refused = [e for e in refusals(source, dataset=dataset) if e.term == first.term]
         return cls(
             dataset=dataset,
             budget=f"{limits}, {first.theorem} filter",

@@ -13,7 +13,7 @@ from dpflow.forecast import Outlook, budget_line
 from dpflow.guard.inspection import inspect_ledger
 from dpflow.ledger import Ledger, split_account, views
 from dpflow.ledger.views.accounts import AlertView
-from dpflow.ledger.views.reading import OpenReservation
+from dpflow.ledger.views.reading import OpenReservation, Reading, open_reading
 from dpflow.ledger.views.releases import KeptRelease, count_releases, releases
 from dpflow.ledger.views.spending import spending
 from dpflow.notebook import Sheet
@@ -103,7 +103,8 @@ def read_report(
         url, warnings = ledger.address, tuple(problems)
         empty = Report(ledger.id, url, at=at, warnings=warnings, stamp=stamped)
         try:
-            return _collect(setup, ledger, dataset, empty)
+            with open_reading(ledger) as reading:
+                return _collect(setup, reading, dataset, empty)
         except LedgerCorrupt as error:
             if stamped is None or stamped.found.fine:
                 raise
@@ -111,44 +112,44 @@ def read_report(
 
 
 def _collect(
-    setup: Settings, ledger: Ledger, dataset: str | None, empty: Report
+    setup: Settings, reading: Reading, dataset: str | None, empty: Report
 ) -> Report:
-    status = status_of(setup, ledger, dataset)
+    status = status_of(setup, reading, dataset)
     policies = readable_policies(setup.policies)
     held = []
-    for charge in views.open_reservations(ledger):
+    for charge in views.open_reservations(reading):
         datasets = {split_account(name)[0] for name in charge.body["accounts"]}
         if dataset is None or dataset in datasets:
             held.append(charge)
     return replace(
         empty,
         warnings=(*empty.warnings, *status.warnings),
-        sections=tuple(_section(ledger, part, policies) for part in status.datasets),
+        sections=tuple(_section(reading, part, policies) for part in status.datasets),
         flows=status.flows,
         reservations=tuple(held[:_MOST_RESERVATIONS]),
         held=len(held),
-        releases=tuple(releases(ledger, dataset, _MOST_RELEASES)),
-        kept=count_releases(ledger, dataset),
+        releases=tuple(releases(reading, dataset, _MOST_RELEASES)),
+        kept=count_releases(reading, dataset),
     )
 
 
-def _section(ledger: Ledger, status: DatasetStatus, policies: PolicySet) -> Section:
+def _section(reading: Reading, status: DatasetStatus, policies: PolicySet) -> Section:
     name, line = status.standing.dataset, budget_line(status.outlooks)
     shares = tuple(map(Fraction, getattr(policies.get(name), "alerts", ())))
-    result = list_refused(ledger, name, None)
+    result = list_refused(reading, name, None)
     groups = [
         (view.number, group)
         for view in status.terms
-        for group in spending(ledger, name, _BY_STEP, term=view.number)[0]
+        for group in spending(reading, name, _BY_STEP, term=view.number)[0]
     ]
     return Section(
         status=status,
         thresholds=shares,
-        alerts=tuple(views.alerts(ledger, name)),
+        alerts=tuple(views.alerts(reading, name)),
         refusals=tuple(result[:_MOST_REFUSALS]),
         decisions=decisions_sheet(
-            views.history(ledger, name, limit=_MOST_DECISIONS, decisions=True)
+            views.history(reading, name, limit=_MOST_DECISIONS, decisions=True)
         ),
         steps=steps_sheet(groups),
-        burn_down=BurnDown.read(ledger, name, alerts=shares, line=line),
+        burn_down=BurnDown.read(reading, name, alerts=shares, line=line),
     )
