@@ -42,9 +42,9 @@ def read_statements(name: str, package: str = "tables") -> dict[str, str]:
 def statements(dialect: str) -> Mapping[str, str]:
     """Return all statements of a database, "sqlite" or "postgres", by name."""
     named, only = write_statements(), ["sessions"] if dialect == "postgres" else []
+    parts = write_parts() | named
     for name in ("schema", "statements", "audit", "views", dialect, *only):
         named |= read_statements(name)
-    parts = write_parts()
     named = {
         name: _PART.sub(lambda word: parts[word[1]], text)
         for name, text in named.items()
@@ -65,13 +65,13 @@ def write_statements() -> dict[str, str]:
     for name, table in tables().items():
         columns, values = ", ".join(table.columns), ", :".join(table.columns)
         insert = f"INSERT INTO {name} ({columns}) VALUES (:{values})"  # noqa: S608
-        named[f"insert_{name}"] = f"{insert};"
+        named[f"insert_{name}"] = insert
         if name in REPLACED:
             others = [c for c in table.columns if c not in table.key]
             changes = ", ".join(f"{column} = excluded.{column}" for column in others)
             key = ", ".join(table.key)
             conflict = f"ON CONFLICT ({key}) DO UPDATE SET {changes}"
-            named[f"put_{name}"] = f"{insert} {conflict};"
+            named[f"put_{name}"] = f"{insert} {conflict}"
     return named
 
 
@@ -79,7 +79,7 @@ def write_parts() -> dict[str, str]:
     """Return what words in braces stand for.
 
     They are the columns of each table, and joins with the entries that begin and end
-    a charge in a dataset.
+    a charge in a dataset; further ones are the statements of `write_statements`.
     """
     parts = {
         name: ", ".join(f"{name}.{column}" for column in table.columns)

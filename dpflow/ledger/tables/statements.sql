@@ -59,16 +59,13 @@ SELECT {term} FROM term ORDER BY dataset, number;
 
 -- Flows that were charged since the newest term of a dataset was opened.
 -- name: read_charged_flows
-SELECT DISTINCT flow FROM charge_dataset
-WHERE dataset = :dataset AND flow IS NOT NULL AND reserve_number > (
-    SELECT coalesce(max(number), 0) FROM journal
-    WHERE dataset = :dataset AND kind = 'open'
-)
-UNION
-SELECT flow FROM journal
-WHERE dataset = :dataset AND kind = 'adjust' AND flow IS NOT NULL AND number > (
-    SELECT coalesce(max(number), 0) FROM journal
-    WHERE dataset = :dataset AND kind = 'open'
+SELECT DISTINCT charged.flow FROM (
+    SELECT flow, reserve_number AS number FROM charge_dataset WHERE dataset = :dataset
+    UNION ALL
+    SELECT flow, number FROM journal WHERE dataset = :dataset AND kind = 'adjust'
+) AS charged
+WHERE charged.flow IS NOT NULL AND charged.number > (
+    SELECT coalesce(max(number), 0) FROM journal WHERE dataset = :dataset AND kind = 'open'
 );
 
 -- name: read_accounts_between
@@ -83,10 +80,7 @@ SELECT {evidence} FROM evidence WHERE digest = :digest;
 SELECT {people_store} FROM people_store WHERE account = :account;
 
 -- name: insert_dataset
-INSERT INTO dataset (
-    name, term, revision, frozen, epoch, repaired_at, number, hash, mark
-) VALUES (:name, 0, 0, NULL, 0, 0, 0, :hash, :mark)
-ON CONFLICT (name) DO NOTHING;
+{insert_dataset} ON CONFLICT (name) DO NOTHING;
 
 -- name: advance_dataset
 UPDATE dataset SET number = :number, hash = :hash, mark = :mark WHERE name = :name;
@@ -115,8 +109,7 @@ WHERE charge.run = :id
 ON CONFLICT (id, dataset) DO UPDATE SET completed = 1;
 
 -- name: put_people_store
-INSERT INTO people_store (account, first, newest) VALUES (:account, :first, :newest)
-ON CONFLICT (account) DO UPDATE SET newest = excluded.newest;
+{insert_people_store} ON CONFLICT (account) DO UPDATE SET newest = excluded.newest;
 
 -- name: read_newest_hashes
 SELECT journal.dataset, journal.number, journal.hash

@@ -13,14 +13,14 @@ from functools import partial
 from operator import add
 
 from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
-from dpflow.interrupts import suppress, without_interrupts
+from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import readable, refuse_damaged
 from dpflow.ledger.tables.loaded import Rows, Terms
 from dpflow.ledger.tables.loading import Scope
-from dpflow.ledger.tables.rows import Account, DamagedRow, Dataset, Entry, read_row
+from dpflow.ledger.tables.rows import Account, Dataset, Entry, read_row
 from dpflow.ledger.tables.transaction import Transaction
 from dpflow.ledger.witness.base import Witness
 from dpflow.ledger.witness.lines import (
@@ -234,15 +234,13 @@ class Watch:
         try:
             heads = self.witness.read_all().heads
             own = self.database.snapshot() if within is None else nullcontext(within)
-            with own as transaction:
+            with readable(self.address), own as transaction:
                 transaction.begin(sorted(heads), lock=False)
                 for name, head in heads.items():
                     dataset = transaction.datasets.get(name, Dataset(name))
                     self._check_head(transaction, dataset, head)
         except LedgerError as error:
             return error.message
-        except without_interrupts(DamagedRow) as error:
-            return refuse_damaged(str(error), self.database.address).message
         return None
 
     def forgotten(self, rows: Rows, names: Sequence[str]) -> list[str]:
