@@ -46,7 +46,6 @@ class Scope:
         accounts: Returns the ids of accounts, from the terms that this process
             remembers; None for one dataset with all its accounts, terms and flows.
         charge: Id of the charge that the command names.
-        is_new: True if the command makes the charge.
         release_key: Key of the release that the command names.
         runs: Ids of flow runs.
         policies: Policies that may open a term; their sources are compared.
@@ -60,7 +59,6 @@ class Scope:
     datasets: Sequence[str]
     accounts: Callable[[Terms], list[str]] | None = None
     charge: str | None = None
-    is_new: bool = False
     release_key: str | None = None
     runs: Sequence[str] = ()
     policies: Sequence[Policy] = ()
@@ -87,6 +85,7 @@ class Scope:
             asked["terms"] = ("read_terms", {"datasets": [name]})
         by_key = (
             ("charge", "read_charge", "id", self.charge),
+            ("parts", "read_charge_datasets", "charge", self.charge),
             ("release", "read_release", "key", self.release_key),
             ("evidence", "read_evidence", "digest", self.evidence),
             ("people", "read_people_store", "account", self.people),
@@ -94,8 +93,6 @@ class Scope:
         for rows, statement, key, value in by_key:
             if value is not None:
                 asked[rows] = statement, {key: value}
-        if self.charge is not None and not self.is_new:
-            asked["parts"] = "read_charge_datasets", {"charge": self.charge}
         names = [*self.datasets]
         if self.runs:
             asked["runs"] = "read_runs", {"ids": [*self.runs], "datasets": names}
@@ -110,7 +107,6 @@ def find_scope(request: Request, **changes: Any) -> Scope:
     fields: dict[str, Any] = {
         "accounts": lambda terms: name_accounts(request, newest_numbers(terms, names)),
         "charge": request.reservation,
-        "is_new": True,
         "release_key": request.release_key,
         "runs": request.runs,
         "policies": (*request.policies, *request.populations),
@@ -214,10 +210,7 @@ def load_rows(
         read_ids={*ids},
     )
     rows.charge, rows.release = read_claim(rows_of.get("charge", ()))
-    parts = rows_of.get("parts", ())
-    if scope.is_new and rows.charge is not None:
-        parts = transaction.ask("read_charge_datasets", charge=scope.charge)
-    rows.charge_datasets = [ChargeDataset(*row) for row in parts]
+    rows.charge_datasets = [ChargeDataset(*row) for row in rows_of.get("parts", ())]
     if scope.policies:
         load_claims(transaction, rows, scope.policies)
     if scope.release_key is not None:
