@@ -131,7 +131,7 @@ def lock_steps(ledger: Ledger) -> Iterator[Transaction]:
     """Run a block in a transaction that waits for all steps and keeps others away."""
     with ledger.writing() as transaction:
         transaction.is_of_copy = True
-        if transaction.has_trips:
+        if ledger.database.has_server:
             transaction.send([("lock_all", {})])
         transaction.begin(lock=False)
         yield transaction

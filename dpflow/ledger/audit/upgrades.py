@@ -150,7 +150,7 @@ def migrate(
     while True:
         try:
             with ledger.writing() as transaction:
-                if transaction.has_trips:
+                if ledger.database.has_server:
                     transaction.send([("wait_shortly", {}), ("stop_steps", {})])
                 transaction.begin(lock=False)
                 body = {"from": str(transaction.version), "to": str(version)}

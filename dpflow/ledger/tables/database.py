@@ -26,7 +26,7 @@ class Database(ABC):
 
     #: True if it is opened to fill or to check a copy.
     is_copy = False
-    #: True if a server keeps it.
+    #: True if a server keeps it, to which each further question costs a trip.
     has_server = False
     #: The version that its transactions need.
     version = VERSION

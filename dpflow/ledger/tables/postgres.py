@@ -39,7 +39,6 @@ _MIGRATED = ("42703", "42P01", "0A000")
 class PostgresTransaction(Transaction):
     """One transaction of a connection to PostgreSQL, in a pipeline."""
 
-    has_trips = True
     _first = (("read_ledger", {}), ("read_durability", {}))
 
     def run(self, questions: Questions) -> list[list[Any]]:

@@ -71,8 +71,6 @@ class Transaction(ABC):
         moved_to: Where it was moved.
     """
 
-    #: Whether each further question costs a trip.
-    has_trips = False
     #: Questions that begin each transaction, before those of the caller.
     _first: Sequence[tuple[str, Mapping[str, Any]]] = (("read_ledger", {}),)
     identity: Identity
@@ -114,9 +112,10 @@ class Transaction(ABC):
             LedgerUnavailable: If it is of another version, moved, or not durable.
         """
         # Elsewhere the lock of the file is the lock of all datasets.
-        statement = "lock_datasets" if lock and self.has_trips else "read_datasets"
+        on_server: bool = self._database.has_server
+        statement = "lock_datasets" if lock and on_server else "read_datasets"
         locks = [(statement, {"names": [*datasets]})] if datasets else []
-        pairs = self.expected(datasets) if self.has_trips else ()
+        pairs = self.expected(datasets) if on_server else ()
         hashes = [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
         answers = self.run([*locks, *self._first, *hashes, *questions])
         rows = answers.pop(0) if datasets else []
