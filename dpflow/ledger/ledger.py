@@ -9,6 +9,7 @@ the charge. A charge that is never settled stays in full, permanently.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
@@ -223,12 +224,10 @@ class Ledger(Shell):
             runs=request.runs,
             command=request.reservation,
         )
-        self._order(
-            scope,
-            lambda rows, author: decide_refusal_of_run(
-                rows, request, gate, amount, author
-            ),
+        decide = partial(
+            decide_refusal_of_run, request=request, gate=gate, amount=amount
         )
+        self._order(scope, decide)
 
     def complete_run(self, run: str) -> None:
         """Note that the function of a flow run returned, if the run was charged."""
@@ -290,12 +289,10 @@ class Ledger(Shell):
         Raises:
             PolicyNotApplied: If no policy of the dataset was applied yet.
         """
-        answer: bool = self._order(
-            Scope(datasets=[dataset], is_made=False),
-            lambda rows, author: decide_freeze(
-                rows, dataset, reason, author, unfreeze=unfreeze
-            ),
+        decide = partial(
+            decide_freeze, dataset=dataset, reason=reason, unfreeze=unfreeze
         )
+        answer: bool = self._order(Scope(datasets=[dataset], is_made=False), decide)
         return answer
 
     def withdraw(self, key: str, *, digest: str | None, reason: str) -> bool:
@@ -318,9 +315,8 @@ class Ledger(Shell):
         scope = Scope(
             datasets=[release.dataset], accounts=lambda _: [], release_key=key
         )
-        answer: bool = self._order(
-            scope, lambda rows, author: decide_withdrawal(rows, digest, reason, author)
-        )
+        decide = partial(decide_withdrawal, digest=digest, reason=reason)
+        answer: bool = self._order(scope, decide)
         return answer
 
     def amend(
@@ -341,9 +337,8 @@ class Ledger(Shell):
         amendment = ChargeByHand(cost, reason, evidence, dataset)
         before = self._read_charge(charge)
         scope = find_charge_scope(before, evidence=evidence, is_witnessed=True)
-        answer: tuple[Posted, ...] = self._order(
-            scope, lambda rows, author: decide_amendment(rows, amendment, author)
-        )
+        decide = partial(decide_amendment, amendment=amendment)
+        answer: tuple[Posted, ...] = self._order(scope, decide)
         return answer
 
     def charge_prior(
@@ -375,9 +370,8 @@ class Ledger(Shell):
         )
         prior = ChargeByHand(cost, reason, evidence, request=request)
         scope = find_scope(request, charge=None, evidence=evidence, command=None)
-        answer: tuple[Posted, ...] = self._order(
-            scope, lambda rows, author: decide_prior(rows, prior, author)
-        )
+        decide = partial(decide_prior, prior=prior)
+        answer: tuple[Posted, ...] = self._order(scope, decide)
         return answer
 
     def find_payer(self, charge: str) -> Payer:
@@ -409,9 +403,7 @@ class Ledger(Shell):
         scope = find_charge_scope(
             row, people=account, command=command, is_witnessed=True
         )
-        self._order(
-            scope, lambda rows, author: decide_payment(rows, account, before, author)
-        )
+        self._order(scope, partial(decide_payment, account=account, before=before))
 
     def _replay_only(self, request: Request, why: LedgerUnavailable) -> Answer:
         """Answer with a stored release where nothing can be charged, or an error."""

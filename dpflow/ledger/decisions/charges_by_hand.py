@@ -87,7 +87,7 @@ class Raise(NamedTuple):
         return more
 
 
-def decide_amendment(rows: Rows, amendment: ChargeByHand, author: Author) -> Decision:
+def decide_amendment(rows: Rows, author: Author, amendment: ChargeByHand) -> Decision:
     """Charge what a step cost more than was reserved for it; it may have ended.
 
     Raises:
@@ -158,7 +158,7 @@ def find_posted(rows: Rows, charge: Charge, name: str) -> tuple[int, ...]:
     return charge.amounts[name].amount
 
 
-def decide_prior(rows: Rows, prior: ChargeByHand, author: Author) -> Decision:
+def decide_prior(rows: Rows, author: Author, prior: ChargeByHand) -> Decision:
     """Charge what was spent elsewhere; irreversible.
 
     Raises:

@@ -12,12 +12,7 @@ from dpflow.ledger.tables.rows import Dataset
 
 
 def decide_freeze(
-    rows: Rows,
-    dataset: str,
-    reason: str,
-    author: Author,
-    *,
-    unfreeze: bool = False,
+    rows: Rows, author: Author, dataset: str, reason: str, *, unfreeze: bool = False
 ) -> Decision:
     """Freeze a dataset, or open it again; the answer is whether that is new.
 

@@ -67,7 +67,7 @@ class TermView:
 
 def is_charged(rows: Rows, term: Term) -> bool:
     """Return True if a term was charged at any cost; a voided charge counts as well."""
-    return rows.account(term.root) is not None
+    return rows.account(term.root) is not None or term.root in rows.forgotten
 
 
 def view_of(body: Mapping[str, Any], **fields: Any) -> TermView:
@@ -105,7 +105,7 @@ def term_views(rows: Rows, book: str) -> tuple[TermView, ...]:
     return tuple(
         view_of(
             term.fields,
-            charged=is_charged(rows, term) or term.root in rows.forgotten,
+            charged=is_charged(rows, term),
             frozen=frozen if term is terms[-1] else None,
             # Terms share the parts of windows, which have no number.
             overdrawn=bool(overdrawn & {term.number, 0}),

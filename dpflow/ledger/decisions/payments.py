@@ -43,15 +43,15 @@ def find_payer(rows: Rows, name: str) -> Payer:
 
 
 def decide_payment(
-    rows: Rows, account: str, before: str | None, author: Author
+    rows: Rows, author: Author, account: str, before: str | None
 ) -> Decision:
     """Note that people were charged for a step, unless another copy of them was used.
 
     Args:
         rows: Rows with the charge of the step and the store of people.
+        author: Who sends the command.
         account: Account of the dataset.
         before: Charge of the newest step so far; None before the first one.
-        author: Who sends the command.
 
     Raises:
         ReservationConflict: If it was used, or the charge is not open.

@@ -115,7 +115,7 @@ def replay(release: Release, charge: Charge, request: Request) -> Replayed | Non
 
 
 def decide_withdrawal(
-    rows: Rows, digest: str | None, reason: str, author: Author
+    rows: Rows, author: Author, digest: str | None, reason: str
 ) -> Decision:
     """Delete the value of a release; the answer is whether there was one."""
     release = rows.release
@@ -127,7 +127,7 @@ def decide_withdrawal(
     withdrawn = release._replace(state="withdrawn", value=None)
     decision.changes.append(("put_release", withdrawn))
     stated = {"release": release.key, "digest": digest, "reason": reason}
-    body, about = {**author.provenance, **stated}, (release.charge, release.step)
-    dataset = rows.book(release.dataset)
-    decision.append(dataset, "withdraw", body=body, about=(*about, None, None))
+    dataset, body = rows.book(release.dataset), {**author.provenance, **stated}
+    about = release.charge, release.step, None, None
+    decision.append(dataset, "withdraw", body=body, about=about)
     return decision

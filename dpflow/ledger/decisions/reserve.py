@@ -199,16 +199,16 @@ def decide_refusal(rows: Rows, refused: Refused) -> Decision:
 
 
 def decide_refusal_of_run(
-    rows: Rows, request: Request, gate: Gate, amount: Tally, author: Author
+    rows: Rows, author: Author, request: Request, gate: Gate, amount: Tally
 ) -> Decision:
     """Refuse the first step of a flow run that cannot end, with an entry.
 
     Args:
         rows: Rows with the dataset of the gate and the runs of the request.
+        author: Who asks.
         request: The first step of the run that would be charged.
         gate: The gate that a whole run would not pass.
         amount: Amount of the rest of a whole run.
-        author: Who asks.
     """
     error = refusal_error(request, Refusal(gate, amount, "run"), BudgetExhausted)
     decision = Decision(author, answer=error)

@@ -299,8 +299,9 @@ def raise_alerts(
                 crossed = text
         if crossed:
             decision.accounts[name] = account._replace(alerted=crossed)
-            whose, share = (gate.dataset, name, gate.kind), gate.measure_use(used)
-            alerts.append(Alert(*whose, gate.name, crossed, share or 0.0))
+            share = gate.measure_use(used) or 0.0
+            alert = Alert(gate.dataset, name, gate.kind, gate.name, crossed, share)
+            alerts.append(alert)
     return alerts
 
 

@@ -18,6 +18,7 @@ from dpflow.accounting.rules.windows import fullest_window
 from dpflow.interrupts import without_interrupts
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical
+from dpflow.ledger.decisions.lifetimes import is_charged
 from dpflow.ledger.decisions.pinned_rules import rule_of
 from dpflow.ledger.tables.loaded import Rows
 from dpflow.ledger.tables.rows import Account
@@ -119,11 +120,7 @@ def continuation_problem(rows: Rows, book: str, pins: Mapping[str, Any]) -> str:
         book: Its name.
         pins: What the new term would pin.
     """
-    charged = [
-        term
-        for term in rows.terms(book)
-        if rows.account(term.root) is not None or term.root in rows.forgotten
-    ]
+    charged = [term for term in rows.terms(book) if is_charged(rows, term)]
     before = charged[-1].fields["pinned"] if charged else {}
     if not charged or not (window_length(before) or window_length(pins)):
         return ""
