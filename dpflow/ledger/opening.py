@@ -124,10 +124,7 @@ def open_ledger(
 
 
 def watch_ledger(
-    database: Any,
-    witness_of: WitnessAt | None,
-    *,
-    conditions: Conditions | None = None,
+    database: Any, witness_of: WitnessAt | None, *, conditions: Conditions | None = None
 ) -> Ledger:
     """Return the ledger of a database with its witness, which is not read yet."""
     witness = None if witness_of is None else witness_of(database.identity.ledger)
