@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -46,6 +47,8 @@ from dpflow.rounding import Number
 
 logger = logging.getLogger("dpflow")
 
+#: Refuses a call of a body by an error whose text is public.
+_require = partial(require, kind=PublicError)
 _IN_FULL = "was charged in full"
 _NOT_DRAWN = (
     "its output is not the object that release() returned, nor its numbers unchanged "
@@ -119,7 +122,7 @@ class Execution:
         """
         self._check_undrawn("release()")
         shape = self._shape(length, groups, columns)
-        require(type(as_int) is bool, "as_int= takes True or False", PublicError)
+        _require(type(as_int) is bool, "as_int= takes True or False")
         if within is None and until is None:
             share = read_confidence(confidence)
             with self._draw.lock, self.drawing():
@@ -150,11 +153,10 @@ class Execution:
         """Return the shape that the step declares, or in a block `release`."""
         if length is None and groups is None and columns is None:
             return self.request.shape
-        require(
+        _require(
             not self.is_function,
             f"step {self.name!r} is a function: declare length=, groups= and "
             "columns= in its decorator, before its data is read, not in release()",
-            PublicError,
         )
         return read_shape(length, groups, columns, kind=PublicError)
 
@@ -196,25 +198,23 @@ class Execution:
                 f"{caller} was called after step {step!r} had ended and its charge "
                 "was posted. Call it inside the body or block."
             )
-        require(not problem, problem, PublicError)
+        _require(not problem, problem)
 
     def _check_process(self, caller: str) -> None:
         """Refuse what a forked child's copy of this would do a second time."""
-        require(
+        _require(
             self._process == os.getpid(),
             f"{caller} was called in a process that the body of step "
             f"{self.name!r} forked, and its charge pays once. Send the "
             "numbers back, and release them in the body.",
-            PublicError,
         )
 
     def _check_undrawn(self, caller: str, *, draws: bool = True) -> None:
         self.check_draws(caller, draws=draws)
-        require(
+        _require(
             not self._draw.taken,
             f"step {self.name!r} drew noise twice (now by {caller}), but its "
             "cost covers one draw. Release one vector, or make two steps of it.",
-            PublicError,
         )
 
     # Outcome
@@ -234,7 +234,7 @@ class Execution:
         step, cost = self.name, self.cost
         when = "had ended" if self.ended else "had reported its outcome"
         late = f"report() was called after step {step!r} {when}"
-        require(not self.ended and self.reported is None, late, PublicError)
+        _require(not self.ended and self.reported is None, late)
         if not isinstance(cost, Settling):
             msg = (
                 f"step {step!r} declared {cost!r}, which costs the same whatever "
@@ -296,21 +296,19 @@ class Execution:
         by_people = self.cost.paid_by_people
         call = "person_sum(people)" if by_people else "release(value)"
         drawn_here = by_people or mechanism.has_sampler(self.cost)
-        require(
+        _require(
             self._draw.by != SELF_DECLARED or not drawn_here,
             f"step {self.name!r} ended without {call}, so the noise of its "
             f"{self.cost.mechanism} was not drawn. Its value is withheld and not "
             f'stored. Return {call}, or say noise="own" where the step is declared if '
             "its body draws that very noise with its own code.",
-            PublicError,
         )
         by_cell = isinstance(self.cost, OutcomeCost) and self._drawn is None
         forgot = self.is_function and self._draw.taken and not by_cell
-        require(
+        _require(
             self.value is not None or not forgot or not self.request.key_text,
             f"step {self.name!r} drew its noise and returned None, which its "
             "release key would keep. Return what release(value) returned.",
-            PublicError,
         )
         if self.value is None and forgot and self.name not in _warned_steps:
             _warned_steps.add(self.name)
