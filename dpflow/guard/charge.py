@@ -37,7 +37,7 @@ from dpflow.interrupts import contextmanager, without_interrupts
 from dpflow.ledger.codec import decode, encode
 from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.noise import draws as mechanism
-from dpflow.noise.accuracy import read_confidence
+from dpflow.noise.accuracy import Target, read_confidence
 from dpflow.noise.refining import Until, refinement
 from dpflow.noise.release_types import type_as_release
 from dpflow.noise.returned import DrawnNumbers
@@ -132,15 +132,8 @@ class Execution:
                 )
                 self._draw.take()
         else:
-            draw = refinement(
-                self.cost,
-                value,
-                within=within,
-                until=until,
-                confidence=confidence,
-                shape=shape,
-                as_int=as_int,
-            )
+            target = None if within is None else Target.read(within, confidence)
+            draw = refinement(self.cost, value, shape, target, until, as_int=as_int)
             share = Fraction(0)
             self.claim_draw("release()")
             with self.drawing():

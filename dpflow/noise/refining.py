@@ -30,7 +30,7 @@ from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.numbers import numbers_for
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import random_bytes
-from dpflow.rounding import Number, new_context, to_fraction, to_real
+from dpflow.rounding import new_context, to_fraction, to_real
 
 #: Adds the noise of a Gaussian to numbers.
 Noisy = Callable[[Gaussian, Sequence[float]], list[float]]
@@ -52,11 +52,10 @@ _ERROR = Fraction(1, 2**32)
 def refinement(
     cost: Cost,
     value: Any,
-    *,
-    within: Number | None,
+    shape: Shape,
+    target: Target | None,
     until: Until | None,
-    confidence: Number,
-    shape: Shape = draws.NO_SHAPE,
+    *,
     as_int: bool = False,
 ) -> Callable[[], tuple[int, Any]]:
     """Check the options of refined noise, and return the function that draws it.
@@ -64,10 +63,9 @@ def refinement(
     Args:
         cost: What the step declared: `Refined`.
         value: A number; with `until` ints without labels.
-        within: How far the number may be from the true one.
-        until: Ends the refining, by the answers so far.
-        confidence: For `within`: in how many of all releases it is.
         shape: With `until` the declared length.
+        target: How far the number may be from the true one.
+        until: Ends the refining, by the answers so far.
         as_int: Whether the number is rounded after the draw.
 
     Returns:
@@ -75,20 +73,19 @@ def refinement(
         the number, or all answers.
 
     Raises:
-        InvalidCost: If `within` or `confidence` is out of range.
         ReleaseError: If the cost cannot be refined, or the value is no number that
             noise can be added to.
     """
     if until is not None:
-        if within is not None:
+        if target is not None:
             msg = (
                 "release() got within= and until=, and each says when the noise is "
                 "fine enough. Give one of them."
             )
             raise PublicError(msg)
         return partial(draw_until, answers(cost, value, shape), until)
-    assert within is not None
-    rule = rule_for(cost, Target.read(within, confidence))
+    assert target is not None
+    rule = rule_for(cost, target)
     if shape != draws.NO_SHAPE or isinstance(value, list | tuple | dict):
         msg = (
             "release(within=...) refines one number, of a step without length=, "

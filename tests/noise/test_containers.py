@@ -22,6 +22,7 @@ from dpflow import DiscreteGaussian, Gaussian, IntEstimate, Laplace, Refined
 from dpflow.exceptions import ReleaseError
 from dpflow.noise import draws as noise
 from dpflow.noise import refining
+from dpflow.noise.accuracy import Target
 from dpflow.noise.draws import add_noise, draw
 from dpflow.noise.returned import numbers_in
 from dpflow.noise.shape import read_shape
@@ -386,7 +387,7 @@ def test_refining_begins_at_the_nearest_double(cost, monkeypatch):
     finest = cost(sensitivity=1, **{"scale" if cost is Laplace else "sigma": 1})
     refined = Refined(finest, coarsest=4)
     for number in (Decimal("0.7"), 0.7):
-        refining.refinement(refined, number, within=1, until=None, confidence="95%")
+        refining.refinement(refined, number, noise.NO_SHAPE, Target.read(1), None)
     assert {str(each).strip("[]") for each in seen} == {"0.7"}
 
 
