@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 
@@ -26,6 +24,8 @@ from dpflow.show.status import DatasetStatus, status_of
 logger = logging.getLogger("dpflow")
 
 _HUNDRED = 100.0
+#: Otherwise a thread of an async flow gets a coroutine back.
+_SYNC = {"_sync": True}
 
 
 def publish_budget(
@@ -95,9 +95,8 @@ def _publish(
             "Retry lets this run end: what it released is replayed."
         )
     text, about = "\n\n".join(blocks), f"Budget of {dataset}"
-    ask_briefly(
-        _making(create_markdown_artifact, key=key, markdown=text, description=about)
-    )
+    fields = {"key": key, "markdown": text, "description": about}
+    ask_briefly(create_markdown_artifact, **fields, **_SYNC)
     if status.used is not None:
         about = f"Share of the budget of {dataset} that is used"
         _publish_progress(ask_briefly, f"{key}-used", status.used, about)
@@ -115,11 +114,6 @@ def in_markdown(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\<[]|" else c for c in line)
 
 
-def _making(make: Callable[..., object], **fields: Any) -> Callable[[], object]:
-    # Without `_sync`, a thread of an async flow gets a coroutine back.
-    return partial(make, **fields, _sync=True)
-
-
 def publish_progress(notice: Notice) -> None:
     """Publish how many sub-steps of an iterative step have run."""
     done, most = notice.details["done"], notice.details["most"]
@@ -129,11 +123,11 @@ def publish_progress(notice: Notice) -> None:
 
 
 def _publish_progress(
-    call: Callable[[Callable[[], object]], object], key: str, share: float, about: str
+    call: Callable[..., object], key: str, share: float, about: str
 ) -> None:
     progress = min(share, 1.0) * _HUNDRED
     fields = {"progress": progress, "key": key, "description": about}
-    call(_making(create_progress_artifact, **fields))
+    call(create_progress_artifact, **fields, **_SYNC)
 
 
 def artifact_key(project: str, dataset: str) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -42,11 +42,12 @@ _SERVER_SECONDS = 180
 _refused_at: list[float] = []
 
 
-def ask_briefly(call: Callable[[], R]) -> R:
+def ask_briefly(call: Callable[..., R], **fields: Any) -> R:
     """Call Prefect in a thread of its own, and wait for a few seconds only.
 
     Args:
         call: Whatever it does may still happen after it was given up.
+        **fields: Arguments of the call.
 
     Returns:
         What the call returns.
@@ -60,7 +61,7 @@ def ask_briefly(call: Callable[[], R]) -> R:
     def ask() -> None:
         try:
             with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _RETRIES}):
-                answer.set_result(call())
+                answer.set_result(call(**fields))
         except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
             answer.set_exception(error)
 
@@ -72,7 +73,7 @@ def ask_briefly(call: Callable[[], R]) -> R:
     return answer.result(timeout=PATIENCE_SECONDS)
 
 
-def tell_progress(call: Callable[[], object]) -> None:
+def tell_progress(call: Callable[..., object], **fields: Any) -> None:
     """Call Prefect as `ask_briefly` does, but not soon after that has failed.
 
     A body tells its progress every second, and would wait each time.
@@ -83,7 +84,7 @@ def tell_progress(call: Callable[[], object]) -> None:
     if _refused_at and time.monotonic() - _refused_at[-1] < _QUIET_SECONDS:
         return
     try:
-        ask_briefly(call)
+        ask_briefly(call, **fields)
     except without_interrupts(Exception):
         _refused_at[:] = [time.monotonic()]
         raise

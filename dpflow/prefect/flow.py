@@ -8,7 +8,6 @@ import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from prefect import Flow
@@ -239,6 +238,6 @@ def _pause_schedule() -> None:
     try:
         # Prefect forgets a pause on redeploy (PrefectHQ/prefect#19302, #14973,
         # #11107, #23095): pause again at every refusal.
-        ask_briefly(partial(pause_deployment, run.deployment_id))
+        ask_briefly(pause_deployment, deployment=run.deployment_id)
     except without_interrupts(Exception):
         logger.exception("the schedule could not be paused; the ledger still refuses")
