@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.projects import ROOT
+from tests.test_surface import MODULES
 
 
 def build(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
@@ -75,20 +76,7 @@ def test_words_of_a_search_are_split(site):
     assert (site / "derivations/rdp.html").is_file()
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "dpflow",
-        "dpflow.accounting",
-        "dpflow.costs",
-        "dpflow.interop",
-        "dpflow.mechanisms",
-        "dpflow.people",
-        "dpflow.plots",
-        "dpflow.policy",
-        "dpflow.testing",
-    ],
-)
+@pytest.mark.parametrize("module", ["dpflow", *(f"dpflow.{m}" for m in MODULES)])
 def test_the_reference_has_every_public_name(site, module):
     """A module's page has a heading for each, with a link; one page lists them all."""
     text = (site / f"reference/{module}.html").read_text("utf-8")

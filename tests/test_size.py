@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import io
 import re
-import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from tests.projects import ROOT
@@ -19,30 +18,27 @@ FUNCTIONS = {
     "functions *json": ["*json"],
     "functions of texts": ["*_text", "*_words", "*_lines", "*_sentence", "*told"],
 }
-NO_CODE = {
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.COMMENT,
-    tokenize.ENDMARKER,
-}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_lines(source: str) -> int:
     """Return the number of lines without blanks, comments and docstrings."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(
-            node, (ast.Module, ast.ClassDef, *FUNCTION)
-        ) and ast.get_docstring(node):
+    numbered = enumerate(map(str.strip, source.splitlines()), 1)
+    lines = {number for number, line in numbered if line and line[0] != "#"}
+    for node in _nodes(source):
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            lines.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    for node in _nodes(source):
+        documented = isinstance(node, (ast.Module, ast.ClassDef, *FUNCTION))
+        if documented and ast.get_docstring(node, clean=False):
             first = node.body[0]
-            lines -= {*range(first.lineno, (first.end_lineno or 0) + 1)}
+            lines.difference_update(range(first.lineno, (first.end_lineno or 0) + 1))
     return len(lines)
+
+
+@lru_cache(maxsize=1)
+def _nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
 
 
 def text_lines(source: str) -> int:
@@ -53,7 +49,7 @@ def text_lines(source: str) -> int:
 
 def function_kinds(source: str) -> list[str]:
     """Return the kind of each function that a pattern of `FUNCTIONS` names."""
-    names = [n.name for n in ast.walk(ast.parse(source)) if isinstance(n, FUNCTION)]
+    names = [n.name for n in _nodes(source) if isinstance(n, FUNCTION)]
     return [
         kind
         for name in names
@@ -91,7 +87,7 @@ def texts(root: Path) -> Iterator[str]:
         if path.name not in SIZES["unread"]:
             yield path.read_text("utf-8")
     for path in (root / "dpflow").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in _nodes(path.read_text("utf-8")):
             value = getattr(node, "value", None)
             if isinstance(node, ast.Constant) and isinstance(value, str):
                 yield value if " " in value else ""
