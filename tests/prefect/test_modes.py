@@ -60,6 +60,8 @@ def test_no_mode_of_prefect_shows_a_private_value(make_project, tmp_path, monkey
     tables, shown = read_tables(), terminal.getvalue()
     for text in (*tables.values(), stored, shown):
         assert SECRET not in text
+    for printed in (canaries.PRINTED, canaries.WARNED):
+        assert printed not in str(tables)
     assert canaries.STORED in stored
     assert all(canaries.LOGGED in text for text in (tables["log"], shown))
 
