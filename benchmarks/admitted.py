@@ -129,10 +129,7 @@ def sequence_counts(optimum: list[Row], notices: list[str]) -> list[Row]:
     """Find the longest sequence that the budget takes, near the optimum first."""
     near = {cell: n for r in reversed(optimum) for cell, n in r.counts.items()}
     rows = []
-    for name, accountant in (
-        ("sequence", "pld"),
-        ("sequence, accountant rdp", "rdp"),
-    ):
+    for name, accountant in (("sequence", "pld"), ("sequence, accountant rdp", "rdp")):
         row = Row("dpflow", name, own=True, valid="sequence")
         for workload in WORKLOADS:
             for epsilon, delta in BUDGETS:

@@ -92,10 +92,7 @@ def _raw_commits(folder: Path) -> Iterator[Callable[[], None]]:
     url = f"sqlite:///{folder}/raw.db"
     with closing(create_ledger(url)) as ledger:
         charge(ledger, policy())
-    with (
-        (folder / "lines").open("ab", buffering=0) as lines,
-        of_rows(url) as write,
-    ):
+    with (folder / "lines").open("ab", buffering=0) as lines, of_rows(url) as write:
 
         def commit() -> None:
             lines.write(LINE)

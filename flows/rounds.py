@@ -155,11 +155,7 @@ Count = Callable[[int, Any], int]
 
 
 def train(
-    strategy: Strategy,
-    course: Course,
-    start: Any,
-    descend_by: Descend,
-    count_by: Count,
+    strategy: Strategy, course: Course, start: Any, descend_by: Descend, count_by: Count
 ) -> list[Round]:
     """Train round after round, until the goal or until no more round fits.
 

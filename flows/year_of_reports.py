@@ -23,15 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from dpflow import (
-    BudgetRefused,
-    Estimate,
-    Gaussian,
-    Refined,
-    dp_flow,
-    dp_task,
-    release,
-)
+from dpflow import BudgetRefused, Estimate, Gaussian, Refined, dp_flow, dp_task, release
 from flows import data, start
 
 DATASET = "cdnow-year"

@@ -234,12 +234,7 @@ class Carrier:
         self._put("insert_charge", charge)
 
     def _append_pair(
-        self,
-        dataset: str,
-        charge: Charge,
-        entry: OldEntry,
-        held: Sums,
-        settled: Sums,
+        self, dataset: str, charge: Charge, entry: OldEntry, held: Sums, settled: Sums
     ) -> ChargeDataset:
         """Append the two entries of a charge to the journal of a dataset."""
         end = self._ends.get(charge.id)

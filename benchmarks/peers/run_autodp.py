@@ -24,11 +24,7 @@ from autodp.mechanism_zoo import (
     LaplaceMechanism,
     PureDP_Mechanism,
 )
-from autodp.transformer_zoo import (
-    AmplificationBySampling,
-    ComposeGaussian,
-    Composition,
-)
+from autodp.transformer_zoo import AmplificationBySampling, ComposeGaussian, Composition
 
 
 @lru_cache

@@ -75,10 +75,7 @@ def distribution(step: Step, interval: float) -> Any:
     if step.kind in {"pure", "exponential"}:
         # An exponential mechanism as any step of its epsilon.
         return pld.from_randomized_response(
-            response_noise(amount),
-            2,
-            neighboring_relation=RELATION.REPLACE_ONE,
-            **grid,
+            response_noise(amount), 2, neighboring_relation=RELATION.REPLACE_ONE, **grid
         )
     return pld.from_gaussian_mechanism(amount, sampling_prob=float(step.rate), **grid)
 

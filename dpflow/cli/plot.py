@@ -32,11 +32,7 @@ class Over(StrEnum):
 
 @app.command("burndown")
 def burn_down(
-    dataset: str,
-    *,
-    out: Path,
-    over: Over | None = None,
-    no_forecast: bool = False,
+    dataset: str, *, out: Path, over: Over | None = None, no_forecast: bool = False
 ) -> Answer:
     """Draw the remaining budget of a dataset, with alerts, refusals and a forecast.
 

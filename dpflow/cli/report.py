@@ -21,10 +21,7 @@ _HOST = "127.0.0.1"
 
 
 def report(
-    dataset: str | None = None,
-    *,
-    out: Path = Path("report.html"),
-    verify: bool = False,
+    dataset: str | None = None, *, out: Path = Path("report.html"), verify: bool = False
 ) -> Answer:
     """Write one HTML page: status, burn-downs, refusals, guarantees, verification.
 

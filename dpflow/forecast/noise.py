@@ -12,11 +12,7 @@ from dpflow.accounting.costs.refined import Refined
 from dpflow.accounting.searches import least_noise
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import Workload, WorkloadStep
-from dpflow.rounding import (
-    number_from_text,
-    number_text,
-    short_up,
-)
+from dpflow.rounding import number_from_text, number_text, short_up
 
 #: The factors of the noise that a forecast compares.
 FACTORS = tuple(map(Fraction, ("0.5", "0.75", "1", "1.5", "2", "3", "4")))

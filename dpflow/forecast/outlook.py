@@ -479,7 +479,5 @@ def coming_runs(
             start = f"from {days[fit]} on" if fit and days else f"after {fit} runs"
             refused.append(f"{flow} {start if fit else 'now'} ({outlook.limited_by})")
     return ComingRuns(
-        runs=tuple(sorted(runs)[:count]),
-        refused=tuple(refused),
-        undated=tuple(undated),
+        runs=tuple(sorted(runs)[:count]), refused=tuple(refused), undated=tuple(undated)
     )

@@ -16,11 +16,7 @@ from dpflow.forecast.counting import Pinned
 from dpflow.guard.inspection import Tell, as_warning, inspect_ledger
 from dpflow.ledger import Ledger
 from dpflow.ledger.decisions.gates import Gate
-from dpflow.ledger.views.accounts import (
-    check_dataset,
-    find_datasets,
-    standing_gates,
-)
+from dpflow.ledger.views.accounts import check_dataset, find_datasets, standing_gates
 from dpflow.ledger.views.runs import DatasetRuns, dataset_runs
 from dpflow.ledger.views.terms import newest_term
 from dpflow.policy import PolicySet

@@ -22,12 +22,7 @@ from dpflow.forecast.counting import (
     runs_left,
     workload_of,
 )
-from dpflow.forecast.noise import (
-    FACTORS,
-    EnoughNoise,
-    enough_noise,
-    scale_workload,
-)
+from dpflow.forecast.noise import FACTORS, EnoughNoise, enough_noise, scale_workload
 from dpflow.forecast.outlook import Outlook, example_run, flow_schedule, outlook_of
 from dpflow.forecast.source import Governed, ProjectSource, project_source
 from dpflow.forecast.theorems import Fit, fits

@@ -14,11 +14,7 @@ from typing import Any
 
 from dpflow.accounting.costs.base import Cost, Outcome
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    DpflowError,
-    LedgerError,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import DpflowError, LedgerError, LedgerUnavailable
 from dpflow.interrupts import suppress
 from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import canonical, digest

@@ -166,11 +166,7 @@ def _other_flows(old: Any, new: Any, *, is_reserved: bool) -> Change:
 
 
 def _flows(
-    ledger: Copy,
-    file: Copy,
-    charged: Collection[str] | None,
-    *,
-    is_reserved: bool,
+    ledger: Copy, file: Copy, charged: Collection[str] | None, *, is_reserved: bool
 ) -> Iterator[Change]:
     """Judge the flows that may use the dataset, and their shares."""
     names = ledger["flows"].keys() | file["flows"].keys() | {*(charged or ())}

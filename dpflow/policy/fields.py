@@ -77,8 +77,7 @@ class Budget(Record):
     """The most that all releases of one term together may lose."""
 
     epsilon: Epsilon = Field(
-        description="Epsilon of the guarantee, above 0.",
-        examples=[3, "0.5"],
+        description="Epsilon of the guarantee, above 0.", examples=[3, "0.5"]
     )
     delta: Delta = Field(
         default=Decimal(0),
@@ -113,10 +112,7 @@ class TheoremChoice(BaseModel):
     theorems: ClassVar[Mapping[str, str]] = {}
     kind: ClassVar[str] = "theorem"
 
-    theorem: str = Field(
-        description="Name of the theorem.",
-        examples=["gdp"],
-    )
+    theorem: str = Field(description="Name of the theorem.", examples=["gdp"])
 
     @property
     def options(self) -> dict[str, Any]:
@@ -343,11 +339,10 @@ class Governing(Record):
     """What governs a dataset, or a population of several datasets."""
 
     unit: Unit = Field(
-        description="Whom the guarantee protects.",
-        examples=["customer", "user-week"],
+        description="Whom the guarantee protects.", examples=["customer", "user-week"]
     )
     relation: Relation = Field(
-        description="Difference of neighbouring datasets, as for sensitivities.",
+        description="Difference of neighbouring datasets, as for sensitivities."
     )
     budget: Budget = Field(
         description="The most that all releases of one term together may lose.",

@@ -67,8 +67,7 @@ class Policy(Governing):
     """
 
     dataset: Name = Field(
-        description="Name of the dataset; one policy governs it.",
-        examples=["cdnow"],
+        description="Name of the dataset; one policy governs it.", examples=["cdnow"]
     )
     odometer: OdometerChoice | None = Field(
         default=None,

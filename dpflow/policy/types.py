@@ -262,9 +262,7 @@ def _check_cost(value: str) -> str:
 
 #: What a step costs, as it is constructed; in one spelling.
 CostText = Annotated[
-    str,
-    AfterValidator(_check_cost),
-    WithJsonSchema({"type": "string", "minLength": 1}),
+    str, AfterValidator(_check_cost), WithJsonSchema({"type": "string", "minLength": 1})
 ]
 #: Fractions of a budget, rising.
 Alerts = Annotated[tuple[Alert, ...], AfterValidator(lambda x: tuple(sorted(set(x))))]

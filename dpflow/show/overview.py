@@ -176,11 +176,7 @@ class Overview:
     flows: tuple[FlowOverview, ...]
 
 
-def overview(
-    source: Source,
-    standing: Standing,
-    ahead: Iterable[Outlook],
-) -> Overview:
+def overview(source: Source, standing: Standing, ahead: Iterable[Outlook]) -> Overview:
     """Read whether a dataset and its flows run, and how much is used.
 
     Args:

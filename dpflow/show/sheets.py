@@ -17,11 +17,7 @@ from dpflow.ledger.views.reading import OpenReservation
 from dpflow.ledger.views.spending import Spending
 from dpflow.notebook import Sheet
 from dpflow.policy.reserved import run_lines
-from dpflow.rounding import (
-    number_from_text,
-    short_down,
-    short_up,
-)
+from dpflow.rounding import number_from_text, short_down, short_up
 from dpflow.show.guarantees import shares_in_words
 from dpflow.show.overview import FlowOverview
 from dpflow.show.status import DatasetStatus

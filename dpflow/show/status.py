@@ -59,10 +59,7 @@ class Status(TableRecord):
 
 
 def status(
-    dataset: str | None = None,
-    *,
-    part: str | None = None,
-    tell: Tell = as_warning,
+    dataset: str | None = None, *, part: str | None = None, tell: Tell = as_warning
 ) -> Status:
     """State of datasets and flows, their use, and the runs that remain.
 

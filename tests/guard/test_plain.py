@@ -5,21 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dpflow import ApproxDP, Laplace, guarded, spend
-from dpflow.exceptions import (
-    ConfigurationError,
-    ReservationConflict,
-    UnsupportedCost,
-)
+from dpflow.exceptions import ConfigurationError, ReservationConflict, UnsupportedCost
 from dpflow.guard.project import current_project
 from dpflow.ledger.audit.verify import verify
-from tests.projects import (
-    POLICY,
-    TENTH,
-    journal,
-    kinds,
-    make_project,
-    rows,
-)
+from tests.projects import POLICY, TENTH, journal, kinds, make_project, rows
 
 pytestmark = pytest.mark.quick
 

@@ -72,7 +72,4 @@ def test_differences_name_field_ledger_and_file():
     changed = parse_policy(edited("epsilon: 3", "epsilon: 4", SHORT) + "source: a\n")
     assert difference_lines(
         parse_policy(SHORT).to_declared(), changed.to_declared()
-    ) == [
-        "budget.epsilon: ledger 3, file 4",
-        "source: ledger none, file a",
-    ]
+    ) == ["budget.epsilon: ledger 3, file 4", "source: ledger none, file a"]

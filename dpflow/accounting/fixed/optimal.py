@@ -284,9 +284,7 @@ def _masses(mp: Any, sequence: FixedSequence) -> Callable[[tuple[int, ...]], Any
 
 
 @lru_cache(maxsize=64)
-def _log_masses(
-    responses: tuple[tuple[Fraction, int], ...],
-) -> tuple[float, ...]:
+def _log_masses(responses: tuple[tuple[Fraction, int], ...]) -> tuple[float, ...]:
     """Return the log probabilities that `_sum_losses` orders, to a few digits."""
 
     def one(epsilon: Fraction, count: int, low: int) -> float:

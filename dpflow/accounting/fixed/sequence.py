@@ -129,9 +129,7 @@ class SequenceFilter(ThresholdFilter):
         self._limits = [Tally(self._limit_at(stop)) for stop in self.stops]
         self.thresholds = self._limits[-1].amounts
         self.epsilons = lemma_11(
-            [self._parts(limit) for limit in self._limits],
-            self.deltas,
-            accountant,
+            [self._parts(limit) for limit in self._limits], self.deltas, accountant
         )
         self._check_budget()
 

@@ -23,12 +23,7 @@ from numpy.typing import NDArray
 
 from dpflow.accounting.costs.early_stopping import EarlyStopping
 from dpflow.accounting.costs.noise import ExponentialMechanism, Gaussian
-from dpflow.accounting.costs.notions import (
-    ApproxDP,
-    GaussianDP,
-    RenyiCurve,
-    RenyiDP,
-)
+from dpflow.accounting.costs.notions import ApproxDP, GaussianDP, RenyiCurve, RenyiDP
 from dpflow.accounting.curves.prices import approx_dp, renyi
 from dpflow.accounting.fixed.optimal import (
     FixedSequence,
@@ -190,9 +185,7 @@ _ACCOUNTANTS: dict[str, Callable[[Parts, Fraction], Fraction]] = {
 
 
 def lemma_11(
-    prefixes: Sequence[Parts],
-    deltas: Sequence[Fraction],
-    accountant: str,
+    prefixes: Sequence[Parts], deltas: Sequence[Fraction], accountant: str
 ) -> tuple[Fraction, ...]:
     """Return the epsilon of each stop; the delta of the whole is the sum of `deltas`.
 

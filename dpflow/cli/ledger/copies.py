@@ -141,10 +141,7 @@ def move(url: str, *, anyway: bool = False, back: bool = False) -> Answer:
 
 
 def export(
-    *,
-    form: Format = (Format.JSONL),
-    out: Path | None = None,
-    as_json: bool = False,
+    *, form: Format = (Format.JSONL), out: Path | None = None, as_json: bool = False
 ) -> Answer | None:
     """Write all tables as JSON lines, without the secret, values and arguments.
 

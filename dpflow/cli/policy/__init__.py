@@ -198,11 +198,7 @@ def _guarantee(policy: Policy, check: PolicyCheck) -> dict[str, str]:
 
 def _data(record: PolicyFindings) -> dict[str, object]:
     policies = [
-        {
-            **data_of(check),
-            **_guarantee(check.policy, check),
-            "gates": check.gates,
-        }
+        {**data_of(check), **_guarantee(check.policy, check), "gates": check.gates}
         for check in record.files
         if check.policy
     ]

@@ -13,11 +13,7 @@ from dpflow.ledger.account_ids import split
 from dpflow.ledger.canonical import by_identity, canonical, digest
 from dpflow.ledger.decisions.decision import Author, Decision
 from dpflow.ledger.decisions.gates import Gate, gates_of
-from dpflow.ledger.decisions.refusals import (
-    Refusal,
-    describe_refusal,
-    refusal_error,
-)
+from dpflow.ledger.decisions.refusals import Refusal, describe_refusal, refusal_error
 from dpflow.ledger.decisions.releases import answer_sent_charge, find_release
 from dpflow.ledger.decisions.suggestions import (
     first_fitting_part,

@@ -243,9 +243,7 @@ def read_accounts(answer: Iterable[tuple[Any, ...]]) -> dict[str, Account]:
 _CHARGE_COLUMNS = 12
 
 
-def read_claim(
-    answer: Sequence[Sequence[Any]],
-) -> tuple[Charge | None, Release | None]:
+def read_claim(answer: Sequence[Sequence[Any]]) -> tuple[Charge | None, Release | None]:
     """Return the charge and the release of an answer; None for either without one."""
     if not answer:
         return None, None

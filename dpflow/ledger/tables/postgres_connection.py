@@ -18,11 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, dict_row
 
-from dpflow.exceptions import (
-    ConfigurationError,
-    LedgerMissing,
-    LedgerUnavailable,
-)
+from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailable
 from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.errors import busy, refuse_damaged, unusable
 from dpflow.ledger.tables.owners import Liveness, names_here

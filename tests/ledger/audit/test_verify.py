@@ -173,10 +173,7 @@ def of(rows: Rows, table: str) -> Rows:
 
 
 #: Columns that `verify` does not compare with an entry, by table.
-LABELS = {
-    "charge": {"owner"},
-    "release": {"shape"},
-}
+LABELS = {"charge": {"owner"}, "release": {"shape"}}
 COMPARED = [name for name in TABLES if name not in ("run", "people_store")]
 
 
