@@ -54,7 +54,7 @@ class Decision:
         datasets: The newest row of each dataset that an entry was appended to.
         accounts: The newest row of each account that was changed.
         postings: Changes of accounts, by dataset, for the entries of the command.
-        earlier: Entries of a charge that was made or ended before, for the witness.
+        earlier: Entries of a charge that began or ended before, for the witness.
     """
 
     author: Author = _NO_AUTHOR

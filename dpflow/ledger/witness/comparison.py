@@ -218,8 +218,8 @@ class Watch:
         ]
         with readable(self.address), self.database.snapshot() as transaction:
             answers = transaction.begin((), questions, lock=False)
-        found = zip(numbers, answers, strict=True)
-        return {(name, number): text for name, rows in found for number, text in rows}
+        hashes = zip(numbers, answers, strict=True)
+        return {(name, number): text for name, rows in hashes for number, text in rows}
 
     # For people
 

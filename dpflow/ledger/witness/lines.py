@@ -230,7 +230,7 @@ def lines_of(
 
     Args:
         decision: The decision, with entries that are committed.
-        rows: Rows as they were read, for a charge that was made or ended before.
+        rows: Rows as they were read, for a charge that began or ended before.
         kinds: Kinds that have a line.
         key: Release key of the charge.
     """
@@ -245,7 +245,7 @@ def lines_of(
     return list(lines.values())
 
 
-#: An entry of a charge that was made or ended before, of which no row was read.
+#: An entry of a charge that began or ended before, of which no row was read.
 _CHARGE = Entry("", 0, "", "", "reserve", "", None, None, None, None, "", "")
 
 
