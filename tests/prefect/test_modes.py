@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 from prefect import flow
+from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.logging.handlers import APILogHandler
 from prefect.serializers import JSONSerializer, PickleSerializer
@@ -91,3 +92,11 @@ def test_a_state_that_a_private_task_returns_keeps_its_meaning(project):
         return canaries.load_state()
 
     assert run() == [SECRET]
+
+
+def test_a_private_task_inherits_no_option_that_shows_its_result():
+    """Neither from its flow nor from a setting: each is off, and not merely unset."""
+    load = private_task(lambda: [SECRET])
+    assert load.persist_result is False
+    assert load.log_prints is False
+    assert load.cache_policy is NO_CACHE
