@@ -20,7 +20,7 @@ from dpflow.ledger.canonical import canonical
 from dpflow.ledger.decisions.decision import Decision
 from dpflow.ledger.decisions.terms import BY_ITSELF
 from dpflow.ledger.tables.loaded import Rows
-from dpflow.ledger.tables.rows import Account, Dataset, Entry
+from dpflow.ledger.tables.rows import Account, Entry
 
 #: What each checksum covers besides its line and the ledger's id.
 FORMAT = "dpflow-witness 8"
@@ -237,25 +237,16 @@ def lines_of(
     lines: dict[str, Line] = {}
     for entry, dataset, _ in decision.entries:
         if entry.kind in kinds and not is_opened_by_step(entry):
-            line = write_line(dataset, entry, decision.accounts)
-            lines[entry.dataset] = line._replace(charge=entry.charge, key=key or None)
+            name, people = dataset.name, dict[str, str]()
+            if entry.kind == "pay":
+                people[json.loads(entry.body)["people"]] = str(entry.charge)
+            columns = name, dataset.epoch, entry.number, entry.hash, entry.kind
+            uses, keys = uses_of(decision.accounts, name), (entry.charge, key or None)
+            lines[name] = Line(*columns, dataset.term, uses, people, *keys)
     for name, number, digest in decision.earlier:
-        entry = _CHARGE._replace(number=number, hash=digest)
-        lines[name] = write_line(rows.book(name), entry, rows.account_rows)
+        row, uses = rows.book(name), uses_of(rows.account_rows, name)
+        lines[name] = Line(name, row.epoch, number, digest, "reserve", row.term, uses)
     return list(lines.values())
-
-
-#: An entry of a charge that began or ended before, of which no row was read.
-_CHARGE = Entry("", 0, "", "", "reserve", "", None, None, None, None, "", "")
-
-
-def write_line(dataset: Dataset, entry: Entry, accounts: Mapping[str, Account]) -> Line:
-    """Return the line of an entry of a dataset."""
-    people = {}
-    if entry.kind == "pay":
-        people[json.loads(entry.body)["people"]] = str(entry.charge)
-    columns = dataset.name, dataset.epoch, entry.number, entry.hash, entry.kind
-    return Line(*columns, dataset.term, uses_of(accounts, dataset.name), people)
 
 
 def is_opened_by_step(entry: Entry) -> bool:
