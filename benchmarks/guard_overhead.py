@@ -54,7 +54,7 @@ LINE = b"x" * 300 + b"\n"
 #: Functions that are timed, by what they do: module, path in it. A phase that is set
 #: in is a part of the one above it.
 PHASES = {
-    "policy, price, release key": ("dpflow.guard.charge", "ask"),
+    "policy, price, release key": ("dpflow.guard.reserving", "ask"),
     "ledger: reserve": ("dpflow.ledger.ledger", "Ledger.reserve"),
     "  witness": ("dpflow.ledger.witness.comparison", "Watch.record"),
     "ledger: settle": ("dpflow.ledger.ledger", "Ledger.settle"),
