@@ -135,10 +135,11 @@ def _make(
         # Python's own text differs from version to version.
         takes = signature(theorem_class).parameters
         wrong = ", ".join(sorted(options.keys() - takes.keys()))
-        reason = f"{wrong} is not one of {', '.join(takes)}"
-        missing = [n for n in takes if takes[n].default is Parameter.empty]
-        if not wrong:
-            reason = f"it needs {', '.join(n for n in missing if n not in options)}"
+        needed = [n for n in takes if takes[n].default is Parameter.empty]
+        missing = ", ".join(n for n in needed if n not in options)
+        reason = f"it needs {missing}" if missing else str(error)
+        if wrong:
+            reason = f"{wrong} is not one of {', '.join(takes)}"
         msg = f"the {kind} {theorem!r} does not take these options: {reason}"
         raise InvalidCost(msg, name=kind, value=theorem) from error
     return rule

@@ -54,7 +54,10 @@ def status(
     if upcoming is not None:
         coming = _coming(result, record, upcoming)
         data = {"ledger": record.ledger, "datasets": coming}
-        return data, _coming_parts(coming) or _no_policies(result)
+        for text in record.warnings:
+            warn(text)
+        none = [] if record.warnings else _no_policies(result)
+        return data, _coming_parts(coming) or none
     if written is not None:
         return record, prometheus(record).splitlines()
     return record, _parts(result, record, details=details)

@@ -93,6 +93,8 @@ class ProjectSource:
         datasets = sorted(self.datasets if among is None else among)
         if len(datasets) == 1:
             return datasets[0]
+        problem = self.policies.problem
+        require(bool(datasets) or problem is None, str(problem))
         names = ", ".join(datasets) or "none yet"
         msg = f"name one DATASET of: {names}"
         raise ConfigurationError(msg)

@@ -61,8 +61,10 @@ def inspect_ledger(
 @contextmanager
 def inspect_reading(setup: Settings, *, tell: Tell) -> Iterator[Reading]:
     """Open one snapshot of the ledger of a project to show it; as `inspect_ledger`."""
-    with inspect_ledger(setup, tell=None) as ledger, open_reading(ledger) as reading:
-        problem = ledger.watch.problem(within=reading.transaction)
-        if problem is not None:
+    with (
+        inspect_ledger(setup, tell=None) as ledger,
+        open_reading(ledger, watched=True) as reading,
+    ):
+        if (problem := reading.problem) is not None:
             tell(problem)
         yield reading

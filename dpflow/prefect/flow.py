@@ -202,6 +202,7 @@ def _end(run: FlowAttempt, value: Any, on_exhausted: OnExhausted | None) -> Any:
     result = run.refusal()
     project = current_project()
     publish_budget(project, result, run.surprises)
+    run.surprises.clear()
     if result is None:
         note_completion(project, run.id)
         return value

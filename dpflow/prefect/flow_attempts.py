@@ -88,16 +88,21 @@ class FlowAttempt:
 
 #: Executions whose function runs in this process, by id of the flow run.
 _attempts: dict[str, FlowAttempt] = {}
+#: Surprises of executions that failed before they were shown; a retry shows them.
+_unshown: dict[str, list[str]] = {}
 
 
 @contextmanager
 def running(attempt: FlowAttempt) -> Iterator[None]:
     """Note the steps of an execution within this block."""
+    attempt.surprises += _unshown.pop(attempt.id, [])
     _attempts[attempt.id] = attempt
     try:
         yield
     finally:
         _attempts.pop(attempt.id, None)
+        if attempt.surprises:
+            _unshown[attempt.id] = attempt.surprises
 
 
 def note_future(future: F) -> F:

@@ -145,6 +145,8 @@ def history(
         policies = readable_policies(setup.policies)
         if not items and dataset is not None:
             check_dataset(reading, policies, dataset)
+        if not items and policies.problem is not None:
+            tell(policies.problem)
         return History(
             ledger=reading.id,
             place=reading.address,
@@ -152,7 +154,7 @@ def history(
             more=len(items) > limit,
             decisions=decisions,
             all_accounts=all_accounts,
-            any_policy=bool(policies),
+            any_policy=bool(policies) or policies.problem is not None,
         )
 
 

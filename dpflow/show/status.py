@@ -94,7 +94,10 @@ def status_of(
     msg = f"several datasets may have a part {part!r}. Name the dataset, too."
     require(part is None or dataset is not None, msg)
     policies = readable_policies(setup.policies)
-    with open_reading(source) as reading:
+    with open_reading(source, watched=True) as reading:
+        ledger, problem = reading.ledger, reading.problem
+        if tell is not None and problem is not None:
+            tell(problem)
         shown = standings(reading, policies, dataset, part)
         ahead = outlooks(reading, dataset)
         refusals = views.refusals(reading)
@@ -116,10 +119,6 @@ def status_of(
                 ),
             )
             datasets.append(status)
-        ledger, transaction = reading.ledger, reading.transaction
-        problem = ledger.watch.problem(within=transaction)
-    if tell is not None and problem is not None:
-        tell(problem)
     return Status(
         ledger=ledger.id,
         place=ledger.address,

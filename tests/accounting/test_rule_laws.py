@@ -220,6 +220,15 @@ def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
                 assert total(tight, some) == total(rule, some)
 
 
+def test_an_option_of_another_kind_is_refused_with_a_reason() -> None:
+    """Also where no option is unknown and none is missing."""
+    members: Any = 3
+    with pytest.raises(InvalidCost, match=r"options: .*int"):
+        make_filter("auto", epsilon=1, delta="1e-6", members=members)
+    with pytest.raises(InvalidCost, match="options: it needs steps"):
+        make_filter("sequence", epsilon=1, delta="1e-6")
+
+
 def test_only_rules_that_add_up_have_equal_prices_under_all_budgets() -> None:
     """Where budgets set prices, or an order does, amounts mean something else."""
 

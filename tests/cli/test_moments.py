@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.tables import sqlite
-from tests.cli.support import Shop, run_fine
+from dpflow.ledger.views import Reading
+from tests.cli.support import Shop, run, run_fine
 
 pytestmark = pytest.mark.quick
 
@@ -49,3 +51,23 @@ def test_an_answer_is_of_one_moment(
     # The ledger's identity is read before.
     assert len(begun) - 1 == COMMANDS[words], begun
     assert not words.startswith("status") or len(asked) <= 30, asked
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, "status --format prometheus"])
+def test_what_is_charged_meanwhile_is_no_loss(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A witness that is ahead of the snapshot says nothing against the ledger."""
+    shop.charge()
+    begin, late = Reading.__init__, [shop.charge]
+
+    def begun(reading: Reading, *values: Any) -> None:
+        begin(reading, *values)
+        while late:
+            late.pop()()
+
+    monkeypatch.setattr(Reading, "__init__", begun)
+    result = run(*words.split())
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert late == []
+    assert not re.search(r"(?m)^dpflow_witness_problem\S* 1", result.stdout)

@@ -103,6 +103,7 @@ def test_gauges_say_that_the_disk_is_low_or_the_witness_out_of_reach(
     "words",
     [
         *("status", "status new", "why new", "history new", "forecast new"),
+        *("status --next 3", "history", "forecast"),
         *("freeze new --reason x", "plot burndown new --out x.png"),
     ],
 )

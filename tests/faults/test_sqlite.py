@@ -24,24 +24,29 @@ from dpflow.exceptions import (
     LedgerMissing,
     LedgerUnavailable,
 )
+from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.ledger.processes import Child, answer_of_child, die
 from tests.ledger.support import (
     audit,
+    charged,
     edit,
     granted,
     kinds,
+    make,
     owners_of,
     read,
     refusal,
+    reopen,
     request,
     state_of,
     sums,
     url,
     write_a_row,
 )
+from tests.projects import ROOT
 
 TENTH = Fraction(1, 10)
 
@@ -352,3 +357,21 @@ def test_reading_the_file_by_hand_loses_nothing(path):
     assert [state_of(path, name) for name in lines[:3]] == ["open"] * 3
     assert sums(path) == (0, Fraction(3, 100))
     audit(path)
+
+
+def test_a_second_look_at_a_ledger_ends_no_lock_of_the_first(tmp_path):
+    """`dpflow.status()` in a flow, then another process that ends: steps go on."""
+    path = tmp_path / "ledger.db"
+    ledger = make(path)
+    charged(ledger, "0.01")
+    with closing(reopen(path)) as second:
+        assert second.id == ledger.id
+    look = reopen(path)
+    assert look.id == ledger.id
+    code = (
+        "from pathlib import Path; from tests.ledger.support import charged, reopen; "
+        f"other = reopen(Path({str(path)!r})); charged(other, '0.01'); other.close()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    charged(ledger, "0.01")
+    assert verify(ledger).fine

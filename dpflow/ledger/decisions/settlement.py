@@ -149,6 +149,9 @@ def post_end(
     alerts = raise_alerts(decision, rows, charge.request.get("alerts", {}))
     decision.answer = Settled(digest=end.body.get("digest"), alerts=tuple(alerts))
     parts = {part.dataset: part for part in rows.charge_datasets}
+    if parts.keys() != decision.postings.keys():
+        msg = f"charge {charge.id} names other datasets than its accounts do"
+        raise LedgerCorrupt(msg)
     for name, posted in decision.postings.items():
         raised = {a.account: a.threshold for a in alerts if a.dataset == name}
         body = {**end.body, "alerts": raised} if raised else end.body

@@ -47,8 +47,10 @@ class SqliteTransaction(Transaction):
         return answers
 
     def send(self, questions: Questions) -> None:
-        """Run statements without reading answers."""
-        self.run(questions)
+        """Run statements without reading answers; no column is a list."""
+        execute, named = self.connection.execute, statements("sqlite")
+        for name, parameters in questions:
+            execute(named.get(name, name), parameters)
 
 
 def make_tables(

@@ -164,7 +164,9 @@ class SqliteConnection(Database):
         line.leave(turn)
 
     def _connect(self) -> sqlite3.Connection:
-        check_left(self.path)
+        others = (other for other in [*_databases] if other is not self)
+        is_open = any(o._connection and o._file == self._file for o in others)  # noqa: SLF001
+        check_left(self.path, is_open_here=is_open)
         if not self._read_only:
             sync_log(self.path)
         self._wal = None

@@ -195,7 +195,7 @@ def check_before_making(path: Path) -> None:
         raise problem
 
 
-def check_left(path: Path) -> None:
+def check_left(path: Path, *, is_open_here: bool = False) -> None:
     """Check what SQLite would not: it takes what is there, and deletes the rest.
 
     Raises:
@@ -209,8 +209,9 @@ def check_left(path: Path) -> None:
     # the second look at -wal is for programs that do so just now, without our lock.
     if not wal.exists() and shm.exists() and not wal.exists():
         what = f"{wal.name} was removed, and its newest charges with it"
-    # The second look is for a log that was emptied into the file just now.
-    elif _is_cut_off(path) and not _has_content(wal) and _is_cut_off(path):
+    # The second look is for a log that was emptied into the file just now. Where a
+    # connection of this process is open, reading the file would end its locks.
+    elif not is_open_here and _is_cut_off(path, wal):
         what = "its end was cut off"
     elif wal.exists() and path.stat().st_size == 0:
         what = f"it is empty, but {wal.name} may hold its newest charges"
@@ -224,7 +225,11 @@ def check_left(path: Path) -> None:
     raise LedgerCorrupt(msg, ledger=str(path))
 
 
-def _is_cut_off(path: Path) -> bool:
+def _is_cut_off(path: Path, wal: Path) -> bool:
+    return _lacks_pages(path) and not _has_content(wal) and _lacks_pages(path)
+
+
+def _lacks_pages(path: Path) -> bool:
     """Return True if a file has fewer pages than it says; SQLite would not miss them.
 
     While there is a log, its pages may be there.

@@ -84,7 +84,10 @@ class Reading:
         digests: Digests with the secret of the ledger.
     """
 
-    def __init__(self, ledger: Ledger, transaction: Transaction) -> None:
+    def __init__(
+        self, ledger: Ledger, transaction: Transaction, heads: Any = None
+    ) -> None:
+        self._heads = heads
         self.ledger, self.id, self.address = ledger, ledger.id, ledger.address
         self.transaction = transaction
         (answer,) = transaction.begin([], [("read_every_dataset", {})], lock=False)
@@ -99,6 +102,12 @@ class Reading:
         #: Answers of views that several others ask for.
         self.remembered: dict[tuple[Any, ...], Any] = {}
         self.digests = Digests(self)  # type: ignore[arg-type]
+
+    @property
+    def problem(self) -> str | None:
+        """What the witness says against this snapshot, if it was opened `watched`."""
+        assert self._heads is not None
+        return self.ledger.watch.problem(self.transaction, self._heads)
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
         """Return the open snapshot: a second one would be of another moment."""
@@ -311,10 +320,15 @@ def pages(
 
 
 @contextmanager
-def open_reading(source: Source) -> Iterator[Reading]:
+def open_reading(source: Source, *, watched: bool = False) -> Iterator[Reading]:
     """Open a reading of a ledger; a reading that is open is used as it is.
 
     An error of dpflow itself passes: it says nothing about the ledger.
+
+    Args:
+        source: The ledger, or an open reading.
+        watched: Whether the reading is compared with the witness, which is read first:
+            steps go on, and what it gets meanwhile is not in the snapshot.
 
     Raises:
         LedgerCorrupt: If a row is damaged.
@@ -322,9 +336,10 @@ def open_reading(source: Source) -> Iterator[Reading]:
     if isinstance(source, Reading):
         yield source
         return
+    heads = source.watch.read_heads() if watched else None
     try:
         with source.database.snapshot() as transaction:
-            yield Reading(source, transaction)
+            yield Reading(source, transaction, heads)
     except without_interrupts(DamagedRow) as error:
         raise refuse_damaged(str(error), source.address) from error
 

@@ -223,16 +223,34 @@ class Watch:
 
     # For people
 
-    def problem(self, within: Transaction | None = None) -> str | None:
+    def read_heads(self) -> Mapping[str, Head] | LedgerError:
+        """Read the witness, before a snapshot of the ledger is begun.
+
+        What the witness has by then is in the snapshot; what it gets later need not be.
+        """
+        try:
+            return {} if self.witness is None else self.witness.read_all().heads
+        except LedgerError as error:
+            return error
+
+    def problem(
+        self,
+        within: Transaction | None = None,
+        heads: Mapping[str, Head] | LedgerError | None = None,
+    ) -> str | None:
         """Return the reason that no step would run, for commands that only show.
 
         Args:
-            within: A transaction that reads the ledger, if there is one.
+            within: A transaction that reads the ledger, if there is one. Steps wait for
+                it, or `heads` were read before it was begun.
+            heads: What `read_heads` returned.
         """
         if self.witness is None:
             return None
+        heads = self.read_heads() if heads is None else heads
+        if isinstance(heads, LedgerError):
+            return heads.message
         try:
-            heads = self.witness.read_all().heads
             own = self.database.snapshot() if within is None else nullcontext(within)
             with readable(self.address), own as transaction:
                 transaction.begin(sorted(heads), lock=False)

@@ -57,7 +57,10 @@ class PostgresWitness(Witness):
     def check_apart(self, ledger_url: str) -> None:
         """Refuse the witness's own database as a place of the ledger."""
         if is_postgres(ledger_url):
-            self._call(self._compare_to, Server(ledger_url))
+            ledger = Server(ledger_url)
+            with ledger.connect():
+                pass  # One that does not answer is not the witness.
+            self._call(self._compare_to, ledger)
 
     def _compare_to(self, ledger: Server) -> None:
         with self._server.session() as connection:

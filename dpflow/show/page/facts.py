@@ -103,7 +103,7 @@ def read_report(
         url, warnings = ledger.address, tuple(problems)
         empty = Report(ledger.id, url, at=at, warnings=warnings, stamp=stamped)
         try:
-            with open_reading(ledger) as reading:
+            with open_reading(ledger, watched=True) as reading:
                 return _collect(setup, reading, dataset, empty)
         except LedgerCorrupt as error:
             if stamped is None or stamped.found.fine:

@@ -274,6 +274,7 @@ def test_a_shorter_journal_reaches_other_heads(tmp_path, rows):
         ("null", LedgerCorrupt, "line 2"),
         ("{", LedgerCorrupt, "line 2"),
         ("twice", LedgerCorrupt, "damaged|UNIQUE"),
+        ("a list", LedgerCorrupt, "damaged|line"),
     ],
 )
 def test_what_is_no_export_is_refused(tmp_path, rows, text, error, match):
@@ -284,6 +285,9 @@ def test_what_is_no_export_is_refused(tmp_path, rows, text, error, match):
         lines = [json.dumps({**first, "version": 4})]
     elif text == "twice":
         lines = [json.dumps(row) for row in (first, rows[1], rows[1])]
+    elif text == "a list":
+        account = next(row for row in rows if row["table"] == "account")
+        lines = [json.dumps(first), json.dumps({**account, "settled": [0, 0]})]
     elif error is LedgerCorrupt:
         lines = [json.dumps(first), text]
     path = tmp_path / "e"

@@ -12,6 +12,7 @@ from dpflow.exceptions import (
     BudgetExhausted,
     BudgetRefused,
     ConfigurationError,
+    LedgerCorrupt,
     PolicyChanged,
     ReservationConflict,
 )
@@ -106,6 +107,7 @@ def step(amount: float = 1, **fields: Any) -> Request:
 
 
 OTHER_POLICY = make_policy("a", budget="{epsilon: 9}")
+SECOND_POLICY = make_policy("b", budget="{epsilon: 9}")
 
 
 @pytest.mark.parametrize(
@@ -222,3 +224,28 @@ def test_an_end_raises_the_highest_threshold_once(used, alerted, raised):
     decision = decide_end(before, end(), AUTHOR)
     assert [alert.threshold for alert in decision.answer.alerts] == raised
     assert decision.accounts["a#1"].alerted == (raised[0] if raised else alerted)
+
+
+@pytest.mark.parametrize("kind", ["settle", "void", "forfeit"])
+def test_an_end_names_every_dataset_of_its_charge(kind):
+    """A charge whose amounts were cut out by hand ends nowhere."""
+    before = ended()
+    assert before.charge is not None
+    before.charge = before.charge._replace(amounts={})
+    with pytest.raises(LedgerCorrupt, match="other datasets"):
+        decide_end(before, end(kind, owner="" if kind == "forfeit" else ME), AUTHOR)
+
+
+def test_every_dataset_of_a_step_must_admit_it():
+    """The first may be empty and the second full."""
+    found = rows()
+    found.datasets["b"] = Dataset("b", hash="h")
+    opened = open_term(found, SECOND_POLICY, AUTHOR, "x")
+    found = found.with_term(opened.after._replace(number=1), opened.term)
+    found.account_rows["b#1"] = Account("b#1", tally(9), (0, 0), 3)
+    both = step(policies=(POLICY, SECOND_POLICY))
+    assert isinstance(decide_reserve(found, both, AUTHOR), Refused)
+    found.account_rows["b#1"] = Account("b#1", tally(8), (0, 0), 3)
+    decision = decide_reserve(found, both, AUTHOR)
+    assert not isinstance(decision, Refused)
+    assert isinstance(decision.answer, Granted)
