@@ -55,7 +55,7 @@ class SqliteConnection(Database):
         read_only: Refuse every write, whatever this process may do.
     """
 
-    #: Whether nobody writes the file, such as a backup, and it stays as it is.
+    #: Whether no program writes the file, such as a backup, and it stays as it is.
     is_at_rest = False
     # The driver cannot decode messages that quote damaged text.
     _errors = (sqlite3.Error, OSError, UnicodeDecodeError)
