@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import psycopg
-
-from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.support import nothing
 
@@ -34,7 +29,7 @@ class FaultySqlite(SqliteDatabase):
 class FaultyConnection:
     """A connection that calls its database's hooks around each statement."""
 
-    def __init__(self, connection: Any, hooks: FaultySqlite | FaultyPostgres) -> None:
+    def __init__(self, connection: Any, hooks: FaultySqlite) -> None:
         self._connection, self._hooks = connection, hooks
 
     def __getattr__(self, name: str) -> Any:
@@ -52,28 +47,3 @@ class FaultyConnection:
             cursor.close()
             raise
         return cursor
-
-
-class FaultyPostgres(PostgresDatabase):
-    """A PostgreSQL ledger whose statements run between two hooks."""
-
-    fault = psycopg.OperationalError
-
-    def __init__(self, url: str, **options: Any) -> None:
-        super().__init__(url, **options)
-        opened, server = self.server.open, vars(self.server)
-        server["open"] = lambda: _FaultySession(opened(), self)
-        self.quiet()
-
-    def quiet(self) -> None:
-        """Let every statement be."""
-        self.before: Callable[[str], None] = nothing
-        self.after: Callable[[str], None] = nothing
-
-
-class _FaultySession(FaultyConnection):
-    """A session whose statements run one by one, not in a pipeline."""
-
-    def pipeline(self) -> Any:
-        """Return one that has nothing to wait for."""
-        return nullcontext(SimpleNamespace(sync=lambda: None))

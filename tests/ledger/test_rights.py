@@ -334,6 +334,7 @@ def test_a_reader_stops_no_step(urls):
             session.execute(locks)
             charged(worker, "0.001")
             for statement in (
+                "SELECT charge FROM dpflow.charge_dataset FOR UPDATE",
                 "SELECT name FROM dpflow.dataset FOR UPDATE",
                 "SELECT name FROM dpflow.dataset FOR SHARE",
                 "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",

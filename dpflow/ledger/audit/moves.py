@@ -181,6 +181,8 @@ def write_upgrades(
 ) -> None:
     """Write an entry into each journal, so that no older copy decides again.
 
+    No other process may write meanwhile.
+
     Args:
         there: The ledger.
         transaction: A transaction of it.
@@ -191,7 +193,7 @@ def write_upgrades(
     for name in transaction.names():
         if rewrites:
             body["requests"] = hash_requests(transaction, name)
-        transaction.begin([name], lock=True)
+        transaction.begin([name], lock=False)
         decision, dataset = Decision(author), transaction.datasets[name]
         decision.append(dataset, "upgrade", body=body)
         transaction.write(decision)

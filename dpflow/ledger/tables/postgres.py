@@ -19,6 +19,7 @@ from dpflow.interrupts import contextmanager, suppress
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.errors import refuse_version_4, unavailable, unusable
 from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
+from dpflow.ledger.tables.postgres_pipeline import StatementPipeline
 from dpflow.ledger.tables.sqlite import ledger_row
 from dpflow.ledger.tables.statements import SQL
 from dpflow.ledger.tables.transaction import (
@@ -30,8 +31,10 @@ from dpflow.ledger.tables.transaction import (
 
 #: Number of triggers that are enabled in a whole ledger.
 _TRIGGERS = 4
-_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+#: Rows that are written are sent when so many have come together.
+_MOST_UNSENT = 500
 #: Errors that a migration of the tables causes in an older process.
 _MIGRATED = ("42703", "42P01", "0A000")
 
@@ -43,10 +46,12 @@ class PostgresTransaction(Transaction):
 
     def run(self, questions: Questions) -> list[list[Any]]:
         """Run statements, all in one trip, and return the rows of each."""
-        execute = self.connection.execute
-        cursors = [execute(SQL[name], values) for name, values in questions]
-        self._pipeline.sync()
-        return [cursor.fetchall() for cursor in cursors]
+        questions = [*questions]
+        for name, values in questions:
+            self._pipeline.add(SQL[name], values)
+        answers = self._pipeline.collect()
+        before = len(answers) - len(questions)
+        return [self._pipeline.rows(answer) for answer in answers[before:]]
 
     def send(self, questions: Questions) -> None:
         """Send statements, whose errors come with the next trip."""
@@ -54,7 +59,9 @@ class PostgresTransaction(Transaction):
             if self.is_of_copy and name == "freeze_dataset":
                 # The functions come last.
                 name = "put_dataset"  # noqa: PLW2901
-            self.connection.execute(SQL[name], parameters)
+            self._pipeline.add(SQL[name], parameters)
+            if len(self._pipeline) > _MOST_UNSENT:
+                self._pipeline.collect()
 
     def _look(self, answers: list[list[Any]]) -> None:
         super()._look(answers)
@@ -157,23 +164,22 @@ class PostgresDatabase(Database):
             connection.execute(SQL["complete_ledger"])
 
     @contextmanager
-    def _begun(self, begin: str) -> Iterator[PostgresTransaction]:
+    def _begun(self, begin: bytes) -> Iterator[PostgresTransaction]:
         with self._alone():
             connection = self.server.open()
+            pipeline = StatementPipeline(connection)
             try:
-                with connection.pipeline() as pipeline:
-                    connection.execute(begin.encode())
-                    yield PostgresTransaction(self, connection, pipeline)
-                    ended = connection.execute(b"COMMIT")
-                if ended.statusmessage != "COMMIT":
-                    text = f"the server answered {ended.statusmessage} to a COMMIT"
+                pipeline.add(begin)
+                yield PostgresTransaction(self, connection, pipeline)
+                if (ended := pipeline.end(b"COMMIT")) != b"COMMIT":
+                    text = f"the server answered {ended!r} to a COMMIT"
                     raise unusable(text, self.address)
             except BaseException as error:
                 if not isinstance(error, DpflowError):
                     # The caller looks up whether a commit without an answer happened.
                     connection.close()
                 with suppress(psycopg.Error):
-                    connection.execute(b"ROLLBACK")
+                    pipeline.end(b"ROLLBACK")
                 if isinstance(error, psycopg.errors.UniqueViolation) and (
                     error.diag.table_name == "source"
                 ):

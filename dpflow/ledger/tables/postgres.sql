@@ -144,6 +144,18 @@ SELECT current_setting('synchronous_commit'), current_setting('fsync'),
             }'::regclass[])
             AND (relpersistence <> 'p' OR relrowsecurity));
 
+-- Those who wait stand in line at a row that does not change, that of the oldest charge:
+-- one that changes wakes all of them, in no order.
+-- name: queue_for_datasets
+SELECT FROM unnest(CAST(:names AS text[])) AS named (name)
+CROSS JOIN LATERAL (
+    SELECT charge FROM charge_dataset
+    WHERE dataset = named.name
+    ORDER BY reserve_number
+    LIMIT 1
+    FOR UPDATE
+) AS oldest;
+
 -- Locks in the order of names, so that two steps never wait for each other.
 -- name: lock_datasets
 SELECT {dataset} FROM dataset
@@ -158,8 +170,9 @@ SELECT dpflow.freeze(:name, :frozen, :number, :hash, :mark);
 -- name: wait_shortly
 SELECT set_config('lock_timeout', '2s', true);
 
+-- A step comes to the first three in this order.
 -- name: stop_steps
-LOCK TABLE ledger, dataset, term, source, account, charge, charge_dataset, release, run,
+LOCK TABLE charge_dataset, dataset, ledger, term, source, account, charge, release, run,
     evidence, journal, people_store IN ACCESS EXCLUSIVE MODE;
 
 -- name: lock_all

@@ -77,9 +77,11 @@ class Connection(psycopg.Connection[TupleRow]):
 
     Attributes:
         properties: The answer to the question `prepare_connection`, by name.
+        prepared: Names of the statements that its pipelines prepared, by their texts.
     """
 
     properties: Mapping[str, Any]
+    prepared: dict[bytes, bytes]
 
     def wait(self, gen: Any, interval: Any = 0.1, timeout: Any = None) -> Any:
         """Wait for the server, at most so long that a stopped one is noticed.
@@ -202,6 +204,7 @@ class Server:
                 raise self.translate_error(error) from None
             raise
         connection.properties, self.login = properties, properties["login"]
+        connection.prepared = {}
         return connection
 
     def check_durable(self, settings: Sequence[Any]) -> None:

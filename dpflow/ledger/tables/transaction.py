@@ -113,12 +113,15 @@ class Transaction(ABC):
         """
         # Elsewhere the lock of the file is the lock of all datasets.
         on_server: bool = self._database.has_server
-        statement = "lock_datasets" if lock and on_server else "read_datasets"
-        locks = [(statement, {"names": [*datasets]})] if datasets else []
+        statements = ["read_datasets"]
+        if lock and on_server:
+            statements = ["queue_for_datasets", "lock_datasets"]
+        named = {"names": [*datasets]}
+        locks = [(statement, named) for statement in statements if datasets]
         pairs = self.expected(datasets) if on_server else ()
         hashes = [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
         answers = self.run([*locks, *self._first, *hashes, *questions])
-        rows = answers.pop(0) if datasets else []
+        rows = [answers.pop(0) for _ in locks][-1] if datasets else []
         self._look(answers)
         del answers[: len(self._first)]
         for pair in pairs:

@@ -17,6 +17,7 @@ from dpflow.exceptions import ConfigurationError
 from dpflow.interrupts import contextmanager
 from dpflow.ledger.tables.errors import is_postgres
 from dpflow.ledger.tables.postgres_connection import Connection, Server
+from dpflow.ledger.tables.postgres_pipeline import StatementPipeline
 from dpflow.ledger.tables.statements import SQL, read_statements
 from dpflow.ledger.witness.base import Accounts, Prove, Witness
 from dpflow.ledger.witness.lines import Line, Row, Witnessed
@@ -67,15 +68,20 @@ class PostgresWitness(Witness):
             self._compare_databases(connection, ledger)
 
     def _load(self, datasets: Sequence[str] | None, accounts: Accounts) -> Witnessed:
-        with self._connect() as connection, connection.pipeline():
+        with self._connect() as connection:
+            pipeline = StatementPipeline(connection)
             if datasets is None:
-                return _state_of(self._ask(connection, "read_all").fetchall())
-            return self._read_rows(connection, [*datasets, *accounts()])
+                self._add(pipeline, "read_all")
+            else:
+                self._add_reading(pipeline, [*datasets, *accounts()])
+            (answer,) = pipeline.collect()
+            state = _state_of(pipeline.rows(answer))
+            pipeline.leave()
+        return state
 
-    def _read_rows(self, connection: Connection, names: Sequence[str]) -> Witnessed:
-        """Read all rows with some names but for the hashes."""
-        rows = self._ask(connection, "read_rows", names=[*names, ""])
-        return _state_of(rows.fetchall())
+    def _add_reading(self, pipeline: StatementPipeline, names: Sequence[str]) -> None:
+        """Ask for all rows with some names but for the hashes."""
+        self._add(pipeline, "read_rows", names=[*names, ""])
 
     def _raise(
         self, lines: Sequence[Line], prove: Prove, *, synced: bool
@@ -83,51 +89,49 @@ class PostgresWitness(Witness):
         del synced
         datasets = sorted({line.dataset for line in lines})
         names = [name for x in lines for name in (*x.accounts, *x.people)]
-        with self._turn() as connection:
+        with self._connect() as connection:
+            pipeline = StatementPipeline(connection)
+            pipeline.add(b"BEGIN")
+            pipeline.add(SQL["durable"])
             for name in datasets:
-                self._ask(connection, "lock", name=name)
-            state = self._read_rows(connection, [*datasets, *names])
+                self._add(pipeline, "lock", name=name)
+            self._add_reading(pipeline, [*datasets, *names])
+            _, settings, *_, rows = pipeline.collect()
+            # They may have changed since the connection began.
+            self._server.check_durable(*pipeline.rows(settings))
+            state = _state_of(pipeline.rows(rows))
             before = {*state.rows()}
             written = self._choose(state, lines, (), prove)
             for line in written:
                 state.add(line)
             for row in {*state.rows()} - before:
-                self._put(connection, row)
+                self._put(pipeline, row)
             for name, hashes in state.hashes.items():
-                self._ask(connection, "thin", name=name, number=max(hashes))
+                self._add(pipeline, "thin", name=name, number=max(hashes))
+            pipeline.end(b"COMMIT")
         return written
 
-    def _put(self, connection: Connection, row: Row) -> None:
-        self._ask(connection, "put", **dict(zip(_COLUMNS, row, strict=True)))
+    def _put(self, pipeline: StatementPipeline, row: Row) -> None:
+        self._add(pipeline, "put", **dict(zip(_COLUMNS, row, strict=True)))
 
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
-        with self._connect() as connection, connection.transaction():
+        with self._connect() as connection:
             if connection.execute(_statements()["find_table"]).fetchall() == [(None,)]:
                 connection.execute(_statements()["schema"], prepare=False)
-            self._ask(connection, "lock", name="")
-            if self._ask(connection, "read_all").fetchall() and not anew:
+            pipeline = StatementPipeline(connection)
+            pipeline.add(b"BEGIN")
+            self._add(pipeline, "lock", name="")
+            self._add(pipeline, "read_all")
+            *_, answer = pipeline.collect()
+            if answer.ntuples and not anew:
                 raise self.refuse_second()
-            self._ask(connection, "forget")
+            self._add(pipeline, "forget")
             for row in (("ledger", "", 0, "0"), *state.rows()):
-                self._put(connection, row)
+                self._put(pipeline, row)
+            pipeline.end(b"COMMIT")
 
-    def _ask(self, connection: Connection, statement: str, **values: Any) -> Any:
-        values["ledger"] = self.ledger
-        return connection.execute(_statements()[statement], values)
-
-    @contextmanager
-    def _turn(self) -> Iterator[Connection]:
-        """Run a block in a transaction whose commit lasts.
-
-        The server's settings are read back: they may have changed since the connection
-        began.
-        """
-        with self._connect() as connection, connection.pipeline():
-            connection.execute(b"BEGIN")
-            durable = connection.execute(SQL["durable"])
-            yield connection
-            self._server.check_durable(durable.fetchall()[0])
-            connection.execute(b"COMMIT")
+    def _add(self, pipeline: StatementPipeline, title: str, **values: Any) -> None:
+        pipeline.add(_statements()[title], {"ledger": self.ledger, **values})
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

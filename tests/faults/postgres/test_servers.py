@@ -22,9 +22,9 @@ from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Granted, Request
-from tests.faults.drivers import FaultyPostgres
+from dpflow.ledger.tables.postgres_pipeline import StatementPipeline
 from tests.ledger.processes import Child
-from tests.ledger.support import audit, edit, granted, ledger_on, read, request, sums
+from tests.ledger.support import audit, edit, granted, read, request, sums
 from tests.postgres import PostgresServer, binaries, name_of, server
 from tests.proxy import Proxy
 from tests.sizes import scaled
@@ -296,21 +296,24 @@ def test_a_pooler_is_refused(postgres_url):
     proxy.close()
 
 
-def test_a_commit_that_rolled_back_is_no_commit(postgres_url):
+def test_a_commit_that_rolled_back_is_no_commit(postgres_url, monkeypatch):
     """PostgreSQL answers a COMMIT of a failed transaction without an error."""
     create_ledger(postgres_url).close()
-    database = FaultyPostgres(postgres_url)
-    with closing(ledger_on(database)) as ledger:
+    end = StatementPipeline.end
 
-        def fail(sql: str) -> None:
-            if sql == "COMMIT":
-                database.server._connection.pgconn.exec_(b"SELECT 1 / 0")
+    def fail(pipeline: StatementPipeline, statement: bytes) -> bytes | None:
+        pipeline.add(b"SELECT 1 / 0")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            pipeline.collect()
+        return end(pipeline, statement)
 
+    with closing(open_ledger(postgres_url)) as ledger:
         made = request(ledger, "0.1")
-        database.before = fail
-        with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
-            ledger.reserve(made)
-        database.quiet()
-        assert sums(postgres_url) == (0, 0)
+        granted(ledger, "0.1")
+        with monkeypatch.context() as patched:
+            patched.setattr(StatementPipeline, "end", fail)
+            with pytest.raises(LedgerUnavailable, match="ROLLBACK"):
+                ledger.reserve(made)
+        assert sums(postgres_url) == (0, Fraction(1, 10))
         assert isinstance(ledger.reserve(made), Granted)
         audit(postgres_url)

@@ -99,19 +99,17 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
     one, other = (PostgresWitness(place, None, ledger.id) for _ in range(2))
     first, second = Line("a", 0, 2, "h2", "reserve"), Line("a", 0, 3, "h3", "reserve")
     proofs = {("a", 2): "h2", ("a", 3): "h3"}
-    load = one._read_rows
-    threads: list[threading.Thread] = []
+    choose, threads = one._choose, list[threading.Thread]()
 
-    def load_and_wait(*values: Any) -> Witnessed:
-        state = load(*values)
+    def wait_and_choose(*values: Any) -> list[Line]:
         write = partial(other.record, [second], lambda _: proofs, synced=True)
         threads.append(threading.Thread(target=write))
         threads[0].start()
         # Without a lock the other has written now.
         threads[0].join(0.3)
-        return state
+        return choose(*values)
 
-    one._read_rows = load_and_wait  # type: ignore[method-assign, assignment]
+    one._choose = wait_and_choose  # type: ignore[method-assign, assignment]
     one.record([first], lambda _: proofs, synced=True)
     threads[0].join(10)
     assert one.read_all().heads["a"].number == 3
