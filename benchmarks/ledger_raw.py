@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,27 +50,35 @@ def of_bytes(url: str, size: int) -> Iterator[Callable[[], None]]:
         yield write
 
 
+def make_rows(url: str) -> None:
+    """Make the tables of `of_rows`."""
+    with _opened(url) as transact:
+        transact([], [(statement, ()) for statement in _TABLES])
+
+
 @contextlib.contextmanager
 def of_rows(url: str) -> Iterator[Callable[[], None]]:
     """Give a function that writes rows like those of a reserve and its settle."""
+    head, accounts = _READS
+    # SQLite locks the file.
+    reads = (head if url.startswith("sqlite") else f"{head} FOR UPDATE", accounts)
     with _opened(url) as transact:
-        transact([], [(statement, ()) for statement in _TABLES])
-        number = 0
 
         def write() -> None:
-            nonlocal number
-            begin = ("INSERT INTO raw_charge VALUES (?, ?)", (str(number), _REQUEST))
-            end = ("UPDATE raw_charge SET body = ? WHERE id = ?", ("", str(number)))
+            name = uuid.uuid4().hex
+            begin = ("INSERT INTO raw_charge VALUES (?, ?)", (name, _REQUEST))
+            end = ("UPDATE raw_charge SET body = ? WHERE id = ?", ("", name))
+            changes = [
+                ("UPDATE raw_account SET body = ? WHERE id = ?", (_AMOUNTS, account))
+                for account in "abc"
+            ]
+            entry = (
+                "INSERT INTO raw_journal SELECT number, ?, hash FROM raw_dataset",
+                (_AMOUNTS,),
+            )
+            dataset = ("UPDATE raw_dataset SET number = number + 1, hash = ?", (_HASH,))
             for charge in (begin, end):
-                number += 1
-                entry = (number, _AMOUNTS, _HASH)
-                accounts = [
-                    ("UPDATE raw_account SET body = ? WHERE id = ?", (_AMOUNTS, name))
-                    for name in "abc"
-                ]
-                dataset = ("UPDATE raw_dataset SET number = ?, hash = ?", entry[::2])
-                journal = ("INSERT INTO raw_journal VALUES (?, ?, ?)", entry)
-                transact(_READS, [charge, *accounts, journal, dataset])
+                transact(reads, [charge, *changes, entry, dataset])
 
         yield write
 
@@ -103,7 +112,7 @@ def _opened(url: str) -> Iterator[_Transact]:
         def send(reads: Reads, writes: Writes) -> None:
             with server.pipeline() as pipeline:
                 server.execute(b"BEGIN")
-                asked = [server.execute(f"{text}".encode()) for text in reads]
+                asked = [server.execute(text.encode()) for text in reads]
                 pipeline.sync()
                 for cursor in asked:
                     cursor.fetchall()

@@ -123,6 +123,11 @@ class Execution:
         self._check_undrawn("release()")
         shape = self._shape(length, groups, columns)
         _require(type(as_int) is bool, "as_int= takes True or False")
+        _require(
+            within is None or until is None,
+            "release() got within= and until=, and each says when the noise is fine "
+            "enough. Give one of them.",
+        )
         if within is None and until is None:
             share = read_confidence(confidence)
             with self._draw.lock, self.drawing():

@@ -64,7 +64,7 @@ def refinement(
         cost: What the step declared: `Refined`.
         value: A number; with `until` ints without labels.
         shape: With `until` the declared length.
-        target: How far the number may be from the true one.
+        target: How far the number may be from the true one; None with `until`.
         until: Ends the refining, by the answers so far.
         as_int: Whether the number is rounded after the draw.
 
@@ -77,12 +77,6 @@ def refinement(
             noise can be added to.
     """
     if until is not None:
-        if target is not None:
-            msg = (
-                "release() got within= and until=, and each says when the noise is "
-                "fine enough. Give one of them."
-            )
-            raise PublicError(msg)
         return partial(draw_until, answers(cost, value, shape), until)
     assert target is not None
     rule = rule_for(cost, target)

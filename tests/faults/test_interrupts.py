@@ -6,6 +6,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from decimal import Decimal
 from itertools import cycle, product
 from pathlib import Path
@@ -13,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from dpflow.config import LEDGER_VARIABLE
 from dpflow.guard.late_settlements import Unsettled
 from dpflow.guard.project import current_project, forget_projects
+from dpflow.ledger import create_ledger
 from dpflow.ledger.audit.verify import verify
+from dpflow.ledger.opening import pin_ledger
 from dpflow.ledger.views import accounts
 from dpflow.locks import FileLock, TurnQueue
+from dpflow.policy import parse_policy
 from tests.faults import interrupts
 from tests.faults.interrupts import KINDS, Point, Steps, interrupted, patient, points_of
 from tests.faults.support import figure
@@ -44,10 +49,19 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a project in memory that is open, and impatient."""
+def shop(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """Give a project that is open, and impatient; its ledger is a file unless said."""
     monkeypatch.setattr("dpflow.guard.late_settlements._PAUSE_SECONDS", (0.02, 0.5))
     make_project(tmp_path, monkeypatch, POLICY)
+    if getattr(request, "param", "sqlite") == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        (tmp_path / "policies" / "ledger.lock").unlink()
+        with closing(create_ledger(url)) as ledger:
+            pin_ledger(ledger, tmp_path / "policies")
+            ledger.apply(parse_policy(POLICY))
+        monkeypatch.setenv(LEDGER_VARIABLE, url)
     patient()
     yield tmp_path
     forget_projects()
@@ -83,7 +97,11 @@ def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
 
 
 @pytest.mark.promise("interrupt")
-@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("shop", "keyed"),
+    [("sqlite", True), ("sqlite", False), ("postgres", True)],
+    indirect=["shop"],
+)
 def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop, keyed):
     """It passes on as it is, and keeps no lock even while the exception is kept.
 

@@ -82,3 +82,15 @@ def test_both_sides_may_have_much_to_say(connection):
     for _ in range(16):
         pipeline.add(b"SELECT CAST(%(x)s AS text)", {"x": text})
     assert [pipeline.rows(answer) for answer in pipeline.collect()] == [[(text,)]] * 16
+
+
+def test_a_session_that_was_left_in_a_pipeline_is_replaced(postgres_url):
+    """An interrupt came before its first statement."""
+    server = Server(postgres_url)
+    first = server.open()
+    assert server.open() is first
+    StatementPipeline(first)
+    second = server.open()
+    assert first.closed
+    assert second.execute(b"SELECT 1").fetchall() == [(1,)]
+    server.drop()

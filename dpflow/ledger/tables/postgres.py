@@ -33,8 +33,8 @@ from dpflow.ledger.tables.transaction import (
 _TRIGGERS = 4
 _WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-#: Rows that are written are sent when so many have come together.
-_MOST_UNSENT = 500
+#: Rows that are written are sent when so many bytes have come together.
+_MOST_UNSENT = 2**20
 #: Errors that a migration of the tables causes in an older process.
 _MIGRATED = ("42703", "42P01", "0A000")
 
@@ -60,7 +60,7 @@ class PostgresTransaction(Transaction):
                 # The functions come last.
                 name = "put_dataset"  # noqa: PLW2901
             self._pipeline.add(SQL[name], parameters)
-            if len(self._pipeline) > _MOST_UNSENT:
+            if self._pipeline.size > _MOST_UNSENT:
                 self._pipeline.collect()
 
     def _look(self, answers: list[list[Any]]) -> None:

@@ -297,7 +297,8 @@ os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 def _is_stale(connection: Connection) -> bool:
     """Return True if a connection is not idle, or something came on it meanwhile."""
-    if connection.info.transaction_status != TransactionStatus.IDLE:
+    info = connection.info
+    if info.transaction_status != TransactionStatus.IDLE or info.pipeline_status:
         return True
     with suppress(OSError, ValueError, psycopg.Error):
         waiting = select.poll()

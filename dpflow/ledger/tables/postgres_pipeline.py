@@ -22,15 +22,20 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from dpflow.ledger.tables.postgres_connection import Connection
 
+#: Of a statement without its parameters, in a message.
+_BYTES = 100
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED, ExecStatus.BAD_RESPONSE)
 _PARAMETER = re.compile(rb"%\(([a-z_]+)\)s")
 
 
 class StatementPipeline:
-    """The statements of one transaction; its length counts those to be sent.
+    """The statements of one transaction.
 
     Args:
         connection: An idle connection.
+
+    Attributes:
+        size: Bytes of the next trip, about.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -38,10 +43,8 @@ class StatementPipeline:
         self._adapter = Transformer(connection)
         #: For each statement of the next trip, whether its answer is returned.
         self._unsent: list[bool] = []
+        self.size = 0
         self._libpq.enter_pipeline_mode()
-
-    def __len__(self) -> int:
-        return len(self._unsent)
 
     def add(
         self, statement: bytes, values: Mapping[str, Any] = MappingProxyType({})
@@ -63,6 +66,7 @@ class StatementPipeline:
         texts = self._adapter.dump_sequence(arguments, formats)
         self._libpq.send_query_prepared(prepared[text], texts)
         self._unsent.append(True)
+        self.size += _BYTES + sum(map(len, filter(None, texts)))
 
     def collect(self) -> list[PGresult]:
         """Send what was added, and return the answer of each statement.
@@ -70,7 +74,7 @@ class StatementPipeline:
         Raises:
             psycopg.Error: If one failed; those after it were not run.
         """
-        unsent, self._unsent = self._unsent, []
+        unsent, self._unsent, self.size = self._unsent, [], 0
         self._libpq.pipeline_sync()
         exchange = _exchange(self._libpq, len(unsent))
         answers: list[PGresult] = self._connection.wait(exchange)
