@@ -22,11 +22,14 @@ from typing import Any
 
 import pytest
 
-from dpflow.exceptions import DpflowError
+from dpflow.exceptions import DpflowError, LedgerCorrupt, LedgerError
+from dpflow.ledger.audit.copies import backup
+from dpflow.ledger.audit.upgrades import upgrade
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Granted, Replayed
 from dpflow.ledger.tables.owners import Liveness
-from dpflow.ledger.tables.sqlite import SqliteDatabase
+from dpflow.ledger.tables.sqlite import SqliteDatabase, SqliteTransaction
+from dpflow.ledger.views import accounts
 from dpflow.ledger.witness.comparison import Watch
 from dpflow.ledger.witness.file import FileWitness
 from tests.faults.support import first_seed
@@ -284,6 +287,36 @@ def test_each_damage_is_noticed(sample, tmp_path, damage, monkeypatch):
     """In eight copies that are damaged in the same way at every run."""
     fix_ids(monkeypatch, 2)
     assert trials(sample, tmp_path, damage, 8, random.Random(2))["refused"] > 0
+
+
+@pytest.mark.parametrize("version", [None, "5", b"5", 5.0])
+def test_a_damaged_identity_row_is_refused(sample, tmp_path, version, monkeypatch):
+    """Whatever type a lost sector gives its version, and whoever reads it."""
+    path, run = tmp_path / "ledger.db", SqliteTransaction.run
+    path.write_bytes(sample.content)
+    shutil.copy(sample.witness, path.with_suffix(".witness"))
+    ledger = opened(path, sample)
+
+    def damaged(transaction: SqliteTransaction, questions: Any) -> list[list[Any]]:
+        asked = [*questions]
+        answers = run(transaction, asked)
+        for (name, _), rows in zip(asked, answers, strict=True):
+            if name == "read_ledger":
+                rows[0] = (rows[0][0], version, *rows[0][2:])
+        return answers
+
+    monkeypatch.setattr(SqliteTransaction, "run", damaged)
+    for call in (
+        lambda: opened(path, sample),
+        lambda: granted(ledger, "0.001"),
+        lambda: accounts(ledger, "a"),
+        lambda: backup(ledger, tmp_path / "backup.db"),
+    ):
+        with pytest.raises(LedgerCorrupt, match="Its identity row cannot be read"):
+            call()
+    with pytest.raises(LedgerError):
+        upgrade(f"sqlite:///{path}", witness="none", version=6)
+    ledger.database.close()
 
 
 def test_without_damage_everything_is_acknowledged(sample, tmp_path):

@@ -59,6 +59,8 @@ class Model:
 
     Attributes:
         releases: Charge, state and value of each key.
+        overdrawn: Accounts that a charge by hand raised above their budgets; they admit
+            nothing more, whatever is returned later.
     """
 
     owners: People
@@ -68,6 +70,7 @@ class Model:
     evidence: set[str] = field(default_factory=set)
     opened: set[str] = field(default_factory=set)
     frozen: set[str] = field(default_factory=set)
+    overdrawn: set[str] = field(default_factory=set)
 
     def reserve(self, request: Request) -> Any:
         """Grant, replay, wait or refuse."""
@@ -95,7 +98,7 @@ class Model:
             sum(sums[name]) + cost * times <= LIMITS[name]
             for name, times in accounts.items()
         )
-        if is_frozen or not fits:
+        if is_frozen or not fits or self.overdrawn & accounts.keys():
             return "BudgetRefused"
         made = Charge(request, accounts, cost)
         self.charges[request.reservation] = made
@@ -144,6 +147,7 @@ class Model:
         if more <= 0:
             return "ReservationConflict"
         charge.added += more
+        self._mark_overdrawn()
         return "raised", more * max(charge.accounts.values())
 
     def prior(self, policy: Policy, cost: Cost, evidence: str) -> Any:
@@ -154,7 +158,12 @@ class Model:
         self.evidence.add(evidence)
         self.opened.add(policy.dataset)
         self.by_hand[account] = self.by_hand.get(account, Fraction(0)) + epsilon(cost)
+        self._mark_overdrawn()
         return "raised", epsilon(cost)
+
+    def _mark_overdrawn(self) -> None:
+        sums = self.sums().items()
+        self.overdrawn |= {name for name, use in sums if sum(use) > LIMITS[name]}
 
     def freeze(self, dataset: str, *, unfreeze: bool) -> Any:
         """Freeze or open; say whether that is new."""

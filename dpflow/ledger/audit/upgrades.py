@@ -17,6 +17,7 @@ from dpflow.ledger.audit.verify import check_whole, open_snapshot
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import find_database, watch_ledger, witness_at
 from dpflow.ledger.tables.columns import tables
+from dpflow.ledger.tables.errors import readable
 from dpflow.ledger.tables.migrations import MIGRATIONS, REWRITES, Rewrite
 from dpflow.ledger.tables.rows import Charge, name_columns
 from dpflow.ledger.tables.transaction import VERSION
@@ -91,9 +92,9 @@ def upgrade(
 
 def read_version(database: Any) -> int:
     """Return the version of a ledger's tables."""
-    with database.snapshot() as transaction:
+    with readable(database.address), database.snapshot() as transaction:
         ((_, version, *_),) = transaction.ask("read_ledger")
-    return int(version)
+        return int(version)
 
 
 def default_backup(database: Any, version: int) -> Path:

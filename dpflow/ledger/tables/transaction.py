@@ -163,6 +163,9 @@ class Transaction(ABC):
             what = "its identity row is missing"
             raise refuse_damaged(what, self.address)
         ledger, version, environment, created, complete, moving, moved = answers[0][0]
+        if type(version) is not int:
+            what = "its identity row cannot be read"
+            raise refuse_damaged(what, self.address)
         self.identity = Identity(ledger, environment, created)
         self.moving_to, self.moved_to = moving, moved
         kind: type[LedgerError] = LedgerUnavailable
