@@ -20,6 +20,7 @@ from dpflow.guard.project import current_project
 from dpflow.prefect import artifacts
 from dpflow.show.gauges import prometheus
 from tests.projects import make_project, run_python
+from tests.sizes import SCALE
 
 GAUSSIAN = dpflow.Gaussian(sensitivity=1, noise_multiplier=20)
 SPARSE = dpflow.SparseVector(positives=2, epsilon="0.1")
@@ -106,8 +107,14 @@ def test_the_least_budget_at_a_delta_is_what_epsilon_needs(
 def test_no_view_ends_in_an_exception(
     theorem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What history can read, status and the report can, in each form."""
+    """What history can read, status and the report can, in each form.
+
+    A command about one dataset looks at a third of them under each filter; at all of
+    them in the campaign.
+    """
     datasets = [*CHARGES, *EVENTS]
+    parts, part = (1, 0) if SCALE > 1 else (3, [*THEOREMS].index(theorem) % 3)
+    alone = datasets[3 + part :: parts]
     make_project(tmp_path, monkeypatch, *(policy(d, theorem) for d in datasets))
     for dataset, (cost, outcome) in CHARGES.items():
         charged(dataset, cost, outcome)
@@ -137,11 +144,11 @@ def test_no_view_ends_in_an_exception(
         ["status", "--json"],
         ["status", "--details"],
         ["report", "--out", "report.html"],
-        *(["why", dataset] for dataset in datasets[3:]),
+        *(["why", dataset] for dataset in alone),
     ):
         looked_at(*arguments)
     for arguments in (
-        *(["forecast", d, "--cost", "PureDP(epsilon=0.1)"] for d in datasets[3:]),
+        *(["forecast", d, "--cost", "PureDP(epsilon=0.1)"] for d in alone),
         ["policy", "registry", "half"],
         ["plot", "burndown", "half", "--out", "x.svg"],
         ["plot", "burndown", "tightened", "--out", "x.svg"],
