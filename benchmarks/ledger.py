@@ -369,6 +369,23 @@ def histories(place: Place, sizes: list[int], seconds: float, goals: Goals) -> N
     )
 
 
+def beside_snapshot(url: str, seconds: float, goals: Goals) -> None:
+    """Compare first and last charges beside a transaction that stays open."""
+    ledger = create_ledger(url)
+    call = partial(charge, ledger, policy())
+    timed(call, 1.0)
+    with psycopg.connect(url) as session:
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.execute("SELECT count(*) FROM dpflow.journal")
+        found = timed(call, seconds)
+    ledger.close()
+    part = len(found) // 10
+    first, last = percentile(found[:part], 0.5), percentile(found[-part:], 0.5)
+    what = f"beside an open transaction, after {len(found):,} charges"
+    print(f"  {what}: p50 {last * 1e3:.2f} ms, {first * 1e3:.2f} ms before")
+    goals.check(f"{what}: speed", first / last, at_least=1 / FLAT_GOAL)
+
+
 def main() -> int:
     """Run what was asked for; 1 where a goal is missed."""
     # The same for both databases.
@@ -414,6 +431,8 @@ def main() -> int:
                     workers(way, count, where, seconds, checked)
             print(f"{place.name}: long histories")
             histories(place, sizes, seconds, goals)
+            if place.name == "postgres":
+                beside_snapshot(place.new(), 4 * seconds, goals)
     finally:
         if server is not None:
             server.destroy()

@@ -45,10 +45,17 @@ EDITS = {
 
 
 @pytest.mark.promise("damaged-bytes")
-@pytest.mark.storages("sqlite")
+@pytest.mark.storages("sqlite", "postgres")
 @pytest.mark.parametrize("statement", EDITS)
-def test_an_edit_by_hand_is_noticed_at_the_next_decision(ledger, path, statement):
-    """No step runs, no charge ends on an older sum, and the damage stays as it is."""
+def test_an_edit_by_hand_is_noticed_at_the_next_decision(
+    path, tmp_path, statement, monkeypatch
+):
+    """No step runs, no charge ends on an older sum, and the damage stays as it is.
+
+    The witness is what knows of a row that is not there any more.
+    """
+    monkeypatch.setenv("DPFLOW_WITNESS", str(tmp_path / "witness"))
+    ledger = make_ledger(path)
     ledger.settle(granted(ledger, "0.8"))
     charge = granted(ledger, "0.1")
     edit(path, statement)
@@ -62,6 +69,7 @@ def test_an_edit_by_hand_is_noticed_at_the_next_decision(ledger, path, statement
         if EDITS[statement]:
             with pytest.raises(LedgerError):
                 asking.forfeit(charge, reason="over")
+        asking.close()
     assert before == everything(path)
 
 
