@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.ledger_raw import of_rows
+from benchmarks.ledger_raw import make_rows, of_rows
 
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
@@ -92,6 +92,7 @@ def _raw_commits(folder: Path) -> Iterator[Callable[[], None]]:
     url = f"sqlite:///{folder}/raw.db"
     with closing(create_ledger(url)) as ledger:
         charge(ledger, policy())
+    make_rows(url)
     with (folder / "lines").open("ab", buffering=0) as lines, of_rows(url) as write:
 
         def commit() -> None:
