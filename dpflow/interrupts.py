@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from functools import partial, wraps
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
@@ -28,12 +28,17 @@ Kind = TypeVar("Kind", bound=BaseException)
 
 
 def is_interrupt(error: BaseException | None) -> bool:
-    """Return True if the handler of a signal raised an exception.
+    """Return True if the handler of a signal raised an exception."""
+    return interrupted_frame(error) is not None
+
+
+def interrupted_frame(error: BaseException | None) -> FrameType | None:
+    """Return the frame at which a signal's handler raised an exception, if one did.
 
     Python calls a handler with the frame that it interrupts, as no other function is.
     """
     # The class of an error may hide what Python keeps.
-    entry = (
+    entry: TracebackType | None = (
         None if error is None else vars(BaseException)["__traceback__"].__get__(error)
     )
     while entry and (inner := entry.tb_next):
@@ -42,9 +47,9 @@ def is_interrupt(error: BaseException | None) -> bool:
             names, varargs, _, values = inspect.getargvalues(inner.tb_frame)
             arguments = [*map(values.get, names), *values.get(varargs or "", ())]
             if any(value is entry.tb_frame for value in arguments):
-                return True
+                return entry.tb_frame
         entry = inner
-    return False
+    return None
 
 
 def without_interrupts(*kinds: type[Kind]) -> tuple[type[Kind], ...]:

@@ -275,7 +275,7 @@ class Execution:
         self.home = home()
         try:
             # An interrupt before the body passes on.
-            with running(frame, self), StoredError(self.store_error):
+            with running(frame, self), StoredError(self.store_error, around_yield=True):
                 yield
                 check_output(self.name, self.value)
                 self._check_drawn()

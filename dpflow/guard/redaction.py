@@ -12,6 +12,7 @@ import sysconfig
 from asyncio import CancelledError
 from collections.abc import Callable
 from signal import SIGTERM
+from types import TracebackType
 from typing import Any, cast
 
 from dpflow.config import short_path
@@ -25,6 +26,7 @@ from dpflow.exceptions import (
     public_name,
     rebuild,
 )
+from dpflow.interrupts import interrupted_frame
 from dpflow.ledger.requests import Request
 
 #: Python's own errors that are no `Exception`, the general one last.
@@ -43,16 +45,28 @@ class StoredError:
     """A block whose error goes to a function and is not raised.
 
     An `ExitStack` reads attributes of the error, and the body can define them.
+
+    Args:
+        store: Gets the error.
+        around_yield: Whether others run the body, in a block of which this one is a
+            part. An interrupt of its own frame may come before the body: it passes on.
     """
 
-    def __init__(self, store: Callable[[BaseException], None]) -> None:
-        self._store = store
+    def __init__(
+        self, store: Callable[[BaseException], None], *, around_yield: bool = False
+    ) -> None:
+        self._store, self._around_yield = store, around_yield
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if error is not None:
-            self._store(error)
+    def __exit__(
+        self, _: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None or traceback is None:
+            return True
+        if self._around_yield and interrupted_frame(error) is traceback.tb_frame:
+            return False
+        self._store(error)
         return True
 
 

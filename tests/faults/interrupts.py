@@ -164,7 +164,9 @@ class Interrupt:
             return ""
         # The error of a body is shown as its policy says.
         shown = [getattr(error, "error_type", type(error).__name__) for error in kept]
-        in_body = {"charged", "step"}.intersection(self.functions)
+        around = {"reserve", "end"}.intersection(self.functions)
+        # The output is checked as a part of the body: an error may show it.
+        in_body = {"charged", "step"}.intersection(self.functions) or not around
         if in_body and shown == [type(self.error).__name__]:
             return ""
         if not kept and not self.is_in_package:

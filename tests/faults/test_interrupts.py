@@ -87,13 +87,16 @@ ENDS = ("__exit__", "_end", "_leave", "_drop", "_has_its_log", "leave", "free")
 def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
     """Return where to interrupt, by what: everywhere by all, in the campaign.
 
-    At each push it is where blocks end, and at the last lines of some functions.
+    At each push it is around the body, where blocks end, and at the last lines of some
+    functions.
     """
     if SCALE > 1:
         return [*product(points, KINDS)]
     ends = [point for point in points if point.line.endswith(ENDS)]
     last = {point.function: point for point in points}
-    return [*zip([*spread(ends, 16), *spread(last.values(), 16)], cycle(KINDS))]
+    body = [point for point in points if point.line.endswith("run_body")]
+    some = [*body, *spread(ends, 16), *spread(last.values(), 16)]
+    return [*zip(some, cycle(KINDS))]
 
 
 @pytest.mark.promise("interrupt")
