@@ -29,10 +29,10 @@ Kind = TypeVar("Kind", bound=BaseException)
 
 def is_interrupt(error: BaseException | None) -> bool:
     """Return True if the handler of a signal raised an exception."""
-    return interrupted_frame(error) is not None
+    return find_interrupted_frame(error) is not None
 
 
-def interrupted_frame(error: BaseException | None) -> FrameType | None:
+def find_interrupted_frame(error: BaseException | None) -> FrameType | None:
     """Return the frame at which a signal's handler raised an exception, if one did.
 
     Python calls a handler with the frame that it interrupts, as no other function is.

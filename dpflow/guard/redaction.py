@@ -26,7 +26,7 @@ from dpflow.exceptions import (
     public_name,
     rebuild,
 )
-from dpflow.interrupts import interrupted_frame
+from dpflow.interrupts import find_interrupted_frame
 from dpflow.ledger.requests import Request
 
 #: Python's own errors that are no `Exception`, the general one last.
@@ -64,7 +64,7 @@ class StoredError:
     ) -> bool:
         if error is None or traceback is None:
             return True
-        if self._around_yield and interrupted_frame(error) is traceback.tb_frame:
+        if self._around_yield and find_interrupted_frame(error) is traceback.tb_frame:
             return False
         self._store(error)
         return True
