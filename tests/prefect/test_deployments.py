@@ -8,9 +8,11 @@ from unittest import mock
 
 import pytest
 from prefect import Flow, flow
+from prefect.context import use_profile
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    Profile,
     temporary_settings,
 )
 from typer.testing import CliRunner
@@ -113,12 +115,13 @@ def test_a_flow_waits_longer_than_prefect_does_for_a_new_server(monkeypatch):
     seconds, waited = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, []
     monkeypatch.setattr(Flow, "__call__", lambda *_: waited.append(seconds.value()))
     nothing = dp_flow(lambda: None, name="nothing")
-    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+    # A server of other tests has settings of its own.
+    with use_profile(Profile(name="user", settings={}), include_current_context=False):
         nothing()
         with temporary_settings({seconds: 7}):
             nothing()
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
-        nothing()
+        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
+            nothing()
     assert waited == [180, 7, 20]
 
 
