@@ -62,9 +62,10 @@ class StoredError:
     def __exit__(
         self, _: object, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if error is None or traceback is None:
+        if error is None:
             return True
-        if self._around_yield and find_interrupted_frame(error) is traceback.tb_frame:
+        frame = find_interrupted_frame(error) if self._around_yield else None
+        if frame is not None and traceback is not None and frame is traceback.tb_frame:
             return False
         self._store(error)
         return True

@@ -1,7 +1,7 @@
 """A ledger in a PostgreSQL database, for workers on many machines.
 
-A transaction locks the rows of its datasets. Its statements are sent together, in the
-driver's pipeline: one trip locks and reads, and one writes and commits. A process has
+A transaction locks the rows of its datasets. Its statements are sent together, each
+trip in one message: one locks and reads, and one writes and commits. A process has
 one connection, used by one thread at a time, never across a fork, and never again after
 an error of the server's.
 """
