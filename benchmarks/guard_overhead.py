@@ -32,11 +32,6 @@ from unittest.mock import patch
 
 from benchmarks.ledger_raw import make_rows, of_rows
 
-os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-os.environ.setdefault("DO_NOT_TRACK", "1")
-os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
-os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
-
 POLICY = """\
 dataset: bench
 unit: person
@@ -70,6 +65,11 @@ PLAIN = "plain"
 
 def main() -> None:
     """Measure and print."""
+    # Prefect reads them when it is imported; a test imports this module.
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--server", action="store_true")

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, reload
 from operator import attrgetter
 from pathlib import Path
 
@@ -44,6 +44,14 @@ def test_each_phase_of_the_guard_is_a_function():
     """A benchmark of names that moved would start no more, unseen until `make slow`."""
     for module, path in PHASES.values():
         assert callable(attrgetter(path)(import_module(module)))
+
+
+def test_an_import_changes_no_environment(monkeypatch):
+    """The tests that run later in this process would have its settings."""
+    monkeypatch.setattr(os, "environ", {})
+    for name in ("guard_overhead", "ledger", "path", "verify"):
+        reload(import_module(f"benchmarks.{name}"))
+    assert os.environ == {}
 
 
 @pytest.mark.slow
