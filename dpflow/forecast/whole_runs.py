@@ -40,7 +40,7 @@ class Lack(NamedTuple):
 def find_lack(
     ledger: Ledger,
     request: Request,
-    declared: Mapping[str, Cost],
+    declared: Mapping[str, Sequence[Cost]],
     replayed: Mapping[str, int],
 ) -> Lack | None:
     """Return what no whole run of a flow has room for; None if one fits.
@@ -48,7 +48,8 @@ def find_lack(
     Args:
         ledger: The ledger.
         request: The first step of the run that would be charged.
-        declared: Costs that the steps of this process declare, by name of the step.
+        declared: Costs that steps of this process declare, by name: each flow may have
+            a step of that name.
         replayed: Number of replays of this run, by name of the step.
 
     Returns:
@@ -68,7 +69,7 @@ def find_lack(
 
 
 def find_examples(
-    reading: Reading, request: Request, declared: Mapping[str, Cost]
+    reading: Reading, request: Request, declared: Mapping[str, Sequence[Cost]]
 ) -> Iterator[list[Charge]]:
     """Yield the charges of completed runs that are like this one, the newest first."""
     dataset = request.datasets[0]
@@ -86,7 +87,7 @@ def find_examples(
         ended = all(charge.state != "open" for charge in charges)
         # Changed noise is not held to old runs.
         same = all(
-            step not in declared or describe_cost(declared[step]) == cost
+            step not in declared or cost in map(describe_cost, declared[step])
             for step, cost in costs
         )
         if ended and same and first in costs:

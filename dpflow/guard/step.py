@@ -313,19 +313,33 @@ def define_step(
     functions.check_body(function)
     title = functions.name_of(function) if name is None else name
     step = Step(body=function, name=title, **declared)
-    _costs[step.name] = step.cost
+    _costs.setdefault(step.name, {})[place_of(function)] = step.cost
     return step
+
+
+def place_of(function: Callable[..., Any]) -> tuple[str, str]:
+    """Return module and name of a function, which are the same if it changes."""
+    module = getattr(function, "__module__", "")
+    return str(module), str(getattr(function, "__qualname__", ""))
 
 
 #: The number of failed loads by the bodies of steps, since the last reservation.
 failed_loads: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
-#: The cost of each step that this process defined, by name; the newest counts.
-_costs: dict[str, Any] = {}
+#: The costs of the steps that this process defined, by name, and by the function that
+#: has it: one that is defined again replaces its own.
+_costs: dict[str, dict[tuple[str, str], Any]] = {}
 
 
-def list_fixed_costs() -> dict[str, Cost]:
-    """Return the costs of the steps of this process that declare a fixed one."""
-    return {name: cost for name, cost in _costs.items() if isinstance(cost, Cost)}
+def list_fixed_costs() -> dict[str, list[Cost]]:
+    """Return the costs of the steps of this process, by name, where all are fixed.
+
+    Two flows may have steps of one name.
+    """
+    return {
+        name: [*costs.values()]
+        for name, costs in _costs.items()
+        if all(isinstance(cost, Cost) for cost in costs.values())
+    }
 
 
 def _names(names: object) -> tuple[str, ...]:

@@ -131,6 +131,20 @@ def test_changed_noise_is_not_held_to_old_runs(project):
     assert Decimal(spent()) == Decimal("1.0")
 
 
+def test_a_step_of_that_name_elsewhere_changes_nothing(project):
+    """Each flow of a process may have a step `visits`, with noise of its own."""
+    report = make_report(make_step("sales"), make_step("visits"))
+    assert report(1) == "whole"
+
+    @dp_task(dataset="shop", cost=PureDP(epsilon="0.01"), name="visits")
+    def visits() -> None:
+        """Stand for a step of another report."""
+
+    state = report(2, return_state=True)
+    assert "no whole run fits" in state.message
+    assert Decimal(spent()) == Decimal("0.6")
+
+
 def test_an_ordinary_week_is_not_held_to_the_months(make_project):
     """Any of the last completed runs that fits is enough."""
     make_project(policy_of("2"))
