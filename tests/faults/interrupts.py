@@ -164,9 +164,11 @@ class Interrupt:
             return ""
         # The error of a body is shown as its policy says.
         shown = [getattr(error, "error_type", type(error).__name__) for error in kept]
-        around = {"reserve", "end"}.intersection(self.functions)
-        # The output is checked as a part of the body: an error may show it.
-        in_body = {"charged", "step"}.intersection(self.functions) or not around
+        # The output is checked as a part of the body: an error may show it. What is
+        # around both passes on.
+        around = {"reserve", "begin_execution", "end"}.intersection(self.functions)
+        is_inside = self.functions[0] != "run_body" and not around
+        in_body = {"charged", "step"}.intersection(self.functions) or is_inside
         if in_body and shown == [type(self.error).__name__]:
             return ""
         if not kept and not self.is_in_package:

@@ -33,7 +33,7 @@ from dpflow.ledger.tables.transaction import (
 _TRIGGERS = 4
 _WRITING = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-#: Rows that are written are sent when so many bytes have come together.
+#: Bytes of statements without answers after which they are sent.
 _MOST_UNSENT = 2**20
 #: Errors that a migration of the tables causes in an older process.
 _MIGRATED = ("42703", "42P01", "0A000")

@@ -121,7 +121,10 @@ class Transaction(ABC):
         pairs = self.expected(datasets) if on_server else ()
         hashes = [("read_hash", {"dataset": d, "number": n}) for d, n in pairs]
         answers = self.run([*locks, *self._first, *hashes, *questions])
-        rows = [answers.pop(0) for _ in locks][-1] if datasets else []
+        rows = list[Any]()
+        for _ in locks:
+            # The last locks or reads the datasets.
+            rows = answers.pop(0)
         self._look(answers)
         del answers[: len(self._first)]
         for pair in pairs:

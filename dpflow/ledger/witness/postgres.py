@@ -105,13 +105,13 @@ class PostgresWitness(Witness):
             for line in written:
                 state.add(line)
             for row in {*state.rows()} - before:
-                self._put(pipeline, row)
+                self._add_row(pipeline, row)
             for name, hashes in state.hashes.items():
                 self._add(pipeline, "thin", name=name, number=max(hashes))
             pipeline.end(b"COMMIT")
         return written
 
-    def _put(self, pipeline: StatementPipeline, row: Row) -> None:
+    def _add_row(self, pipeline: StatementPipeline, row: Row) -> None:
         self._add(pipeline, "put", **dict(zip(_COLUMNS, row, strict=True)))
 
     def _begin(self, state: Witnessed, *, anew: bool) -> None:
@@ -127,7 +127,7 @@ class PostgresWitness(Witness):
                 raise self.refuse_second()
             self._add(pipeline, "forget")
             for row in (("ledger", "", 0, "0"), *state.rows()):
-                self._put(pipeline, row)
+                self._add_row(pipeline, row)
             pipeline.end(b"COMMIT")
 
     def _add(self, pipeline: StatementPipeline, title: str, **values: Any) -> None:
