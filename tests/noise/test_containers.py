@@ -1,5 +1,8 @@
 """What `release` takes and returns: numbers of one kind, in a new container."""
 
+# The rows of test_containers.yaml are expressions of the imported names.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import datetime as dt
@@ -10,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +21,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import yaml
 
 from dpflow import DiscreteGaussian, Gaussian, IntEstimate, Laplace, Refined
 from dpflow.exceptions import ReleaseError
@@ -56,91 +61,27 @@ def silent():
         yield
 
 
-def table(columns: Any = None, **shape: Any) -> pd.DataFrame:
-    """Return an expected frame."""
-    return pd.DataFrame(columns, **shape)
-
-
 FRAME = pd.DataFrame({"week": ["a", "b", "z"], "m": [1, 2, 9], "v": [0.5, None, 9]})
 SALES = pd.Series([5, 7], index=pd.Index(["b", "z"], name="week"), name="n")
 TWO = FRAME.assign(day=DAYS).set_index(["week", "day"])
 WEEKS: dict[str, Any] = {"groups": ["b", "a"]}
 NAMED: dict[str, Any] = {"groups": {"week": ["b", "a"]}}
 ONE: dict[str, Any] = {"groups": {"week": ["a", "b"]}, "columns": ["v"]}
-#: A value, its declaration, and what comes back without noise.
-TAKEN: list[tuple[Any, dict[str, Any], Any]] = [
-    ([1, 2.5, np.int8(3), Decimal(4)], {"length": 4}, [1.0, 2.5, 3.0, 4.0]),
-    ((1, 2), {"length": 2}, (1.0, 2.0)),
-    (np.array([[1, 2]], "u1"), {"length": (1, 2)}, np.array([[1.0, 2.0]])),
-    (np.array([1, 2], "f2"), {"length": 2}, np.array([1.0, 2.0])),
-    (np.array([Decimal(3)], object), {"length": 1}, np.array([3.0])),
-    (pd.Series([1, 2], name="n"), {"length": 2}, pd.Series([1.0, 2.0])),
-    (pl.Series("n", [Decimal("1.5")]), {"length": 1}, pl.Series([1.5])),
-    (pa.array([Decimal("1.5")]), {"length": 1}, pa.array([1.5])),
-    ({"a": 1, "z": 5}, WEEKS, {"b": 0.0, "a": 1.0}),
-    (OrderedDict(a=None), NAMED, {"b": 0.0, "a": 0.0}),
-    (
-        {("a", 2): 3},
-        {"groups": {"week": ["a", "b"], "n": (1, 2)}},
-        {("a", 1): 0.0, ("a", 2): 3.0, ("b", 1): 0.0, ("b", 2): 0.0},
-    ),
-    ({None: 3, "a": 1}, {"groups": [None, "a"]}, {None: 3.0, "a": 1.0}),
-    ({float("nan"): 3}, {"groups": [None]}, {None: 3.0}),
-    ({3: 1}, {"groups": range(2, 4)}, {2: 0.0, 3: 1.0}),
-    ({Region.NORTH: 1}, {"groups": [Region.NORTH]}, {Region.NORTH: 1.0}),
-    ([Row("a", 3), ("z", 5)], WEEKS, [("b", 0.0), ("a", 3.0)]),
-    ([["a", 3]], WEEKS, [("b", 0.0), ("a", 3.0)]),
-    ((("a", 3),), NAMED, (("b", 0.0), ("a", 3.0))),
-    (
-        [{"week": "a", "n": 3, "raw": 7}],
-        {**NAMED, "columns": ["n", "m"]},
-        [{"week": "b", "n": 0.0, "m": 0.0}, {"week": "a", "n": 3.0, "m": 0.0}],
-    ),
-    (pd.Series({0: 5, 1: 7}), {"groups": [1]}, pd.Series([7.0], pd.Index([1]))),
-    # A name that was not declared does not come back.
-    (SALES, WEEKS, pd.Series([5.0, 0.0], ["b", "a"])),
-    (SALES, NAMED, pd.Series([5.0, 0.0], ["b", "a"]).rename_axis("week")),
-    (
-        FRAME,
-        {**NAMED, "columns": ["v", "m"]},
-        table({"week": ["b", "a"], "v": [0.0, 0.5], "m": [2.0, 1.0]}),
-    ),
-    (
-        pd.DataFrame([]),
-        {**NAMED, "columns": ["m"]},
-        table({"week": ["b", "a"], "m": [0.0, 0.0]}),
-    ),
-    (
-        FRAME[FRAME.m > 1],
-        {**WEEKS, "columns": ["m"]},
-        table({"group": ["b", "a"], "m": [2.0, 0.0]}),
-    ),
-    (
-        FRAME.set_index("week"),
-        {**WEEKS, "columns": ["m", "new"]},
-        table({"m": [2.0, 1.0], "new": [0.0, 0.0]}, index=pd.Index(["b", "a"])),
-    ),
-    (
-        TWO,
-        {"groups": {"day": DAYS[1:2], "week": ["a", "b"]}, "columns": ["m"]},
-        table(
-            {"m": [0.0, 2.0]},
-            index=pd.MultiIndex.from_product(
-                [DAYS[1:2], ["a", "b"]], names=["day", "week"]
-            ),
-        ),
-    ),
-    (
-        pl.from_pandas(FRAME),
-        {**NAMED, "columns": ["m"]},
-        pl.DataFrame({"week": ["b", "a"], "m": [2.0, 1.0]}),
-    ),
-    (
-        pa.table({"week": ["a", "z"], "m": [1, None], "n": [True, False]}),
-        {**WEEKS, "columns": ["m"]},
-        pa.table({"group": ["b", "a"], "m": [0.0, 1.0]}),
-    ),
-]
+TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+
+
+def read(expression: str) -> Any:
+    """Return the value of an expression of the table."""
+    return eval(expression, globals())
+
+
+def cases(name: str) -> list[tuple[Any, str, str]]:
+    """Return a result, a declaration and one value of each case of a table."""
+    return [
+        (result, declared, value)
+        for result, declared, *values in TABLES[name]
+        for value in values
+    ]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -175,18 +116,14 @@ def test_the_numbers_of_a_returned_value_are_read(counts):
 
 
 @pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize(
-    ("value", "declared", "expected"),
-    TAKEN,
-    ids=[f"{type(v).__module__[:6]}-{n}" for n, (v, *_) in enumerate(TAKEN)],
-)
+@pytest.mark.parametrize(("value", "declared", "expected"), TABLES["taken"])
 def test_a_value_comes_back_as_declared(value, declared, expected):
     """Its groups, columns and length; floats, or ints by `as_int` and integer noise."""
+    value, shape = read(value), read(f"read_shape({declared})")
     before = pickle.dumps(value)
-    noisy = draw(CONTINUOUS, value, read_shape(**declared))
-    assert same(noisy, expected)
+    assert same(draw(CONTINUOUS, value, shape), read(expected))
     assert pickle.dumps(value) == before
-    ints = draw(CONTINUOUS, value, read_shape(**declared), as_int=True)
+    ints = draw(CONTINUOUS, value, shape, as_int=True)
     assert {type(n) for n in numbers_in(ints)} == {int}
 
 
@@ -201,131 +138,36 @@ def test_ints_that_leave_int64():
 
 SECRET = 731_954_286
 FIELD = pa.struct([(f"f{SECRET}", pa.int64())])
-NULL = r"COALESCE\(SUM\(x\), 0\)"
+#: Counts of days, as rows without a day are, too.
+DATED = pd.Series([SECRET], pd.date_range("2026-01-01", periods=1, name="day"))
 
 
-def dated(groups: list[Any], text: str, labels: Any = None) -> list[Any]:
-    """Return counts of days, with and without rows, whose labels equal no group."""
-    labels = pd.date_range("2026-01-01", periods=1) if labels is None else labels
-    counts = pd.Series([SECRET], index=labels.rename("day"))
-    return [(rows, {"groups": groups}, text) for rows in (counts, counts[:0])]
-
-
-#: Values that are refused, their declaration, and words of the error.
-WRONG: list[tuple[Any, dict[str, Any], str]] = [
-    # Undeclared: the line to write.
-    *((v, {}, "length=") for v in ([1], (1,), np.ones(2), pl.Series([1]))),
-    *((v, {}, "length=") for v in (pa.array([1]), pd.Series([1]), [])),
-    *((v, {}, "groups=") for v in ({"a": 1}, [("a", 1)], SALES, FRAME)),
-    *((v, {}, "columns=") for v in (FRAME, pl.from_pandas(FRAME), [{"a": 1}])),
-    (pa.table({"a": [1]}), {}, "columns="),
-    # Declared as something else.
-    (5, {"length": 1}, "several numbers"),
-    (5, {"groups": ["a"]}, "several numbers"),
-    ([1, 2], {"groups": ["a", "b"]}, "no labels"),
-    (np.ones(2), {"groups": ["a", "b"]}, "no labels"),
-    (pd.Series([1, 2]), {"groups": ["a", "b"]}, "equal no label"),
-    (pd.Series([1, 2], ["a", "b"]), {"length": 2}, "groups="),
-    ({"a": 1}, {"length": 1}, "groups="),
-    ({"a": 1}, {"groups": ["a"], "columns": ["n"]}, "Leave columns= away"),
-    (SALES, {"groups": ["a"], "columns": ["n"]}, "Leave columns= away"),
-    (SALES, {"groups": {"month": ["a"]}}, "other levels"),
-    (FRAME, {"groups": {"month": ["a"]}, "columns": ["m"]}, "no column or index"),
-    (FRAME[["m"]], {"groups": ["a"], "columns": ["m"]}, "equal no label"),
-    (FRAME, {"groups": ["a"]}, "columns="),
-    (FRAME, {"groups": ["a"], "columns": ["group"]}, "without a name"),
-    ([{"week": "a", "n": 1}], {"groups": ["a"], "columns": ["n"]}, "has none"),
-    ([("a", 1, 2)], {"groups": ["a"]}, "1 labels and 1 numbers"),
-    (pd.concat([FRAME, FRAME], axis=1), {**NAMED, "columns": ["m"]}, "two of its"),
-    (pa.table({"k": ["a"], "n": [1]}), {"groups": {"k": [1]}, "columns": ["n"]}, "str"),
-    # Labels of a dtype that equals no group, whose types stand in the text.
-    *dated(["2026-01-01"], "datetime64 equal no label of groups=, of type str"),
-    *dated([dt.date(2026, 1, 1)], "datetime64 equal no .* of type datetime date"),
-    *dated(["1"], "int64 equal no label of groups=, of type str", pd.Index([1])),
-    # Dtypes that are no numbers.
-    (pl.DataFrame({"week": ["a"], "m": ["x"]}), {**NAMED, "columns": ["m"]}, "dtype"),
-    (pd.DataFrame({"week": ["a"], "m": [True]}), {**NAMED, "columns": ["m"]}, "0 and"),
-    (pl.Series([1], dtype=pl.Int128), {"length": 1}, "dtype"),
-    (pl.Series([1], dtype=pl.UInt128), {"length": 1}, "dtype"),
-    (np.array([True]), {"length": 1}, "ints 0 and 1"),
-    (pd.Series([f"{SECRET}"], dtype="string"), {"length": 1}, "dtype"),
-    (pa.array([1.0, SECRET], pa.date64()), {"length": 2}, "dtype"),
-    # Categories and fields may be made of data.
-    (pl.Series([f"f{SECRET}"], dtype=pl.Enum([f"f{SECRET}"])), {"length": 1}, "dtype"),
-    (pa.nulls(1, FIELD), {"length": 1}, "dtype struct"),
-    (pd.Series([None], dtype=pd.ArrowDtype(FIELD)), {"length": 1}, "dtype struct"),
-    # Entries that are no numbers.
-    *((value, {}, "ints 0 and 1") for value in (True, np.True_)),
-    *((value, {}, "NaN") for value in (float("nan"), Decimal("sNaN"))),
-    *((value, {}, "not a number") for value in (f"{SECRET}", np.longdouble(SECRET))),
-    *((value, {}, "not a number") for value in ({SECRET}, np.complex64(SECRET))),
-    (np.ma.array([SECRET], mask=[True]), {"length": 1}, "not a number"),
-    *((value, {"length": 1}, NULL) for value in ([None], (None,))),
-    (None, {}, NULL),
-    ([[SECRET, 2]], {"length": 1}, "one flat list"),
-    ({"a": [SECRET]}, {"groups": ["a"]}, "one flat list"),
-    (np.array([SECRET, {SECRET}], object), {"length": 2}, "one flat list"),
-    ([float("nan")], {"length": 1}, "NaN"),
-    (np.array([SECRET, np.nan]), {"length": 2}, "NaN"),
-    *((each([SECRET, None]), {"length": 2}, NULL) for each in (pl.Series, pa.array)),
-    (pd.Series([SECRET, None], dtype="Int64"), {"length": 2}, "NAType"),
-    # Too large.
-    *((value, {}, "too large") for value in (float("inf"), -np.float64("inf"))),
-    *((SECRET * factor, {}, "too large") for factor in (2**53, 10**400)),
-    (Decimal(SECRET * 2**53), {}, "too large"),
-    (Decimal(f"1.5E{SECRET}"), {}, "too large"),
-    (Decimal(f"{SECRET}0.00") * 2**33, {}, "too large"),
-    (np.array([SECRET * 2**33], "u8"), {"length": 1}, "too large"),
-]
-
-
-@pytest.mark.parametrize(
-    ("value", "declared", "text"), WRONG, ids=lambda value: type(value).__name__
-)
+@pytest.mark.parametrize(("text", "declared", "value"), cases("refused"))
 def test_what_does_not_fit_is_refused_before_the_draw(
-    value, declared, text, monkeypatch
+    text, declared, value, monkeypatch
 ):
     """By its type and what to do, and without a number or a label of the value."""
     monkeypatch.setattr(noise, "_noisy", lambda *_: pytest.fail("it was drawn"))
+    value, shape = read(value), read(f"read_shape({declared})")
     with pytest.raises(ReleaseError, match=text) as caught:
-        draw(CONTINUOUS, value, read_shape(**declared))
+        draw(CONTINUOUS, value, shape)
     error = caught.value
     assert text == "too large" or type(value).__name__ in str(error)
     assert str(SECRET)[:5] not in f"{error} {error.details}"
     assert (error.__cause__, error.__context__) == (None, None)
 
 
-#: Under integer noise: what is taken, and as which ints; None is refused.
-INTS: list[tuple[Any, dict[str, Any], Any]] = [
-    *((v, {}, int(v)) for v in (5, np.int8(5), np.uint64(5), True, np.True_)),
-    *((v, {}, None) for v in (5.0, np.float64(5), Decimal(5), 2**53 + 1, None)),
-    (np.array([True, False]), {"length": 2}, [1, 0]),
-    (pl.Series([True]), {"length": 1}, [1]),
-    (pd.Series([1, None], dtype="boolean"), {"length": 2}, None),
-    ([1.0], {"length": 1}, None),
-    (np.array([1.0]), {"length": 1}, None),
-    (pd.Series([3.0], ["a"]), {"groups": ["a", "b"]}, [3, 0]),
-    ({"a": np.float32(3)}, {"groups": ["a"]}, {"a": 3}),
-    ({"a": 3.5}, {"groups": ["a"]}, None),
-    ({"a": Decimal(3)}, {"groups": ["a"]}, None),
-    (pl.DataFrame({"k": ["a"], "n": [2.0]}), {"groups": ["a"], "columns": ["n"]}, [2]),
-    (FRAME[["week", "v"]].assign(v=[3.0, None, 9]), ONE, [3, 0]),
-    (FRAME[["week", "v"]][:0].astype(object), ONE, [0, 0]),
-]
-
-
 @pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize(("value", "declared", "expected"), INTS)
-def test_integer_noise_takes_ints_by_their_type(value, declared, expected):
+@pytest.mark.parametrize(("expected", "declared", "value"), cases("ints"))
+def test_integer_noise_takes_ints_by_their_type(expected, declared, value):
     """Of labels also whole floats: an absent group makes a column of counts float."""
-    shape = read_shape(**declared)
+    value, shape = read(value), read(f"read_shape({declared})")
     if expected is None:
         with pytest.raises(ReleaseError):
             draw(WHOLE, value, shape)
         return
-    noisy = draw(WHOLE, value, shape)
-    numbers = [*numbers_in(noisy)]
-    assert numbers == [*numbers_in(expected)]
+    numbers = [*numbers_in(draw(WHOLE, value, shape))]
+    assert numbers == expected
     assert {type(number) for number in numbers} <= {int, IntEstimate}
 
 

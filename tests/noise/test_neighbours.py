@@ -1,5 +1,8 @@
 """Neighbouring data: everything about an output but its noisy numbers is equal."""
 
+# The rows of test_neighbours.yaml are expressions of the imported names.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import datetime as dt
@@ -7,6 +10,7 @@ import io
 import pickle
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import yaml
 
 from dpflow import (
     Clip,
@@ -29,6 +34,7 @@ from dpflow.ledger.codec import decode, encode
 from dpflow.noise.draws import draw
 from dpflow.noise.shape import read_shape
 from tests.projects import POLICY, make_project
+from tests.sizes import spread
 
 pytestmark = pytest.mark.quick
 
@@ -95,73 +101,10 @@ ONE: dict[str, Any] = {"groups": {"region": GROUPS}, "columns": ["amount"]}
 BARE: dict[str, Any] = {"groups": GROUPS, "columns": ["amount"]}
 LABELS: dict[str, Any] = {"groups": GROUPS}
 NAMED: dict[str, Any] = {"groups": {"region": GROUPS}}
-#: Containers of the rows, each with its declaration.
-CONTAINERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "dict": (lambda rows: {a: c for a, _, c in rows}, LABELS),
-    "counter": (lambda rows: Counter({a: b for a, b, _ in rows if b}), LABELS),
-    "tuples": (lambda rows: [(a, c) for a, _, c in rows], LABELS),
-    "named tuples": (lambda rows: [(a, c) for a, _, c in rows], NAMED),
-    "records": (lambda rows: [{"region": a, "amount": c} for a, _, c in rows], ONE),
-    "pandas": (frame, ONE),
-    "pandas, bare": (frame, BARE),
-    "pandas, object": (lambda rows: frame(rows, dtype=object), ONE),
-    "pandas, arrow": (
-        lambda rows: frame(rows).convert_dtypes(dtype_backend="pyarrow"),
-        ONE,
-    ),
-    "pandas, nullable": (lambda rows: frame(rows).convert_dtypes(), ONE),
-    "pandas, index": (lambda rows: frame(rows).set_index("region"), BARE),
-    "pandas, levels": (
-        lambda rows: frame(rows).set_index(["region", "n"])[["amount"]],
-        {"groups": {"region": GROUPS, "n": [3, 2]}, "columns": ["amount"]},
-    ),
-    "categories": (categorical, ONE),
-    "groupby": (
-        lambda rows: categorical(rows).groupby("region", observed=True).n.count(),
-        LABELS,
-    ),
-    "value_counts": (lambda rows: frame(rows).region.value_counts(), LABELS),
-    "series of a dict": (
-        lambda rows: pd.Series({a: c for a, _, c in rows}, dtype=float),
-        LABELS,
-    ),
-    "pivot": (pivoted, {"groups": ["k"], "columns": GROUPS}),
-    "polars": (polars, ONE),
-    "polars, bare": (lambda rows: polars(rows).select("region", "amount"), BARE),
-    "polars pivot": (
-        lambda rows: pl.from_pandas(pivoted(rows).reset_index()),
-        {"groups": ["k"], "columns": GROUPS},
-    ),
-    "series, named by data": (
-        lambda rows: frame(rows).set_index("region").amount.rename_axis(name_of(rows)),
-        LABELS,
-    ),
-    "index, named by data": (
-        lambda rows: frame(rows).set_index("region").rename_axis(name_of(rows)),
-        BARE,
-    ),
-    "pandas, named by data": (
-        lambda rows: frame(rows).rename(columns={"region": name_of(rows)}),
-        BARE,
-    ),
-    "polars, named by data": (
-        lambda rows: polars(rows).select(
-            pl.col("region").alias(name_of(rows)), "amount"
-        ),
-        BARE,
-    ),
-    "arrow, named by data": (
-        lambda rows: arrow(rows).rename_columns([name_of(rows), "n", "amount"]),
-        BARE,
-    ),
-    "arrow": (arrow, ONE),
-    "arrow, dictionary": (
-        lambda rows: arrow(rows).set_column(
-            0, "region", arrow(rows)["region"].dictionary_encode()
-        ),
-        ONE,
-    ),
-}
+NUMBERED: dict[str, Any] = {"groups": [0, 1, 2]}
+NUMBERS: dict[str, Any] = {"groups": {"region": [1, 2]}, "columns": ["amount"]}
+ROWS = pd.DataFrame({"amount": [1.0, 2.0], "n": [1, 2]}, index=["north", "south"])
+TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 COSTS = {
     "continuous": (Gaussian(sensitivity=10, sigma=30), {}),
     "as_int": (Laplace(sensitivity=10, scale=30), {"as_int": True}),
@@ -204,105 +147,45 @@ def outcome(cost: Any, value: Any, declared: dict[str, Any], **options: Any) -> 
     return form(noisy)
 
 
-@pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("container", CONTAINERS)
+def read(expression: str, **names: Any) -> Any:
+    """Return the value of an expression of the table."""
+    return eval(expression, {**globals(), **names})
+
+
+@pytest.mark.parametrize(
+    ("container", "cost"),
+    [(name, "continuous") for name in TABLES["containers"]]
+    + [(name, "as_int") for name in spread(TABLES["containers"], 6)],
+)
 def test_neighbours_differ_in_their_numbers_only(container, cost):
     """Kind, order, labels, columns, riders and success are those of the declaration."""
-    make, declared = CONTAINERS[container]
+    expression, declared = TABLES["containers"][container]
     mechanism, options = COSTS[cost]
-    found = {
-        name: outcome(mechanism, make(rows), declared, **options)
+    forms = {
+        name: outcome(
+            mechanism, read(expression, rows=rows), read(f"dict({declared})"), **options
+        )
         for name, rows in DATA.items()
         if not (container == "counter" and name.startswith("None"))
     }
-    assert not isinstance(found["base"], str), found["base"]
-    for name, result in found.items():
-        assert result == found["base"], name
+    assert not isinstance(forms["base"], str), forms["base"]
+    for name, result in forms.items():
+        assert result == forms["base"], name
 
 
-NUMBERED: dict[str, Any] = {"groups": [0, 1, 2]}
-NUMBERS: dict[str, Any] = {"groups": {"region": [1, 2]}, "columns": ["amount"]}
-ROWS = pd.DataFrame({"amount": [1.0, 2.0], "n": [1, 2]}, index=["north", "south"])
-
-
-def read(library: Any, text: str) -> Any:
+def read_file(library: Any, text: str) -> Any:
     """Return the frame of a CSV file with the columns region and amount."""
     return library.read_csv(io.StringIO("region,amount\n" + text))
 
 
-#: Values of one program on neighbouring data, whose libraries change dtypes, classes
-#: of indexes and names by the rows.
-PROGRAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
-    "a file without a label": (
-        [read(pd, text) for text in ("north,1\n", ",1\n", "", "north,\n")],
-        ONE,
-    ),
-    "a file of polars": (
-        [read(pl, text) for text in ("north,1\n", ",1\n", "", "north,\n")],
-        ONE,
-    ),
-    "a file of numbered labels": (
-        [read(pl, text) for text in ("1,1\n", ",1\n", "")],
-        NUMBERS,
-    ),
-    "categories of nothing": (
-        [
-            pd.DataFrame({"region": pd.Categorical([label]), "amount": [1.0]})
-            for label in ("north", np.nan)
-        ],
-        ONE,
-    ),
-    "rows without columns": (
-        [
-            pd.DataFrame(rows).rename_axis(name)
-            for rows in ([{"region": "north", "amount": 1.0}], [])
-            for name in (None, "id")
-        ],
-        ONE,
-    ),
-    "rows of lists": ([[["north", 1.0]], []], LABELS),
-    "a Series without a row": (
-        [ROWS.amount.rename_axis("region"), pd.Series([], dtype=float)],
-        NAMED,
-    ),
-    "a dict of numbers": (
-        [pd.Series(each, dtype=float) for each in ({0: 1, 1: 2}, {0: 1, 2: 5}, {})],
-        NUMBERED,
-    ),
-    "numbered rows": (
-        [ROWS.reset_index(drop=True)[["amount"]][keep:] for keep in (0, 1)],
-        {**NUMBERED, "columns": ["amount"]},
-    ),
-    "an order": (
-        [pd.Series([1.0, last]).sort_values() for last in (0.0, 2.0)],
-        {"length": 2},
-    ),
-    "an index without a name": ([ROWS, ROWS[:0]], BARE),
-    "a row of a frame": (
-        [ROWS.T.rename({"amount": name}).loc[name] for name in (PLANTED, "ann")],
-        LABELS,
-    ),
-    "two columns of other people": (
-        [
-            pd.DataFrame([["k", 1.0, 2.0, 3.0]], columns=["k", "north", *names])
-            for names in (["ann", "bob"], ["ann", "ann"])
-        ],
-        {"groups": {"k": ["k"]}, "columns": GROUPS},
-    ),
-    "the length of a text": (
-        [np.array(each) for each in (["a", "b"], [PLANTED, "b"])],
-        {"length": 2},
-    ),
-}
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", TABLES["programs"])
 def test_what_a_library_makes_of_other_rows_does_not_show(program):
     """Neither by what comes back nor by an error."""
-    values, declared = PROGRAMS[program]
-    found = [outcome(COSTS["continuous"][0], value, declared) for value in values]
-    assert all(form == found[0] for form in found), found
-    assert isinstance(found[0], str) == (program == "the length of a text")
+    values, declared = TABLES["programs"][program]
+    shape = read(f"dict({declared})")
+    forms = [outcome(COSTS["continuous"][0], value, shape) for value in read(values)]
+    assert all(form == forms[0] for form in forms), forms
+    assert isinstance(forms[0], str) == (program == "the length of a text")
 
 
 SCALARS = [5, 5.0, 5.5, Decimal(5), Decimal("5.50"), np.int64(5), np.float32(5.5)]
