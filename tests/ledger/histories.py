@@ -13,16 +13,18 @@ from random import Random
 from typing import Any
 
 from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
-from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable
 from dpflow.ledger.canonical import digest
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Busy, Granted, Replayed, Request
 from dpflow.ledger.tables.loading import read_claim
+from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity, Transaction
 from dpflow.policy import Policy
+from tests.in_memory import MEMORY
 from tests.ledger.support import POPULATION, make_policy
+from tests.postgres import server
 
 #: Number of commands of a history.
 LENGTH = 50
@@ -136,35 +138,13 @@ class Workers:
         """One of the processes."""
         return self.random.choice(self.ledgers)
 
-    def reserve(self, request: Request) -> Any:
-        """Ask for a step."""
-        return self.ledger.reserve(request)
+    def __getattr__(self, name: str) -> Any:
+        """Return an operation of one of the processes."""
+        return getattr(self.ledger, name)
 
-    def end(self, kind: str, charge: str, **fields: Any) -> Any:
+    def end(self, kind: str, charge: str, **fields: Any) -> None:
         """End a charge."""
-        ledger = self.ledger
-        if kind == "settle":
-            ledger.settle(charge, **fields)
-        elif kind == "void":
-            ledger.void(charge, reason="r")
-        else:
-            ledger.forfeit(charge, reason="r")
-
-    def amend(self, charge: str, cost: Cost) -> Any:
-        """Charge more for a step."""
-        return self.ledger.amend(charge, cost, reason="x")
-
-    def prior(self, policy: Policy, cost: Cost, evidence: str) -> Any:
-        """Charge what was spent elsewhere."""
-        return self.ledger.charge_prior(policy, cost, evidence=evidence, reason="x")
-
-    def freeze(self, dataset: str, *, unfreeze: bool) -> Any:
-        """Freeze a dataset, or open it."""
-        return self.ledger.freeze(dataset, reason="x", unfreeze=unfreeze)
-
-    def apply(self, policy: Policy, *, new_term: bool) -> Any:
-        """Apply a file."""
-        return self.ledger.apply(policy, reason="x", new_term=new_term)
+        getattr(self.ledger, kind)(charge, **fields)
 
     def withdraw(self, key: str) -> Any:
         """Delete the value of a release."""
@@ -313,7 +293,7 @@ class Play:
             return
         name, request = charges.pop(self.random.randrange(len(charges)))
         kind = self.random.choice(["settle"] * 4 + ["void", "void", "forfeit"])
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"reason": "r"}
         if kind == "settle":
             outcome = self.random.choice(["completed", "completed", "failed"])
             stops = isinstance(request.cost, EarlyStopping) and outcome == "completed"
@@ -338,21 +318,21 @@ class Play:
         charges = self.open if self.random.random() < 0.5 else self.ended
         if charges:
             cost = PureDP(epsilon=self.random.choice(["0.2", "0.4", "2"]))
-            self.ask("amend", self.random.choice(charges)[0], cost)
+            self.ask("amend", self.random.choice(charges)[0], cost, reason="x")
 
     def prior(self) -> None:
         """Charge what was spent elsewhere."""
         evidence = digest(str(self.random.randint(1, 3)))
-        policy = self.policies[
-            self.random.choice(sorted({"a", "auto", "s"} & self.policies.keys()))
-        ]
-        self.ask("prior", policy, PureDP(epsilon="0.05"), evidence)
+        name = self.random.choice(sorted({"a", "auto", "s"} & self.policies.keys()))
+        policy, cost = self.policies[name], PureDP(epsilon="0.05")
+        self.ask("charge_prior", policy, cost, evidence=evidence, reason="x")
 
     def freeze(self) -> None:
         """Freeze a dataset, or unfreeze it."""
         names = sorted({"a", "b", "e", "s"} & self.policies.keys())
         name = self.random.choice([*names, "population/p"])
-        self.ask("freeze", name, unfreeze=self.random.random() < 0.7)
+        unfreeze = self.random.random() < 0.7
+        self.ask("freeze", name, reason="x", unfreeze=unfreeze)
 
     def apply(self) -> None:
         """Apply an edited file, tighter or looser, or one without its source."""
@@ -379,7 +359,8 @@ class Play:
                 lifetime=f"{{epsilon: {lifetime}}}",
             )
         new_term = self.random.random() < 0.5
-        if not isinstance(self.ask("apply", policy, new_term=new_term), DpflowError):
+        answer = self.ask("apply", policy, reason="x", new_term=new_term)
+        if not isinstance(answer, DpflowError):
             self.policies[policy.dataset] = policy
 
     def withdraw(self) -> None:
@@ -412,9 +393,6 @@ def described(answer: Any) -> Any:
 
 def in_postgres() -> Callable[[], Any]:
     """Make a ledger on the server of the tests; return what opens it."""
-    from dpflow.ledger.tables.postgres import PostgresDatabase
-    from tests.postgres import server
-
     url = server().new_database()
     PostgresDatabase.create(url, Identity("x", None, "t"), b"0").close()
     return lambda: PostgresDatabase(url)
@@ -422,8 +400,7 @@ def in_postgres() -> Callable[[], Any]:
 
 def in_sqlite() -> Callable[[], Any]:
     """Make a ledger in a file; return what opens it."""
-    memory = Path("/dev/shm")
-    folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
+    folder = tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None)
     path = Path(folder) / "ledger.db"
     SqliteDatabase.create(path, Identity("x", None, "t"), b"0").close()
     return lambda: SqliteDatabase(path)

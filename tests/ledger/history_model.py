@@ -123,10 +123,8 @@ class Model:
         ):
             return "ReservationConflict"
         charge.state, charge.posted, charge.settled_by = kind, charge.held, fields
-        completed, reported = (
-            fields.get("outcome") == "completed",
-            fields.get("reported"),
-        )
+        completed = fields.get("outcome") == "completed"
+        reported = fields.get("reported")
         if kind == "void":
             charge.posted = Fraction(0)
         elif reported and completed and owner == mine and not charge.added:
@@ -139,7 +137,7 @@ class Model:
                 self.releases[key] = name, "free", None
         return None
 
-    def amend(self, name: str, cost: Cost) -> Any:
+    def amend(self, name: str, cost: Cost, **_: str) -> Any:
         """Charge what is more than was charged."""
         charge = self.charges[name]
         before = charge.held if charge.state == "open" else charge.posted
@@ -150,7 +148,9 @@ class Model:
         self._mark_overdrawn()
         return "raised", more * max(charge.accounts.values())
 
-    def prior(self, policy: Policy, cost: Cost, evidence: str) -> Any:
+    def charge_prior(
+        self, policy: Policy, cost: Cost, *, evidence: str, **_: str
+    ) -> Any:
         """Charge once for each evidence."""
         if evidence in self.evidence:
             return "ConfigurationError"
@@ -165,7 +165,7 @@ class Model:
         sums = self.sums().items()
         self.overdrawn |= {name for name, use in sums if sum(use) > LIMITS[name]}
 
-    def freeze(self, dataset: str, *, unfreeze: bool) -> Any:
+    def freeze(self, dataset: str, *, unfreeze: bool, **_: str) -> Any:
         """Freeze or open; say whether that is new."""
         if dataset not in self.opened:
             return "PolicyNotApplied"
