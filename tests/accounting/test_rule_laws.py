@@ -21,6 +21,7 @@ from dpflow.accounting import (
     make_filter,
     make_odometer,
 )
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.rdp_doubling import PAPER_ORDERS
 from dpflow.accounting.rules.rule import ThresholdFilter
 from dpflow.accounting.rules.tally import Tally
@@ -29,64 +30,17 @@ from dpflow.costs import ApproxZCDP
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.rounding import UNITS
+from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
-SPLIT = {"delta_loss": "6e-7"}
-STEPS = [
-    {"cost": TENTH, "times": 3, "spares": 1},
-    {"cost": TWENTY, "times": 9},
-    Laplace(sensitivity=1, scale=10),
-]
-#: Options of every filter, at epsilon 2 and delta 1e-6.
-FILTER_OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "basic": [{}],
-    "zcdp": [{}, SPLIT, {"conversion": "classic"}],
-    "gdp": [{}, SPLIT],
-    "individual": [{}, {"order": 20}, {"measure": "gdp"}],
-    "output-dp": [{}],
-    "auto": [{}],
-    "rdp": [
-        {"order": 12},
-        {"order": 25, "conversion": "classic"},
-        {"order": 15, **SPLIT},
-        {"orders": [4, 16, 64]},
-        {"orders": [6, 30], "weights": ["0.25", "0.7"], "conversion": "classic"},
-    ],
-    "residue": [{}, SPLIT],
-    "rogers": [{}],
-    "sequence": [
-        {"steps": STEPS},
-        {"steps": STEPS, "stops": [3, 10], "deltas": ["1e-7", "2e-7", "3e-7"]},
-        {"steps": STEPS[:1], "accountant": "kov"},
-    ],
-    "whitehouse": [{}, {**SPLIT, "drift": "tanh"}],
-}
-#: Options of every odometer, at delta 1e-6.
-ODOMETER_OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "basic": [{}],
-    "individual": [{"order": 8}, {"order": 8, "measure": "gdp"}],
-    "mixture": [
-        {"rho": 1},
-        {"rho": "0.01", "form": "pure", **SPLIT},
-        {"rho": 1, "sides": "two"},
-    ],
-    "rdp": [
-        {"order": 8},
-        {"order": "7/3"},
-        {"orders": [3, 9], "weights": [".2", ".7"]},
-    ],
-    "rdp-doubling": [{}, {"orders": [4, 8]}],
-    "rogers": [{"beta": "0.01"}, {"people": 100}, {"granularity": "1/300"}],
-    "stitched": [{"v0": "0.01"}, {"v0": 1, "form": "pure", **SPLIT}],
-}
-
-
+TABLES = read_tables(__file__)
+#: Each theorem with its options.
 CASES = [
-    (kind, name, given)
-    for kind, table in (("filter", FILTER_OPTIONS), ("odometer", ODOMETER_OPTIONS))
-    for name, options in table.items()
-    for given in options
+    (kind, theorem, options)
+    for kind in ("filter", "odometer")
+    for theorem, rows in TABLES[kind].items()
+    for options in rows
 ]
 
 
@@ -153,12 +107,12 @@ def level(rule: Rule, tally: Tally) -> float:
 
 def test_every_theorem_stands_in_the_table() -> None:
     """A theorem that is added obeys the laws, too."""
-    assert FILTER_OPTIONS.keys() == FILTERS.keys()
-    assert ODOMETER_OPTIONS.keys() == ODOMETERS.keys()
+    assert TABLES["filter"].keys() == FILTERS.keys()
+    assert TABLES["odometer"].keys() == ODOMETERS.keys()
 
 
 @pytest.mark.parametrize("rule", STEADY, ids=names)
-@settings(max_examples=scaled(12), deadline=None)
+@settings(max_examples=scaled(12, push=6), deadline=None)
 @given(costs=st.lists(COSTS, max_size=8), data=st.data())
 def test_the_order_of_charges_is_irrelevant(rule, costs, data):
     """Any order leaves the same tally; holding, settling and voiding are exact."""
@@ -171,7 +125,7 @@ def test_the_order_of_charges_is_irrelevant(rule, costs, data):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=names)
-@settings(max_examples=scaled(12), deadline=None)
+@settings(max_examples=scaled(12, push=6), deadline=None)
 @given(costs=st.lists(COSTS, max_size=8), times=st.integers(1, 400))
 def test_a_further_step_never_helps(rule: Rule, costs: list[Cost], times: int) -> None:
     """What is refused stays refused; shares and readings never fall."""
@@ -189,7 +143,7 @@ def test_a_further_step_never_helps(rule: Rule, costs: list[Cost], times: int) -
 @pytest.mark.parametrize(
     "rule", [r for r in RULES if r.theorem != "rdp-doubling"], ids=names
 )
-@settings(max_examples=scaled(6), deadline=None)
+@settings(max_examples=scaled(6, push=3), deadline=None)
 @given(
     costs=st.lists(COSTS, max_size=6),
     times=st.integers(1, 400),
@@ -350,43 +304,19 @@ def test_a_broken_rule_breaks_a_law() -> None:
     assert total(rule, costs) != total(rule, costs[::-1])
 
 
-HUNDREDTH, RANGE = PureDP(epsilon="0.01"), ExponentialMechanism(epsilon="0.1")
-CLASSIC = {"conversion": "classic"}
-#: Theorem and options, a cost, and how many fit at epsilon 1, 5 (delta 1e-6) and 10
-#: (delta 1e-5); None: not known.
-ADMITTED = [
-    ("basic", {}, TENTH, (10, 50, 100)),
-    ("gdp", {}, TWENTY, (22, 416, 1600)),
-    ("gdp", {}, Gaussian(sensitivity=1, sigma="4.2246"), (0, None, None)),
-    ("gdp", {}, Gaussian(sensitivity=1, sigma="4.2247"), (1, None, None)),
-    ("gdp", {}, TENTH, (3, 66, None)),
-    ("zcdp", {}, TWENTY, (19, 370, None)),
-    ("zcdp", CLASSIC, TWENTY, (13, 308, None)),
-    ("zcdp", {}, TENTH, (4, 92, None)),
-    ("zcdp", {}, ZCDP(rho="0.0243559703595383"), (1, None, None)),
-    ("zcdp", {}, ZCDP(rho="0.0243559703595384"), (0, None, None)),
-    ("rdp", {}, TENTH, (7, 97, None)),
-    ("rdp", {}, TWENTY, (19, 370, None)),
-    ("rdp", CLASSIC, TWENTY, (None, 308, None)),
-    ("rdp", {"order": 1586}, TENTH, (10, None, None)),
-    ("rdp", {"orders": [*PAPER_ORDERS]}, TWENTY, (14, 340, None)),
-    ("rdp", {"orders": [2**n for n in range(1, 13)]}, TENTH, (10, 84, None)),
-    ("residue", {}, HUNDREDTH, (558, None, None)),
-    ("residue", {}, TENTH, (4, 102, 398)),
-    ("residue", {}, RANGE, (20, 413, 1597)),
-    ("residue", {}, TWENTY, (22, 416, 1600)),
-]
 BUDGETS = [(1, "1e-6"), (5, "1e-6"), (10, "1e-5")]
 
 
 def test_known_numbers_of_steps() -> None:
     """A filter admits as many equal steps as theory says, and no more."""
-    for theorem, options, cost, counts in ADMITTED:
+    for theorem, row, text, counts in TABLES["admitted"]:
+        is_paper = row.get("orders") == "paper"
+        options = {"orders": [*PAPER_ORDERS]} if is_paper else row
         for (epsilon, delta), count in zip(BUDGETS, counts, strict=True):
             if count is not None:
                 rule = make_filter(theorem, epsilon=epsilon, delta=delta, **options)
-                result = runs_of(rule, (WorkloadStep(cost),))
-                assert count == result, (theorem, options, cost)
+                result = runs_of(rule, (WorkloadStep(cost_from_text(text)),))
+                assert count == result, (theorem, options, text)
     for epsilon in (0.1, "0.1", Fraction(1, 10)):
         rule = make_filter("basic", epsilon="0.3")
         assert runs_of(rule, (WorkloadStep(PureDP(epsilon=epsilon)),)) == 3

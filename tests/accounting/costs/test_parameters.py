@@ -6,155 +6,94 @@ A new parameter fails until it has a row with two values and what differs betwee
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 
 import dpflow
 from dpflow import costs
-from dpflow.accounting import FILTERS, make_filter
+from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import DpflowError, InvalidCost
+from tests.accounting.tables import read_tables
 
 pytestmark = pytest.mark.quick
 
 
-def price(text: str) -> object:
-    """Return the prices under each filter, or why there is none."""
-    prices: list[object] = []
-    plain = {*FILTERS} - {"individual", "sequence"}
-    options: list[dict[str, Any]] = [{"theorem": each} for each in sorted(plain)]
+@cache
+def filters() -> list[Filter]:
+    """Return a filter of each theorem that prices more than what it lists."""
+    plain = sorted({*FILTERS} - {"individual", "sequence"})
+    options: list[dict[str, Any]] = [{"theorem": name} for name in plain]
     options += [{"theorem": "rdp", "order": order} for order in (8, 16)]
     options += [{"theorem": "zcdp", "delta_loss": "5e-7"}]
-    for option in options:
-        rule = make_filter(**option, epsilon=3, delta="1e-6")
-        try:
-            prices.append(rule.price(cost_from_text(text)))
-        except DpflowError as error:
-            prices.append(type(error))
-    return prices
+    return [make_filter(**option, epsilon=3, delta="1e-6") for option in options]
 
 
-def relation(text: str) -> object:
-    """Return the relations under which a policy admits the cost."""
-    return relations_of(cost_from_text(text))
-
-
-def noise(text: str) -> object:
-    """Return what its mechanism draws with."""
-    cost: Any = cost_from_text(text)
-    names = ("threshold_scale", "answer_scale", "margin")
-    return [getattr(cost, name, None) for name in names]
-
-
-def kept(text: str) -> object:
-    """Return what the journal keeps of it."""
-    return cost_from_text(text).describe()
-
-
-def read(text: str) -> object:
-    """Return the cost; None of a mechanism without noise yet."""
+def price(rule: Filter, cost: Cost) -> object:
+    """Return the price under a filter, or why there is none."""
     try:
-        return cost_from_text(text)
+        return rule.price(cost)
+    except DpflowError as error:
+        return type(error)
+
+
+def show(text: str, what: str) -> object:
+    """Return what depends on a parameter of a cost.
+
+    Args:
+        text: The cost.
+        what: The `cost` itself (None of a mechanism without noise yet), its
+            `description` in the journal, its `prices`, the `relations` under which a
+            policy admits it, or the `noise` that its mechanism draws with.
+    """
+    try:
+        cost: Any = cost_from_text(text)
     except InvalidCost:
+        assert what == "cost"
         return None
+    if what == "prices":
+        return [price(rule, cost) for rule in filters()]
+    if what == "noise":
+        names = ("threshold_scale", "answer_scale", "margin")
+        return [getattr(cost, name, None) for name in names]
+    return {
+        "cost": lambda: cost,
+        "description": cost.describe,
+        "relations": lambda: relations_of(cost),
+    }[what]()
 
 
-Row = tuple[str, str, Callable[[str], object]]
+TABLES = read_tables(__file__)
 #: Two costs by the parameter in which they differ, and what shows it.
-ROWS: dict[str, Row] = {}
-
-
-def add(
-    kind: str,
-    base: dict[str, str],
-    show: Callable[[str], object] = price,
-    **changed: str,
-) -> None:
-    """Add a row for each changed parameter of a cost."""
-    for name, value in changed.items():
-        texts = (
-            ", ".join(f"{key}={text}" for key, text in numbers.items())
-            for numbers in (base, {**base, name: value})
+ROWS: dict[str, tuple[str, str, str]] = {row[0]: row[1:] for row in TABLES["texts"]}
+for kinds, parameters, what, changed in TABLES["changed"]:
+    for kind, name in ((kind, name) for kind in kinds for name in changed):
+        before, after = (
+            ", ".join(f"{key}={value}" for key, value in values.items())
+            for values in (parameters, {**parameters, name: changed[name]})
         )
-        before, after = (f"{kind}({text})" for text in texts)
-        ROWS[f"{kind}.{name}"] = before, after, show
-
-
-for kind in ("Gaussian", "DiscreteGaussian"):
-    add(kind, {"sensitivity": "1", "sigma": "2"}, sensitivity="2", sigma="3")
-    multiplied = {"sensitivity": "1", "noise_multiplier": "2"}
-    add(kind, multiplied, noise_multiplier="3")
-for kind in ("Laplace", "DiscreteLaplace"):
-    add(kind, {"sensitivity": "1", "scale": "2"}, sensitivity="2", scale="3")
-    add(kind, {"sensitivity": "1", "epsilon": "2"}, epsilon="3")
-for kind, spread in (("Gaussian", "sigma=2"), ("Laplace", "scale=2")):
-    texts = (f"{kind}(sensitivity=1, {each})" for each in (spread, "noise='planned'"))
-    ROWS[f"{kind}.noise"] = (*texts, read)
-SAMPLED = {"sampling_rate": "0.1", "noise_multiplier": "2"}
-add("PoissonSampledGaussian", SAMPLED, sampling_rate="0.2", noise_multiplier="3")
-add("RandomizedResponse", {"epsilon": "1"}, epsilon="2", categories="9")
-add("RandomizedResponse", {"truth": "0.7"}, truth="0.8")
-ONE, TWO = "PureDP(epsilon=1)", "PureDP(epsilon=2)"
-ROWS["Composed.costs"] = f"Composed({ONE})", f"Composed({TWO})", price
-add("Repeated", {"cost": ONE, "times": "2"}, cost=TWO, times="3")
-STEP = "Gaussian(sensitivity=1, sigma=%s)"
-STOPS = {"step": STEP % 9, "stops": "[2, 4]"}
-add("EarlyStopping", STOPS, step=STEP % 8, stops="[2, 5]")
-STOPS |= {"accountant": "'rdp'", "delta": "1e-7"}
-add("EarlyStopping", STOPS, accountant="'gdp'", delta="1e-8")
-add("Refined", {"finest": STEP % 2, "coarsest": "8"}, finest=STEP % 3)
-add("Refined", {"finest": STEP % 2, "coarsest": "8"}, kept, coarsest="16")
-add("Refined", {"finest": STEP % 2, "spreads": "[8]"}, kept, spreads="[8, 4]")
-add("OutputDP", {"cells": "{'a': 1}"}, cells="{'a': 2}", delta="1e-7")
-SPARSE = {"positives": "1", "epsilon": "1"}
-add("SparseVector", SPARSE, epsilon="2")
-add("SparseVector", SPARSE, noise, positives="2", sensitivity="2")
-add("SparseVector", SPARSE, relation, monotone="True")
-HALVES = {"positives": "1", "epsilon_threshold": "1", "epsilon_answers": "1"}
-add("SparseVector", HALVES, epsilon_threshold="2", epsilon_answers="2")
-TRIES = {"epsilon": "1", "delta": "1e-7"}
-add("ProposeTestRelease", TRIES, epsilon="2", delta="1e-8", tries="2")
-PICKS = {**TRIES, "most": "2"}
-add("TopK", PICKS, epsilon="2", delta="1e-8")
-add("TopK", PICKS, noise, most="3", among="9")
-add("RenyiCurve", {"curve": "{8: 1}"}, curve="{8: 2}")
-add("RenyiCurve", {"curve": "{8: 1}"}, kept, source="'x'")
-for kind in ("PureDP", "ExponentialMechanism"):
-    add(kind, {"epsilon": "1"}, epsilon="2")
-for kind in ("ApproxDP", "ProbabilisticDP"):
-    add(kind, TRIES, epsilon="2", delta="1e-8")
-add("ZCDP", {"rho": "0.1"}, rho="0.2")
-add("ApproxZCDP", {"rho": "0.1", "delta": "1e-7"}, rho="0.2", delta="1e-8")
-add("RenyiDP", {"order": "16", "epsilon": "1"}, order="8", epsilon="2")
-add("GaussianDP", {"mu": "1"}, mu="2")
-NOTIONS = ["PureDP", "ApproxDP", "ProbabilisticDP", "ZCDP", "ApproxZCDP", "RenyiDP"]
-for kind in (*NOTIONS, "GaussianDP", "RenyiCurve", "ExponentialMechanism"):
-    text = next(row[0] for name, row in ROWS.items() if name.startswith(f"{kind}."))
-    held = text.removesuffix(")") + ", relation='replace-one')"
-    ROWS[f"{kind}.relation"] = text, held, relation
-
-
-def parameters() -> Iterator[str]:
-    """Yield each parameter of each public cost."""
-    for module in (dpflow, costs):
-        for name in module.__all__:
-            kind = getattr(module, name)
-            if inspect.isclass(kind) and issubclass(kind, Cost) and kind is not Cost:
-                names = list(inspect.signature(kind.__init__).parameters)[1:]
-                yield from (f"{name}.{parameter}" for parameter in names)
+        ROWS[f"{kind}.{name}"] = f"{kind}({before})", f"{kind}({after})", what
 
 
 def test_each_parameter_of_a_cost_has_a_row() -> None:
     """Of each public class."""
-    assert {*parameters()} == {*ROWS}
+    public = [getattr(module, n) for module in (dpflow, costs) for n in module.__all__]
+    classes = [kind for kind in public if inspect.isclass(kind) and kind is not Cost]
+    declared = {
+        f"{kind.__name__}.{parameter}"
+        for kind in classes
+        if issubclass(kind, Cost)
+        for parameter in list(inspect.signature(kind.__init__).parameters)[1:]
+    }
+    assert declared == {*ROWS}
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_parameter_of_a_cost_is_consulted(name: str) -> None:
     """Two values of it show a difference, and one value shows none."""
-    before, after, show = ROWS[name]
-    assert show(before) == show(before)
-    assert show(before) != show(after)
+    before, after, what = ROWS[name]
+    assert show(before, what) == show(before, what)
+    assert show(before, what) != show(after, what)
