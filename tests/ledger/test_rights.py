@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib.resources import files
 
@@ -24,53 +24,26 @@ from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from dpflow.ledger.views import accounts, history
 from dpflow.ledger.views.releases import releases
 from dpflow.ledger.views.spending import spending
+from tests.ledger.cases import read_cases
 from tests.ledger.support import (
     BASIC,
     charged,
+    edit,
     granted,
     ledger_on,
     make_policy,
+    read,
     request,
     waiting,
 )
 from tests.people.places import step
-from tests.postgres import server
+from tests.postgres import name_of, server
 
 DENIED = psycopg.errors.InsufficientPrivilege
 ROLES = ("owner", "operator", "worker", "reader")
-WORKER, ALL = {"worker", "operator"}, {"worker", "operator", "reader"}
-#: Who may insert into a table.
-INSERT = dict.fromkeys(tables(), WORKER)
-INSERT |= {name: {"operator"} for name in ("dataset", "term", "source", "evidence")}
-INSERT["ledger"] = set()
-#: Who may update a column: of a whole table, or one of it.
-UPDATE: dict[str, set[str]] = {
-    "ledger": set(),
-    "ledger.moving_to": {"operator"},
-    "ledger.moved_to": {"operator"},
-    "dataset": {"operator"},
-    "dataset.number": WORKER,
-    "dataset.hash": WORKER,
-    "dataset.mark": WORKER,
-    "term": {"operator"},
-    "source": {"operator"},
-    "account": WORKER,
-    "charge": set(),
-    "charge.state": WORKER,
-    "charge.amounts": WORKER,
-    "charge.realised": WORKER,
-    "charge.mark": WORKER,
-    "charge_dataset": set(),
-    "charge_dataset.end_number": WORKER,
-    "release": WORKER,
-    "run": WORKER,
-    "evidence": set(),
-    "journal": set(),
-    "people_store": set(),
-    "people_store.newest": WORKER,
-}
-#: Who may read a column; all may read the others.
-SELECT = {"ledger.secret": WORKER, "release.value": WORKER, "release.arguments": WORKER}
+#: Who may insert and update; who may read a column that not all may read; attacks.
+CASES = read_cases(__file__)
+INSERT, UPDATE, SELECT = CASES["insert"], CASES["update"], CASES["select"]
 
 
 @pytest.fixture(scope="module")
@@ -81,23 +54,14 @@ def urls() -> Iterator[dict[str, str]]:
         ledger.settle(granted(ledger, key="k"), value='"secret"')
         granted(ledger, "0.01")
         script = files("dpflow.ledger.tables").joinpath("roles.sql").read_text("utf-8")
-        for _ in range(2):
-            run(url, script)
-        for role in ROLES:
-            run(url, f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
-    logins = {
-        role: url.replace("//postgres@", f"//{name}_{role}@", 1) for role in ROLES
-    }
-    yield {"super": url, **logins}
+        server().run(script, script, database=name_of(url))
+    logins = {"super": url}
+    for role in ROLES:
+        server().run(f"CREATE ROLE {name}_{role} LOGIN IN ROLE dpflow_{role}")
+        logins[role] = url.replace("//postgres@", f"//{name}_{role}@", 1)
+    yield logins
     server().drop(url)
     server().run(*(f"DROP ROLE {name}_{role}" for role in ROLES))
-
-
-def run(url: str, *statements: str) -> None:
-    """Run statements, as any login may without dpflow."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 @pytest.fixture
@@ -110,26 +74,25 @@ def worker(urls: dict[str, str]) -> Iterator[Ledger]:
 @pytest.mark.parametrize("role", ["operator", "worker", "reader"])
 def test_each_right_on_each_column(urls, role):
     """As the table says; nobody deletes, truncates, or changes a table."""
-    wrong = []
+    rights: dict[str, Sequence[str]] = {}
+    for table in tables().values():
+        name = f"dpflow.{table.name}"
+        for text in ("DELETE FROM {}", "TRUNCATE {}", "ALTER TABLE {} ADD x int"):
+            rights[text.format(name)] = ()
+        for column in table.columns:
+            place = f"{table.name}.{column}"
+            who = UPDATE.get(place, UPDATE[table.name])
+            rights |= {
+                f"INSERT INTO {name} ({column}) VALUES (NULL)": INSERT[table.name],
+                f"UPDATE {name} SET {column} = {column}": who,
+                f"SELECT {column} FROM {name} LIMIT 1": SELECT.get(place, ROLES),
+            }
     with psycopg.connect(urls[role], autocommit=True) as session:
-        for table in tables().values():
-            for column in table.columns:
-                place = f"{table.name}.{column}"
-                every = {
-                    f"INSERT INTO {{}} ({column}) VALUES (NULL)": INSERT[table.name],
-                    f"UPDATE {{}} SET {column} = {column}": UPDATE.get(
-                        place, UPDATE[table.name]
-                    ),
-                    f"SELECT {column} FROM {{}} LIMIT 1": SELECT.get(place, ALL),
-                }
-                for text, who in every.items():
-                    statement = text.format(f"dpflow.{table.name}")
-                    if is_permitted(session, statement) != (role in who):
-                        wrong.append(statement)
-            for text in ("DELETE FROM {}", "TRUNCATE {}", "ALTER TABLE {} ADD x int"):
-                statement = text.format(f"dpflow.{table.name}")
-                if is_permitted(session, statement):
-                    wrong.append(statement)
+        wrong = [
+            statement
+            for statement, who in rights.items()
+            if is_permitted(session, statement) != (role in who)
+        ]
     assert wrong == []
 
 
@@ -137,7 +100,7 @@ def is_permitted(session: psycopg.Connection, statement: str) -> bool:
     """Return True if the server checks more than the right to run a statement."""
     try:
         with session.transaction():
-            session.execute(f"{statement}".encode())
+            session.execute(statement.encode())
             raise psycopg.Rollback
     except DENIED as error:
         # A trigger's refusal comes after the right was there.
@@ -197,87 +160,44 @@ def test_an_operator_does_the_rest(urls):
         assert verify(operator).bad == []
 
 
-ATTACKS = {
-    "ends the charge of another login": (
-        "UPDATE dpflow.charge SET state = 'settled' WHERE login = 'postgres'"
-        " AND state = 'open'"
-    ),
-    "forfeits": "UPDATE dpflow.charge SET state = 'forfeited' WHERE state = 'open'",
-    "opens an ended charge": "UPDATE dpflow.charge SET state = 'open'",
-    "lowers what a charge holds": "UPDATE dpflow.charge SET amounts = '{}'",
-    "replaces a value": "UPDATE dpflow.release SET value = '1'",
-    "removes a value": "UPDATE dpflow.release SET value = NULL",
-    "claims a key without a charge": (
-        "UPDATE dpflow.release SET state = 'claimed', value = NULL"
-    ),
-    "frees a key that has a value": "UPDATE dpflow.release SET state = 'free'",
-    "gives a value another key": "UPDATE dpflow.release SET key = 'x'",
-    "gives a value another charge": "UPDATE dpflow.release SET charge = 'x'",
-    "reserves under another name": (
-        "INSERT INTO dpflow.charge (id, state, owner, login, step, request, amounts,"
-        " mark) VALUES ('x', 'open', 'o', 'postgres', 's', '{}', '{}', 'm')"
-    ),
-    "writes an ended charge": (
-        "INSERT INTO dpflow.charge (id, state, owner, login, step, request, amounts,"
-        " mark) VALUES ('x', 'settled', 'o', session_user, 's', '{}', '{}', 'm')"
-    ),
-    "unfreezes by the function": "SELECT dpflow.is_operators()",
-    "makes a table": "CREATE TABLE dpflow.mine (x int)",
-}
-
-
-@pytest.mark.parametrize("what", ATTACKS)
+@pytest.mark.parametrize("what", CASES["attacks"])
 def test_a_worker_may_not(urls, what):
     """Whatever lets it run more than the policy says, or hides that it did."""
     with pytest.raises(DENIED):
-        run(urls["worker"], ATTACKS[what])
+        edit(urls["worker"], CASES["attacks"][what], locked=True)
 
 
+#: All that a function could change.
+DATASETS = "SELECT * FROM dataset ORDER BY name"
 ENTRY = (
     "INSERT INTO dpflow.journal SELECT name, number + {more}, 't', {writer}, '{kind}',"
     " 'c', NULL, NULL, NULL, NULL, '{{}}', '{{}}', 'h' FROM dpflow.dataset LIMIT 1"
 )
-OPERATORS = ("forfeit", "open", "tighten", "access", "unfreeze", "adjust", "repair")
 
 
 @pytest.mark.promise("forged-entry")
-@pytest.mark.parametrize(
-    ("more", "writer", "kind"),
-    [
-        (0, "session_user", "reserve"),
-        (2, "session_user", "reserve"),
-        (1, "'postgres'", "reserve"),
-        *((1, "session_user", kind) for kind in (*OPERATORS, "upgrade")),
-    ],
-)
+@pytest.mark.parametrize(("more", "writer", "kind"), CASES["entries"])
 def test_a_worker_appends_no_such_entry(urls, more, writer, kind):
     """Gaps, another's name and kinds of operators; an operator may write these."""
     statement = ENTRY.format(more=more, writer=writer, kind=kind)
     with pytest.raises(DENIED):
-        run(urls["worker"], statement)
-    if (more, kind) != (1, "reserve") and more == 1:
+        edit(urls["worker"], statement, locked=True)
+    if kind != "reserve":
         with psycopg.connect(urls["operator"]) as session:
             session.execute(statement.encode())
             session.rollback()
 
 
-def test_a_frozen_dataset_is_opened_by_no_function(urls):
+@pytest.mark.parametrize(("frozen", "reason"), [("'{}'", "'{1}'"), ("NULL", "NULL")])
+def test_a_frozen_dataset_is_opened_by_no_function(urls, frozen, reason):
     """The function of freezes writes a row that is open, and none without a reason."""
-    call = "SELECT dpflow.freeze('a', NULL, 1, 'h', 'm')"
-    run(urls["super"], "UPDATE dpflow.dataset SET frozen = '{}' WHERE name = 'a'")
-    before = read(urls["super"])
-    run(urls["worker"], call, call.replace("NULL", "'{1}'"))
-    assert read(urls["super"]) == before
-    run(urls["super"], "UPDATE dpflow.dataset SET frozen = NULL WHERE name = 'a'")
-    before = read(urls["super"])
-    run(urls["worker"], call)
-    assert read(urls["super"]) == before
-
-
-def read(url: str) -> object:
-    """Return the rows of datasets."""
-    with psycopg.connect(url) as session:
-        return session.execute("SELECT * FROM dpflow.dataset ORDER BY name").fetchall()
+    edit(urls["super"], f"UPDATE dataset SET frozen = {frozen} WHERE name = 'a'")
+    before = read(urls["super"], DATASETS)
+    for text in ("NULL", reason):
+        call = f"SELECT dpflow.freeze('a', {text}, 1, 'h', 'm')"
+        edit(urls["worker"], call, locked=True)
+    assert read(urls["super"], DATASETS) == before
+    edit(urls["super"], "UPDATE dataset SET frozen = NULL WHERE name = 'a'")
 
 
 def test_a_reader_sees_all_but_secrets(urls):
@@ -333,12 +253,7 @@ def test_a_reader_stops_no_step(urls):
         with psycopg.connect(urls["reader"]) as session:
             session.execute(locks)
             charged(worker, "0.001")
-            for statement in (
-                "SELECT charge FROM dpflow.charge_dataset FOR UPDATE",
-                "SELECT name FROM dpflow.dataset FOR UPDATE",
-                "SELECT name FROM dpflow.dataset FOR SHARE",
-                "LOCK TABLE dpflow.dataset IN ROW EXCLUSIVE MODE",
-            ):
+            for statement in CASES["locks"]:
                 session.rollback()
                 with pytest.raises(DENIED):
                     session.execute(statement.encode())
@@ -391,15 +306,11 @@ def test_a_worker_charges_people(urls, tmp_path):
 
 def test_not_even_the_owner_edits_the_journal(urls):
     """It would have to drop the triggers first, which is no accident."""
-    for statement in (
-        "UPDATE dpflow.journal SET at = ''",
-        "DELETE FROM dpflow.journal",
-        "TRUNCATE dpflow.journal",
-        "UPDATE dpflow.release SET value = ''",
-    ):
+    for statement in CASES["journal"]:
         with pytest.raises(psycopg.Error, match=r"append-only|never replaced"):
-            run(urls["owner"], statement)
-    run(urls["owner"], "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine")
+            edit(urls["owner"], statement, locked=True)
+    table = "CREATE TABLE dpflow.mine (x int)", "DROP TABLE dpflow.mine"
+    edit(urls["owner"], *table, locked=True)
 
 
 def test_strangers_see_nothing(urls):
