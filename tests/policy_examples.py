@@ -6,30 +6,10 @@ import pytest
 
 from dpflow.exceptions import PolicyError
 from dpflow.policy import parse_policy
+from tests.accounting.tables import read_tables
 
-EXAMPLE = """\
-# yaml-language-server: $schema=policy.schema.json
-dataset: cdnow
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-odometer: {theorem: rdp, delta: 1e-6}
-flows:
-  weekly-report: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}
-other_flows: refuse
-alerts: [0.5, 0.8, 0.95]
-errors: redact
-on_exhausted: {flow: halt, schedule: pause}
-"""
-
-SHORT = """\
-dataset: cdnow
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-"""
+POLICIES: dict[str, str] = read_tables(__file__)
+EXAMPLE, SHORT = POLICIES["long"], POLICIES["short"]
 
 
 def edited(old: str, new: str, text: str = EXAMPLE) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 import dpflow.ledger
 from dpflow.accounting import FILTERS, ODOMETERS
+from tests.accounting.tables import read_tables
 from tests.projects import ROOT, run_python
 
 pytestmark = pytest.mark.quick
@@ -21,59 +22,15 @@ pytestmark = pytest.mark.quick
 PACKAGE = ROOT / "dpflow"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-#: The layers. Each imports from itself and from layers above it in this list, also
-#: inside a function and for types only. The layers of a package stand together, each
-#: before the modules that may import it.
-LAYERS = [
-    *("exceptions", "interrupts", "locks", "durable", "rounding"),
-    *("libraries", "notebook", "coverage", "periods"),
-    *("accounting.solving", "accounting.costs", "accounting.curves"),
-    *("accounting.rules", "accounting.fixed", "accounting.published", "accounting"),
-    *("policy", "config", "noise"),
-    *("ledger.canonical", "ledger.account_ids", "ledger.tables.columns"),
-    *("ledger.tables.statements", "ledger.tables.rows", "ledger.tables.loaded"),
-    *("ledger.requests", "ledger.decisions", "ledger.codec"),
-    *("ledger.provenance", "ledger.tables", "ledger.digests", "ledger.witness"),
-    *("ledger.shell", "ledger.ledger", "ledger.opening"),
-    *("ledger.views", "ledger.audit", "ledger"),
-    *("people", "guard", "bounding", "mechanisms", "forecast", "answers"),
-    *("starter", "show"),
-    *("costs", "interop", "plots", "prefect", "testing", "cli", "__main__"),
-]
-
-#: What points down the list all the same, and why.
-EXCEPTIONS = {
-    # The cells of a step that may end early are composed where sequences are.
-    ("dpflow.accounting.costs.early_stopping", "dpflow.accounting.fixed.stops"),
-    # `auto`, and what tightens a filter, make rules by their names.
-    ("dpflow.accounting.rules.auto", "dpflow.accounting"),
-    ("dpflow.accounting.rules.tightening", "dpflow.accounting"),
-    # The share of a mixture is searched for as the least noise is.
-    ("dpflow.accounting.rules.rdp_mixture", "dpflow.accounting.searches"),
-}
-
-#: Imports for types only, which close a circle.
-FOR_TYPES = {("dpflow.bounding.tables", "dpflow.bounding.contributions")}
-
-#: What pure maths may import besides dpflow: no clock, file, environment, log, chance
-#: or database. `importlib` loads a theorem by its name.
-PURE = {"__future__", "abc", "ast", "bisect", "collections", "contextlib", "decimal"}
-PURE |= {"dataclasses", "enum", "fractions", "functools", "importlib", "inspect"}
-PURE |= {"itertools", "json", "math", "mpmath", "numbers", "numpy", "operator", "re"}
-PURE |= {"scipy", "typing"}
-IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "breakpoint", "__import__"}
-
-#: Who may load modules by their names: public names, theorems from their register.
-#: Any other such import would escape these tests.
-LOADERS = {
-    "dpflow",
-    "dpflow.accounting",
-    "dpflow.accounting.costs.adapters",  # an optional library
-    "dpflow.accounting.costs.base",  # more mechanisms; the noise of `half_width`
-    "dpflow.accounting.costs.library_curves",  # an optional library
-    "dpflow.ledger.codec.kinds",  # the library of a released value
-    "dpflow.policy.fields",
-}
+TABLES = read_tables(__file__)
+#: Lists of names; the YAML file says what each holds.
+NAMES = {name: text.split() for name, text in TABLES.items() if isinstance(text, str)}
+LAYERS = NAMES["layers"]
+EXCEPTIONS = {(module, name) for module, name in TABLES["exceptions"]}
+FOR_TYPES = {(module, name) for module, name in TABLES["for_types"]}
+SCHEMA, READING, DECIDING = (
+    {*NAMES[name]} for name in ("schema", "reading", "deciding")
+)
 
 
 def module_name(path: Path) -> str:
@@ -156,14 +113,16 @@ def foreign_imports(module: str, source: str, name: str) -> list[str]:
 def impurities(module: str, source: str) -> list[str]:
     """Return what a source of pure maths must not have."""
     names = set(imports(source))
-    roots = {name.split(".")[0] for name in names} - PURE - {"dpflow"}
+    roots = {name.split(".")[0] for name in names} - {*NAMES["pure"], "dpflow"}
     roots |= {name for name in names if name.startswith("numpy.random")}
     calls = {
         node.func.id
         for node in nodes(source)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    return sorted(f"{module}: {name}" for name in roots | (calls & IMPURE_CALLS))
+    return sorted(
+        f"{module}: {name}" for name in roots | (calls & {*NAMES["impure_calls"]})
+    )
 
 
 @cache
@@ -188,25 +147,9 @@ def test_imports_point_up_the_list_only():
     assert upward_imports(sources()) == []
 
 
-WRONG_IMPORTS = [
-    ("accounting.bad", "import dpflow.ledger.kernel"),
-    ("exceptions", "from dpflow.rounding import exact"),
-    ("ledger.bad", "def f():\n    from dpflow.guard import guarded"),
-    ("guard.bad", "import_module('dpflow.prefect.run_context')"),
-    ("ledger.bad", "if TYPE_CHECKING:\n    import dpflow.project"),
-    ("guard.bad", "from dpflow import Gaussian"),
-    ("guard.bad", "from dpflow import show"),
-    ("guard.bad", "from . import step"),
-    ("guard.bad", "from dpflow.unheard import of"),
-    ("accounting.costs.bad", "from dpflow.accounting.curves import prices"),
-    ("ledger.tables.rows", "from dpflow.ledger.decisions import reserve"),
-    ("ledger.decisions.bad", "from dpflow.ledger.tables import sqlite"),
-]
-
-
 def test_a_wrong_import_would_be_found():
     """The test above can fail."""
-    for module, source in WRONG_IMPORTS:
+    for module, source in TABLES["wrong_imports"]:
         assert upward_imports({f"dpflow.{module}": source}), source
 
 
@@ -254,20 +197,16 @@ def test_modules_are_loaded_by_name_in_known_places_only():
         for node in nodes(path.read_text("utf-8"))
         if isinstance(node, ast.Call) and _loads_by_name(node)
     }
-    assert modules == LOADERS
-
-
-#: Parts of Prefect that its documentation does not promise.
-INTERNALS = ("prefect._", "prefect.context", "prefect.events.worker")
-INTERNALS += ("prefect.transactions", "prefect.utilities.asyncutils")
+    assert modules == {*TABLES["loaders"]}
 
 
 def modules_with_internals(sources: dict[str, str]) -> set[str]:
     """Return the modules that import internals of Prefect."""
+    internals = tuple(NAMES["internals"])
     return {
         module
         for module, source in sources.items()
-        if any(name.startswith(INTERNALS) for name in imports(source))
+        if any(name.startswith(internals) for name in imports(source))
     }
 
 
@@ -286,37 +225,10 @@ def test_accounting_is_pure():
         if m.split(".")[1] in ("accounting", "rounding")
     }
     assert len(faults) > 5
-    assert [each for m, s in faults.items() for each in impurities(m, s)] == [
-        # Written events are plain namespaces.
-        "dpflow.accounting.costs.adapters: types",
-        # Whether the running code may only look numbers up.
-        "dpflow.accounting.solving: contextvars",
-        # One evaluation at a time.
-        "dpflow.rounding: threading",
-    ]
-    for source in (
-        "import os",
-        "from time import time",
-        "import numpy.random",
-        "def f():\n    import logging",
-        "open('x')",
-        "print(1)",
-    ):
+    named = [each for m, s in faults.items() for each in impurities(m, s)]
+    assert named == TABLES["impurities"]
+    for source in TABLES["wrong_maths"]:
         assert impurities("dpflow.accounting.bad", source)
-
-
-#: Columns of tables, from files of the package that are the same in each process.
-SCHEMA = {"ledger.tables.statements", "ledger.tables.columns"}
-#: What an auditor runs alone: hashes of entries, marks of rows, sums of postings.
-READING = {"ledger.canonical", "ledger.account_ids", "ledger.tables.rows"}
-#: What decides, with the rows and requests that it gets.
-DECIDING = READING | {"ledger.tables.loaded", "ledger.requests", "ledger.decisions"}
-#: What other packages import of the ledger, with what `dpflow.ledger` itself exports.
-FACE = {
-    *("ledger.ledger", "ledger.requests", "ledger.views", "ledger.codec"),
-    *("ledger.audit", "ledger.opening"),
-    *("ledger.decisions.gates", "ledger.decisions.refusals"),
-}
 
 
 def compared_names(module: str, source: str) -> list[str]:
@@ -337,11 +249,7 @@ def compared_names(module: str, source: str) -> list[str]:
 def test_rules_speak_for_themselves():
     """Nothing but `accounting` decides by a theorem's name."""
     assert [each for pair in sources().items() for each in compared_names(*pair)] == []
-    for source in (
-        'rule.theorem == "gdp"',
-        'rule.theorem not in ("gdp",)',
-        'match name:\n case "gdp": pass',
-    ):
+    for source in TABLES["wrong_names"]:
         assert compared_names("dpflow.forecast.bad", source) == ["gdp"]
 
 
@@ -365,22 +273,15 @@ def test_decisions_do_no_input_or_output():
     }
     assert len(faults) > 7
     assert [each for m, s in faults.items() for each in impure_decisions(m, s)] == []
-    for source in (
-        "import time",
-        "from dpflow.ledger.tables.sqlite import SqliteDatabase",
-        "def f():\n    import uuid",
-        "from dpflow.config import settings",
-    ):
+    for source in TABLES["wrong_decisions"]:
         assert impure_decisions("dpflow.ledger.decisions.bad", source)
 
 
 def test_the_meaning_of_a_journal_needs_the_standard_library_only():
     """An auditor reads it without dpflow and what dpflow needs."""
-    known = {"__future__", "collections.abc", "functools", "hashlib", "json"}
-    known |= {"importlib.resources", "operator", "re", "typing"}
     for module, source in sources().items():
         if layer(module) in READING | SCHEMA:
-            foreign = {*imports(source)} - known
+            foreign = {*imports(source)} - {*NAMES["standard"]}
             assert all(name.startswith("dpflow.") for name in foreign), module
             assert {*map(layer, foreign)} <= READING | SCHEMA
 
@@ -390,7 +291,7 @@ def hidden_imports(module: str, source: str) -> list[str]:
     if module.startswith("dpflow.ledger"):
         return []
     exported = {f"dpflow.ledger.{name}" for name in dpflow.ledger.__all__}
-    exported |= {f"dpflow.{name}" for name in FACE}
+    exported |= {f"dpflow.{name}" for name in NAMES["face"]}
     names = [name for name in imports(source) if name.startswith("dpflow.ledger.")]
     for node in nodes(source):
         if isinstance(node, ast.ImportFrom) and node.module == "dpflow.ledger":
@@ -407,11 +308,7 @@ def test_other_packages_import_the_face_of_the_ledger_only():
     hidden = [e for m, s in sources().items() for e in hidden_imports(m, s)]
     # It replaces what decides, for tests of pipelines.
     assert hidden == ["dpflow.testing.ledger imports dpflow.ledger.decisions"]
-    for source in (
-        "from dpflow.ledger import tables",
-        "from dpflow.ledger.tables.rows import Term",
-        "import dpflow.ledger.decisions.terms",
-    ):
+    for source in TABLES["wrong_insides"]:
         assert hidden_imports("dpflow.show.bad", source)
     assert not hidden_imports("dpflow.show.fine", "from dpflow.ledger import Term")
 
@@ -427,14 +324,15 @@ def test_prefect_is_imported_in_its_package_only():
     )
 
 
-DRAWING = {"prefect", "numpy", "pandas", "opendp", "matplotlib"}
-HEAVY = {"psycopg", "scipy", "mpmath", "jinja2", "starlette", "uvicorn"}
-HEAVY |= DRAWING
+#: Imports modules, one after the other; prints what is loaded after each.
 LOADED = """
 import json, sys
-import importlib
-importlib.import_module(sys.argv[1])
-print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+from importlib import import_module
+loaded = []
+for module in sys.argv[1:]:
+    import_module(module)
+    loaded.append(sorted({name.split(".")[0] for name in sys.modules}))
+print(json.dumps(loaded))
 """
 
 
@@ -443,11 +341,11 @@ def test_importing_costs_little():
 
     Code without Prefect does not pay for it; its layer asks forecasts, too.
     """
-    for module in ("dpflow", "dpflow.cli"):
-        assert set(run_python(LOADED, module)) & HEAVY == set()
-    for module in ("dpflow.guard.plain", "dpflow.forecast", "dpflow.show.figures"):
-        loaded = set(run_python(LOADED, module))
-        assert loaded & DRAWING == set()
+    light = ("dpflow", "dpflow.cli")
+    others = ("dpflow.guard.plain", "dpflow.forecast", "dpflow.show.figures")
+    loaded = run_python(LOADED, *light, *others)
+    assert {*loaded[1]}.isdisjoint(NAMES["heavy"])
+    assert {*loaded[-1]}.isdisjoint(NAMES["drawing"])
 
 
 def test_files_are_small_and_finished():
@@ -460,20 +358,13 @@ def test_files_are_small_and_finished():
         assert re.findall(words, text) == [], path
 
 
-#: What runs outside of steps, where an interrupt ends a command.
-OUTSIDE_OF_STEPS = {"cli", "forecast", "plots", "show", "starter", "testing"}
-#: Errors that no handler of a signal raises, or that are raised again.
-PLAIN = {"ImportError", "KeyboardInterrupt", "BaseException"}
-PLAIN |= {"RecursionError", "StopIteration"}
-
-
 def plain_handlers(source: str) -> list[str]:
     """Return what a source handles although a signal's handler may have raised it."""
-    found = []
+    found, plain = [], {*NAMES["plain"]}
     for node in nodes(source):
         if isinstance(node, ast.ExceptHandler) and node.type is not None:
             handled = ast.unparse(node.type)
-            kinds = {*re.findall(r"\w+", handled)} & {*dir(builtins)} - PLAIN
+            kinds = {*re.findall(r"\w+", handled)} & {*dir(builtins)} - plain
             marked = handled.startswith("without_interrupts(")
             found += [handled] if kinds and not marked else []
         elif isinstance(node, ast.ImportFrom) and node.module == "contextlib":
@@ -491,6 +382,6 @@ def test_interrupts_pass_every_except_of_a_step():
         module: plain_handlers(path.read_text("utf-8"))
         for path in FILES
         if (module := module_name(path)) not in ("dpflow", "dpflow.interrupts")
-        and layer(module) not in OUTSIDE_OF_STEPS
+        and layer(module) not in NAMES["outside_of_steps"]
     }
     assert {module: lines for module, lines in found.items() if lines} == {}

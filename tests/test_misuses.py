@@ -14,94 +14,15 @@ from typer.testing import CliRunner
 
 import dpflow
 from dpflow.cli import app
+from tests.accounting.tables import read_tables
 from tests.pages import blocks
 from tests.projects import ROOT
 
-#: Wrong calls that both checkers report.
-BOTH = """\
-Gaussian(1, 20)
-Gaussian(sensitvity=1, sigma=20)
-Gaussian(sensitivity=1)
-Gaussian(sensitivity=1, sigma=20, noise_multiplier=20)
-Gaussian(sensitivity=1, sigma=20, noise="planned")
-Gaussian(sensitivity=1, noise="plan")
-Gaussian(sensitivity=[1], sigma=20)
-Gaussian(sigma=20)
-Laplace(sensitivity=1)
-Laplace(sensitivity=1, scale=3, epsilon=1)
-Laplace(sensitivity=1, scale=None)
-DiscreteLaplace(sensitivity=1)
-DiscreteLaplace(sensitivity=1, scale=3, epsilon=1)
-DiscreteGaussian(sensitivity=1)
-DiscreteGaussian(sensitivity=1, sigma=3, noise_multiplier=3)
-RandomizedResponse(categories=2)
-RandomizedResponse(epsilon=1, truth=0.9)
-PureDP(0.5)
-PureDP(epsilon=1, delta=0)
-PureDP()
-ApproxDP(epsilon=1)
-ApproxDP(1, 1e-6)
-ZCDP(0.1)
-ZCDP(epsilon=0.1)
-ExponentialMechanism(1)
-PoissonSampledGaussian(sampling_rate=0.1)
-PoissonSampledGaussian(sampling_rate=0.1, noise=1)
-EarlyStopping(COST)
-EarlyStopping(COST, stops=5)
-SparseVector(positives=3)
-SparseVector(positives=3, epsilon=1, epsilon_answers=1)
-SparseVector(positives=3, epsilon_threshold=1)
-Refined(COST)
-Refined(COST, coarsest=80, spreads=[1])
-Repeated(COST)
-Repeated(3, COST)
-Composed([COST, COST])
-OutputDP(delta=0.1)
-RenyiDP(order=8)
-GaussianDP(1)
-COST.half_width(confidnce=0.9)
-guarded(dataset="shop")(body)
-guarded(dataset="shop", cost=0.5)(body)
-guarded(dataset="shop", cost=COST, privat=("rows",))(body)
-guarded(dataset="shop", cost=COST, fresh="yes")(body)
-guarded(dataset="shop", cost=COST, noise="mine")(body)
-guarded(dataset="shop", cost=COST, load=read)(other_body)
-dp_task(dataset="shop", cost=COST, retires=3)(body)
-spend(dataset="shop", cost=COST)
-release()
-release(1, within=[1])
-release("text")
-check_spent(0.5, COST)
-"""
-#: Those that none reports: the values decide, and dpflow does at definition.
-NEITHER = """\
-Gaussian(sensitivity="one", sigma=20)
-Gaussian(sensitivity=-1, sigma=20)
-ApproxDP(epsilon=1, delta=2)
-guarded(dataset="shop", cost=COST, private=("rosw",))(body)
-guarded(dataset="shop", cost=COST, release_key="{week")(body)
-"""
-HEADER = """\
-from dpflow import *
-from dpflow.costs import GaussianDP, RenyiDP
-from dpflow.interop import check_spent
-
-COST = Gaussian(sensitivity=1, sigma=20)
-
-
-def body(week: str) -> float:
-    return release(len(week))
-
-
-def read(week: str) -> list[int]:
-    return [len(week)]
-
-
-def other_body(rows: list[str]) -> float:
-    return release(len(rows))
-
-
-"""
+TABLES = read_tables(__file__)
+HEADER = f"{TABLES['header']}\n\n"
+BOTH, NEITHER = (TABLES[name].splitlines() for name in ("both", "neither"))
+#: The lines of the file of misuses, by their numbers.
+MISUSES = dict(enumerate([*BOTH, *NEITHER], HEADER.count("\n") + 1))
 
 
 def errors_of_pyright(*paths: Path) -> list[tuple[str, int]]:
@@ -140,12 +61,6 @@ def write_blocks(page: Path, folder: Path) -> None:
         (folder / f"{stem}.py").write_text(text if names else block.text, "utf-8")
 
 
-#: The lines of the file of misuses, by their numbers.
-MISUSES = dict(
-    enumerate([*BOTH.splitlines(), *NEITHER.splitlines()], HEADER.count("\n") + 1)
-)
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write one misuse a line, and the code of pages and of a new project."""
@@ -169,7 +84,7 @@ def test_mypy_reports_wrong_calls_and_accepts_what_users_see(written):
     errors = [line for line in output.decode().splitlines() if ": error: " in line]
     lines = {int(n) for n in re.findall(r"misuses.py:(\d+): error", "\n".join(errors))}
     assert [error for error in errors if "misuses.py:" not in error] == []
-    assert [MISUSES.get(line, line) for line in sorted(lines)] == BOTH.splitlines()
+    assert [MISUSES.get(line, line) for line in sorted(lines)] == BOTH
     assert (len(lines), len(MISUSES)) == (53, 58)
 
 
@@ -178,7 +93,7 @@ def test_pyright_reports_what_mypy_reports(written):
     cases = ROOT / "tests/prefect/definitions/typing_cases.py"
     errors = errors_of_pyright(written / "misuses.py", cases)
     assert {name for name, _ in errors} == {"misuses.py"}
-    assert [MISUSES.get(line, line) for _, line in errors] == BOTH.splitlines()
+    assert [MISUSES.get(line, line) for _, line in errors] == BOTH
 
 
 @pytest.mark.slow

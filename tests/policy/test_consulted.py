@@ -26,25 +26,23 @@ from dpflow.policy import Policy, parse_policy
 from dpflow.policy.fields import OnExhausted
 from dpflow.policy.population import Population
 from dpflow.prefect import flow
+from tests.accounting.tables import read_tables
 from tests.projects import NOISY, journal, make_project
 
 pytestmark = pytest.mark.quick
 
-BASE = """\
-dataset: shop
-unit: person
-relation: add-or-remove
-budget: {epsilon: 1, delta: 1e-6}
-filter: gdp
-"""
-PLAN = "flows: {f: {plan: {runs: 9, steps: {s: %s}}}}"
-DAYS = "unit: person-day\npartition: {by: day}\n"
+ROWS = read_tables(__file__)
+FIELDS: dict[str, str] = ROWS["fields"]
 
 
 def text_of(fields: str) -> str:
     """Return the base policy with other fields."""
     given = [line.partition(":")[0] for line in fields.splitlines()]
-    base = [line for line in BASE.splitlines() if line.partition(":")[0] not in given]
+    base = [
+        line
+        for line in ROWS["base"].splitlines()
+        if line.partition(":")[0] not in given
+    ]
     return "\n".join([*base, fields])
 
 
@@ -131,43 +129,6 @@ def ran(
     return run
 
 
-#: Fields, each with a text of a policy that has two values of it.
-FIELDS = {
-    "unit": "unit: <person|visit>",
-    "relation": "relation: <add-or-remove|replace-one>",
-    "budget.epsilon": "budget: {epsilon: <1|2>, delta: 1e-6}",
-    "budget.delta": "budget: {epsilon: 1, delta: <1e-6|1e-7>}",
-    "filter.theorem": "filter: <gdp|zcdp>",
-    "lifetime.epsilon": "lifetime: {epsilon: <2|3>, delta: 1e-6}",
-    "lifetime.delta": "lifetime: {epsilon: 2, delta: <1e-6|1e-5>}",
-    "check.people": "<|check: {people: 100000000}>",
-    "about": "<|about: {name: Visits}>",
-    "dataset": "dataset: <shop|other>",
-    "odometer.theorem": "odometer: <rdp|basic>",
-    "odometer.delta": "odometer: {theorem: rdp, delta: <1e-6|1e-7>}",
-    "flows.epsilon": "flows: {f: {epsilon: <1|0.5>, delta: 1e-7}}",
-    "flows.delta": "flows: {f: {epsilon: 1, delta: <1e-7|1e-8>}}",
-    "flows.halt_at_epsilon": "odometer: rdp\nflows: {f: {halt_at_epsilon: <2|3>}}",
-    "flows.reserved": "flows: {f: {epsilon: 0.5, delta: 1e-7<|, reserved: true>}}",
-    "flows.share": "flows: {f: {share: <50%|60%>}}",
-    "flows.plan.runs": PLAN.replace("9", "<9|8>") % 1,
-    "flows.plan.steps.weight": PLAN % "<1|2>, t: 1",
-    "flows.plan.steps.mechanism": PLAN % "{weight: 1, mechanism: <Laplace|Gaussian>}",
-    "flows.plan.steps.cost": PLAN % '1, t: {cost: "PureDP(epsilon=0.0<1|2>)"}',
-    "other_flows": "other_flows: <allow|refuse>",
-    "partition.by": "unit: person-day\npartition: {by: <day|region>}",
-    "partition.replace": "partition: {by: region<|, replace: within>}",
-    "window.length": f"{DAYS}window: {{length: <7|8>}}",
-    "zone": "<|zone: Europe/Berlin>",
-    "population": "<|population: people>",
-    "alerts": "<|alerts: [0.01]>",
-    "errors": "errors: <redact|keep>",
-    "on_exhausted.flow": "on_exhausted: {flow: <halt|skip>}",
-    "on_exhausted.schedule": "on_exhausted: {schedule: <keep|pause>}",
-    "data_version": '<|data_version: "2">',
-    "pin": "<|pin: apply>",
-    "source": "<|source: warehouse>",
-}
 #: What shows the difference where the ledger's copy does not; None: a run.
 SHOWN: dict[str, Callable[[str], object] | None] = {
     **dict.fromkeys(("alerts", "errors", "data_version")),

@@ -14,9 +14,9 @@ from dpflow.exceptions import InvalidCost
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
+from tests.accounting.tables import read_tables
 
 STEPS = {"revenue": 2, "active_customers": 1}
-COSTLY = {"cost": "PureDP(epsilon=2)"}
 
 
 def policy(theorem="gdp", *, share=None, flows=None, **fields):
@@ -112,36 +112,14 @@ def test_an_odometers_halt_is_planned_for():
     assert odometer.read(tally) <= 1 < odometer.read(sum(run, tally))
 
 
-UNPLANNED = [
-    ("individual", {}, "runs to come have no price"),
-    ("auto", {}, "depends on what was charged before"),
-    ("gdp", {"flows": {"x": {"plan": {"runs": 3, "steps": {"a": 1}}}}}, "whole budget"),
-    ("gdp", {"partition": {"by": "region"}}, "partition"),
-    ("gdp", {"population": "people"}, "population"),
-    ("gdp", {"share": {"plan": {"runs": None}}}, "runs"),
-    ("gdp", {"share": {"plan": {"runs": 0}}}, "runs"),
-    ("gdp", {"share": {"plan": {"steps": {}}}}, "steps"),
-    ("gdp", {"share": {"plan": {"steps": {"a": 0}}}}, "0"),
-    ("gdp", {"share": {"plan": {"steps": {"a": {}}}}}, "a weight or a cost"),
-    ("basic", {"share": {"plan": {"steps": {"a": COSTLY}}}}, "no noise lets 52 runs"),
-]
-
-
 def test_what_cannot_be_planned_is_refused_with_its_reason():
     """No plan is pinned that a run could not rely on.
 
     A problem is placed at its own flow, not at one with another plan or share.
     """
-    for theorem, more, reason in UNPLANNED:
+    for theorem, more, reason in read_tables(__file__)["unplanned"]:
         with pytest.raises(ValidationError, match=reason):
             policy(theorem, **more)
-    share = {"epsilon": 1, "delta": "5e-7"}
-    for theorem, second, place in (
-        ("rdp", {"reserved": True}, "second.reserved"),
-        ("gdp", {"plan": {"runs": 3, "steps": {"a": COSTLY}}}, "second.plan"),
-    ):
-        with pytest.raises(ValidationError, match=f"flows.{place}"):
-            policy(theorem, share=share, flows={"second": share | second})
 
 
 def test_another_plan_is_another_term_unless_the_flow_never_ran():

@@ -17,32 +17,10 @@ from dpflow.ledger.decisions.terms import view_policy
 from dpflow.policy import parse_policy
 from dpflow.policy.reserved import run_lines
 from dpflow.show.guarantees import odds_in_words
-from tests.policy_examples import EXAMPLE, SHORT, edited, refused
+from tests.policy_examples import POLICIES, SHORT, edited, refused
 from tests.snapshots import answers, differences
 
 pytestmark = pytest.mark.quick
-
-WEEKS = """\
-dataset: visits
-unit: customer-week
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-partition: {by: week}
-window: {length: 2}
-"""
-RESERVED = f"""\
-{SHORT}flows:
-  f: {{epsilon: 2, delta: 5e-7, reserved: true}}
-"""
-POLICIES = {
-    "none": "",
-    "short": SHORT,
-    "long": EXAMPLE,
-    "weeks": WEEKS,
-    "reserved": RESERVED,
-    "shares": f"{SHORT}flows: {{weekly: {{share: 70%}}, monthly: {{share: 30%}}}}\n",
-}
 
 
 def text_of(name: str, *edits: str) -> str:
