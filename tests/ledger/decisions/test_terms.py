@@ -8,7 +8,12 @@ from fractions import Fraction
 import pytest
 
 from dpflow import Gaussian, PureDP
-from dpflow.exceptions import ConfigurationError, PolicyChanged, PolicyNotApplied
+from dpflow.exceptions import (
+    ConfigurationError,
+    LedgerCorrupt,
+    PolicyChanged,
+    PolicyNotApplied,
+)
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Conditions
@@ -75,6 +80,25 @@ def test_a_ledger_that_applies_no_policy_of_a_step(ledger, path):
             with pytest.raises(PolicyChanged):
                 granted(shared, policies=[HALF])
             granted(shared)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "gdp"},
+        {"budget": "{epsilon: 2}"},
+    ],
+)
+def test_a_loosening_that_was_misjudged_is_stopped(ledger, monkeypatch, fields):
+    """The rules are compared once more, in one currency, before anything is written."""
+    granted(ledger)
+    module = "dpflow.ledger.decisions.policy_changes"
+    monkeypatch.setattr(f"{module}.overall", lambda _: "tighter")
+    monkeypatch.setattr(f"{module}.tighten_pins", lambda _, policy: policy.to_pinned())
+    before = everything(ledger)
+    with pytest.raises(LedgerCorrupt, match=r"not the one|loosened in place"):
+        ledger.apply(make_policy(**fields))
+    assert everything(ledger) == before
 
 
 # What each decision tells

@@ -1,0 +1,274 @@
+"""Rows of `answers.yaml`: what a ledger answers to acts in turn.
+
+A row names its acts and the files of its policies: by default epsilon 1 under basic
+composition, with the fields of the file that it is `like`. An act begins with its verb:
+
+- `charge`, `reserve`: a step at a cost (an epsilon, or a class with its options). `as`
+  names the charge for `settle`, `void`, `forfeit` and `amend`.
+- `prior`, `freeze`, `unfreeze`, `apply`, `propose`, `repair`: what a person does.
+- `promise`, `advice`: the words of a file's guarantee, of its terms, and about it.
+- `journal`, `term`, `sums`, `spent`, `kinds`, `states`, `accounts`, `view`: what the
+  ledger then holds.
+
+An act reads the first file, or those that it names. `error` is the type of its error,
+`has` attributes of its answer, `words` and `without` parts of its text. Only a refusal
+leaves a trace. Each ledger is verified at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dpflow
+from dpflow.accounting.costs.base import Cost
+from dpflow.exceptions import BudgetRefused, DpflowError
+from dpflow.forecast.advice import advice
+from dpflow.ledger import views
+from dpflow.ledger.ledger import Ledger
+from dpflow.ledger.views.spending import spending
+from dpflow.policy import Policy, parse_policy
+from dpflow.show.guarantees import term_guarantee, terms_in_words
+from tests.ledger.support import (
+    UNIT,
+    audit,
+    body,
+    everything,
+    granted,
+    kinds,
+    policy_text,
+    repair,
+    state_of,
+    sums,
+    terms_of,
+)
+
+pytestmark = pytest.mark.quick
+
+#: No scalar becomes a number: amounts are exact.
+ROWS = yaml.load(
+    Path(__file__).with_name("answers.yaml").read_text("utf-8"), yaml.BaseLoader
+)
+#: Parts of acts that are fields of a request, and options of `apply`.
+REQUESTED = ("flow", "flow_run", "step", "owner", "partitions")
+WISHED = ("reason", "new_term", "raise_lifetime")
+
+
+def flow_text(value: Any) -> str:
+    """Write a value in YAML's flow style, with its scalars as they stand."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {flow_text(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(flow_text, value))}]"
+    return str(value)
+
+
+def read_files(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Policy]:
+    """Read the policies of a row."""
+    fields: dict[str, dict[str, Any]] = {}
+    policies = {}
+    for name, row in rows.items():
+        fields[name] = {**fields.get(row.get("like", ""), {}), **row}
+        texts = {k: flow_text(v) for k, v in fields[name].items() if k != "like"}
+        text = policy_text(**texts)
+        policies[name] = parse_policy(text.replace("dataset: people", "population: p"))
+    return policies
+
+
+def read_cost(value: Any) -> Cost:
+    """Return a cost: an epsilon, or a class with its options."""
+    if isinstance(value, str):
+        return dpflow.PureDP(epsilon=value)
+    ((name, options),) = value.items()
+    if "stops" in options:
+        stops = [*map(int, options["stops"])]
+        return dpflow.EarlyStopping(read_cost(options["step"]), stops=stops)
+    if name == "OutputDP":
+        return dpflow.OutputDP(options)
+    cost: Cost = getattr(dpflow, name)(**options)
+    return cost
+
+
+def plain(value: Any) -> Any:
+    """Return a value as a row has it: mappings and lists of texts."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(plain, value)]
+    return str(value)
+
+
+class Play:
+    """Ledger with the files of a row, and the charges that the row names."""
+
+    def __init__(self, ledger: Ledger, files: Mapping[str, Policy]) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.first = next(iter(files))
+        self.charges: dict[str, str] = {}
+
+    def act(self, act: Mapping[str, Any]) -> Any:
+        """Do an act and return its answer."""
+        verb = next(iter(act))
+        return getattr(self, verb)(act[verb], act)
+
+    def fail(self, act: Mapping[str, Any]) -> DpflowError:
+        """Do an act and return its error, which leaves no trace but a refusal's."""
+        before = everything(self.ledger)
+        with pytest.raises(DpflowError) as caught:
+            self.act(act)
+        assert caught.type.__name__ == act["error"], act
+        if not isinstance(caught.value, BudgetRefused):
+            assert everything(self.ledger) == before, act
+        return caught.value
+
+    def reserve(self, cost: Any, act: Mapping[str, Any]) -> None:
+        """Reserve a step on the datasets and the populations of its files."""
+        names = act.get("file", self.first)
+        names = [names] if isinstance(names, str) else names
+        policies = [self.files[name] for name in names]
+        people = tuple(p for p in policies if p.dataset.startswith("population/"))
+        fields = {name: act[name] for name in REQUESTED if name in act}
+        if "owner" in fields:
+            fields["owner"] = "0" * 32
+        if "partitions" in fields:
+            fields["partitions"] = tuple(fields["partitions"])
+        self.charges[act.get("as", "last")] = granted(
+            self.ledger,
+            read_cost(cost),
+            policies=[policy for policy in policies if policy not in people],
+            populations=people,
+            **fields,
+        )
+
+    def charge(self, cost: Any, act: Mapping[str, Any]) -> Any:
+        """Reserve a step and settle it."""
+        self.reserve(cost, act)
+        return self.settle(act.get("as", "last"), act)
+
+    def settle(self, name: str, act: Mapping[str, Any]) -> Any:
+        """Settle a charge."""
+        reported = act.get("reported")
+        reported = int(reported) if str(reported).isdigit() else reported
+        return self.ledger.settle(self.charges[name], reported=reported)
+
+    def void(self, name: str, _: Any) -> None:
+        """Void a charge."""
+        self.ledger.void(self.charges[name], reason="not started")
+
+    def forfeit(self, name: str, _: Any) -> Any:
+        """Forfeit a charge."""
+        return self.ledger.forfeit(self.charges[name], reason="its host is gone")
+
+    def amend(self, name: str, act: Mapping[str, Any]) -> Any:
+        """Correct the cost of a charge."""
+        why = {k: act[k] for k in ("dataset", "evidence") if k in act}
+        charge, cost = self.charges[name], read_cost(act["cost"])
+        posted = self.ledger.amend(charge, cost, reason="as drawn", **why)
+        return {p.account: {**p.amount, "overdrawn": p.overdrawn} for p in posted}
+
+    def prior(self, cost: Any, act: Mapping[str, Any]) -> Any:
+        """Charge what was spent before."""
+        policy = self.files[act.get("file", self.first)]
+        why = {k: act[k] for k in ("flow", "partitions", "evidence") if k in act}
+        posted = self.ledger.charge_prior(policy, read_cost(cost), reason="2025", **why)
+        return {p.account: {**p.amount, "overdrawn": p.overdrawn} for p in posted}
+
+    def freeze(self, reason: str, act: Mapping[str, Any]) -> bool:
+        """Freeze a dataset."""
+        return self.ledger.freeze(act.get("dataset", "a"), reason=reason)
+
+    def unfreeze(self, reason: str, act: Mapping[str, Any]) -> bool:
+        """Unfreeze a dataset."""
+        dataset = act.get("dataset", "a")
+        return self.ledger.freeze(dataset, reason=reason, unfreeze=True)
+
+    def apply(self, name: str, act: Mapping[str, Any]) -> Any:
+        """Apply a file."""
+        wished = {k: act[k] for k in WISHED if k in act}
+        return self.ledger.apply(self.files[name], **wished)
+
+    def propose(self, name: str, _: Any) -> Any:
+        """Propose a file."""
+        return self.ledger.propose(self.files[name])
+
+    def repair(self, used: Mapping[str, str], _: Any) -> None:
+        """Raise accounts to what a witness holds."""
+        repair(self.ledger, {k: (int(v) * UNIT, 0) for k, v in used.items()})
+
+    def promise(self, name: str, _: Any) -> str:
+        """Return the guarantee of a file and what its terms add up to."""
+        policy = self.files[name]
+        terms = views.terms(self.ledger, policy.dataset)
+        guarantee = term_guarantee(policy.to_declared(), terms)
+        return f"{guarantee} {terms_in_words(terms)}"
+
+    def advice(self, name: str, _: Any) -> str:
+        """Return what the command `policy check` advises about a file."""
+        policy = self.files[name]
+        texts = advice(policy, terms=views.terms(self.ledger, policy.dataset))
+        return " ".join(f"{item.code}: {item.text}" for item in texts)
+
+    def journal(self, kind: str, _: Any) -> Any:
+        """Return the newest entry of a kind."""
+        return body(self.ledger, kind)
+
+    def term(self, number: str, _: Any) -> Any:
+        """Return what is pinned of a term."""
+        return terms_of(self.ledger)[int(number) - 1]
+
+    def sums(self, accounts: Mapping[str, Any], _: Any) -> None:
+        """Compare settled and held amounts."""
+        for account, amounts in accounts.items():
+            assert sums(self.ledger, account) == tuple(map(Fraction, amounts))
+
+    def kinds(self, expected: list[str], _: Any) -> None:
+        """Compare the newest kinds of entries."""
+        assert kinds(self.ledger)[-len(expected) :] == expected
+
+    def states(self, expected: Mapping[str, str], _: Any) -> None:
+        """Compare the states of charges."""
+        for name, state in expected.items():
+            assert state_of(self.ledger, self.charges[name]) == state
+
+    def spent(self, expected: Mapping[str, str], _: Any) -> None:
+        """Compare what the flows of the first term spent."""
+        rows, _ = spending(self.ledger, "a", ("flow",), term=1)
+        assert {row.group[0]: row.amount["epsilon"] for row in rows} == expected
+
+    def view(self, account: str, _: Any) -> Any:
+        """Return the view of an account."""
+        shown = {view.id: view for view in views.accounts(self.ledger)}
+        return shown[account]
+
+    def accounts(self, expected: list[str], _: Any) -> None:
+        """Compare the accounts that a person sees."""
+        assert [view.id for view in views.accounts(self.ledger)] == expected
+
+
+@pytest.mark.parametrize("title", ROWS)
+def test_a_ledger_answers_as_its_rows_say(ledger, title):
+    """With the type of each error, its words, and the fields of each answer."""
+    row = ROWS[title]
+    play = Play(ledger, read_files(row["files"]))
+    for act in row["acts"]:
+        check_answer(play.act(act) if "error" not in act else play.fail(act), act)
+    audit(ledger)
+
+
+def check_answer(answer: Any, act: Mapping[str, Any]) -> None:
+    """Compare an answer or an error with the row of its act."""
+    text = f"{answer} {getattr(answer, 'fits', '')}"
+    for words in act.get("words", ()):
+        assert re.search(words, text, re.DOTALL), act
+    for words in act.get("without", ()):
+        assert words not in text, act
+    for name, value in act.get("has", {}).items():
+        fields = answer if isinstance(answer, dict) else {name: getattr(answer, name)}
+        assert plain(fields[name]) == value, act
