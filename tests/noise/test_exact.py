@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from dpflow.noise.exact import choose, exponential_coin, pick
+from tests.sizes import scaled
 from tests.walks import law_of
 
 #: Paths of a smaller probability are cut.
@@ -15,7 +16,7 @@ LEAST = 1e-15
 
 
 class Lost(Exception):
-    """A path that is too improbable to follow."""
+    """A path that is too improbable to follow, or that tries again."""
 
 
 def law(run):
@@ -47,8 +48,20 @@ def test_the_coin_shows_its_side_with_the_probability_of_its_rate(rate):
 def test_a_choice_has_exponential_weights():
     """Of three rates, of which only the differences matter."""
     rates = [Fraction(7, 2), Fraction(5, 2), Fraction(4)]
+
     # The first try: what it keeps has the weights, whatever is tried again.
-    kept = law(lambda toss, pick: _once(rates, toss, pick))
+    def first_try(toss, pick):
+        picks = []
+
+        def pick_once(count):
+            if picks:
+                raise Lost
+            picks.append(count)
+            return pick(count)
+
+        return choose(rates, toss=toss, pick=pick_once)
+
+    kept = law(first_try)
     weights = [math.exp(-rate) for rate in rates]
     whole = sum(kept[index] for index in range(len(rates)))
     for index, weight in enumerate(weights):
@@ -56,28 +69,9 @@ def test_a_choice_has_exponential_weights():
         assert kept[index] / whole == pytest.approx(expected, abs=1e-10)
 
 
-def _once(rates, toss, pick):
-    picks = []
-
-    def first(count):
-        if picks:
-            raise _SecondTry
-        picks.append(count)
-        return pick(count)
-
-    try:
-        return choose(rates, toss=toss, pick=first)
-    except _SecondTry:
-        return None
-
-
-class _SecondTry(Exception):
-    """A first pick that was not kept."""
-
-
 def test_drawn_choices_have_these_frequencies():
-    """20,000 draws of the system's randomness, within Hoeffding's bound at 1e-9."""
-    runs = 20_000
+    """Draws of the system's randomness, within Hoeffding's bound at 1e-9."""
+    runs = scaled(20_000, push=5_000)
     hits = sum(choose([Fraction(0), Fraction(1)]) == 0 for _ in range(runs))
     wanted = 1 / (1 + math.exp(-1))
     assert abs(hits / runs - wanted) < math.sqrt(math.log(2e9) / (2 * runs))
