@@ -7,13 +7,14 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpflow import Gaussian, PureDP
-from dpflow.exceptions import BudgetRefused, ConfigurationError, LedgerCorrupt
+from dpflow import Gaussian, PureDP, exceptions
+from dpflow.exceptions import BudgetRefused, LedgerCorrupt
 from dpflow.ledger.audit.copies import export_lines
 from dpflow.ledger.audit.exports import verify_export
 from dpflow.ledger.audit.verify import verify
@@ -25,6 +26,7 @@ from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.rows import Entry, hash_columns
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.faults.auditor import COLUMNS, hashed
+from tests.ledger.cases import read_cases
 from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory, in_postgres
 from tests.ledger.support import BASIC, charged, granted, make_policy
 
@@ -45,26 +47,11 @@ def ledger() -> Iterator[Ledger]:
     forget_memory(url)
 
 
-#: Edits that an export does not show, and some of those that it does.
-EDITS = [
-    ("UPDATE journal SET body = replace(body, '}', ' }') WHERE number = 2", "hashed"),
-    ("DELETE FROM journal WHERE number = 3", "entry 3 is missing"),
-    ("UPDATE account SET settled = '[0,0]' WHERE id = 'a#1'", "come to: settled"),
-    ("DELETE FROM account", "was removed"),
-    (
-        "UPDATE charge SET state = 'void' WHERE state = 'settled'",
-        "and its end a settle",
-    ),
-    ("UPDATE charge_dataset SET end_number = NULL", "and its end a None"),
-    ("UPDATE dataset SET frozen = '{}'", "come to: frozen"),
-    ("UPDATE release SET value = '2'", "not the settled one"),
-    ("DELETE FROM release", "was removed"),
-    ("DELETE FROM evidence", "evidence"),
-]
+CASES = read_cases(__file__)
 
 
 @pytest.mark.promise("forged-entry", "edited-row")
-@pytest.mark.parametrize(("edit", "finding"), EDITS)
+@pytest.mark.parametrize(("edit", "finding"), CASES["edits"])
 def test_an_edit_is_found(ledger, edit, finding):
     """Also where the editor computes the marks anew."""
     assert verify(ledger).bad == []
@@ -105,27 +92,25 @@ def test_a_forger_who_fits_all_hashes_is_found(ledger, finding):
         assert any(finding in str(bad) for bad in verify(ledger).bad)
         return
     connection = drop_triggers(ledger)
+    change = "SET body = replace(body, 'add-or-remove', 'replace-one')"
     for table in ("term", "journal"):
-        edit = (
-            f"UPDATE {table} SET body = replace(body, 'add-or-remove', 'replace-one')"
-        )
-        connection.execute(edit)
+        connection.execute(f"UPDATE {table} {change}")
     head = hashed(ledger.id, "a")
-    columns = f"{COLUMNS}, postings, body"
-    for row in connection.execute(f"SELECT {columns} FROM journal").fetchall():
+    sql = f"SELECT {COLUMNS}, postings, body FROM journal"
+    for row in connection.execute(sql).fetchall():
         head = hashed(head, *row)
-        place = "WHERE number = ?"
-        connection.execute(f"UPDATE journal SET hash = ? {place}", (head, row[1]))
+        sql = "UPDATE journal SET hash = ? WHERE number = ?"
+        connection.execute(sql, (head, row[1]))
     connection.execute("UPDATE dataset SET hash = ?", (head,))
     mark_anew(ledger)
     assert [str(bad) for bad in verify(ledger).bad if finding not in str(bad)] == []
     assert verify(ledger).bad
 
 
-@pytest.mark.parametrize("table", ["dataset", "account", "charge"])
-def test_a_row_without_its_mark_is_found(ledger, table):
+@pytest.mark.parametrize("edit", CASES["marks"])
+def test_a_row_without_its_mark_is_found(ledger, edit):
     """An edit of a marked row is found by its mark."""
-    drop_triggers(ledger).execute(f"UPDATE {table} SET mark = 'x'")
+    drop_triggers(ledger).execute(edit)
     assert any("mark says" in str(bad) for bad in verify(ledger).bad)
 
 
@@ -136,7 +121,7 @@ def play(seed: int, database: Callable[[], Any] = in_memory) -> Workers:
     """Play a random history."""
     owners = People()
     workers = Workers(owners, database())
-    Play(seed, owners, [workers]).play(2 * LENGTH)
+    Play(seed, owners, [workers]).play(LENGTH)
     return workers
 
 
@@ -157,13 +142,10 @@ def test_a_whole_export_has_no_finding(tmp_path, database):
     """Its heads are the ledger's; neither a key nor the ledger is asked."""
     workers = play(4, database)
     lines = [json.loads(line) for line in export_lines(workers.ledger)]
-    result, whole = (
-        verify_export(write(tmp_path / "e", lines))[1],
-        verify(workers.ledger),
-    )
-    assert result.bad == whole.bad == []
-    assert result.heads == whole.heads
-    assert result.entries == whole.entries
+    result = verify_export(write(tmp_path / "e", lines))[1]
+    expected = verify(workers.ledger)
+    assert result.bad == expected.bad == []
+    assert (result.heads, result.entries) == (expected.heads, expected.entries)
     assert not result.values
 
 
@@ -181,30 +163,25 @@ COMPARED = [name for name in TABLES if name not in ("run", "people_store")]
 @pytest.mark.parametrize("table", COMPARED)
 def test_an_edit_of_any_column_is_found(tmp_path, rows, table):
     """Also with the marks and the hash of the row computed anew."""
-    missed = []
-    columns = [name for name in of(rows, table)[0] if name not in ("table", "mark")]
-    for column in columns:
-        if column in LABELS.get(table, ()):
-            continue
-        edited = json.loads(json.dumps(rows))
-        row = of(edited, table)[-1]
+    row, missed = of(rows, table)[-1], []
+    for column in row.keys() - {"table", "mark", *LABELS.get(table, ())}:
         value = row[column]
-        row[column] = value + 1 if isinstance(value, int) else changed(value)
-        mark_line_anew(row)
-        try:
-            found = verify_export(write(tmp_path / "e", edited))[1].bad
-        except LedgerCorrupt as error:
-            found = [error]  # type: ignore[list-item]
-        if not found:
-            missed.append(column)
+        edited = {
+            **row,
+            column: value + 1 if isinstance(value, int) else changed(value),
+        }
+        if "mark" in row:
+            columns = [edited[name] for name in row if name not in ("table", "mark")]
+            edited["mark"] = hash_columns(*columns)
+        lines = [edited if line is row else line for line in rows]
+        with suppress(LedgerCorrupt):
+            if not verify_export(write(tmp_path / "e", lines))[1].bad:
+                missed.append(column)
     assert missed == []
 
 
 @pytest.mark.promise("edited-row")
-@pytest.mark.parametrize(
-    "edit",
-    ["DELETE FROM run", "UPDATE run SET refusals = 0", "UPDATE run SET halted = NULL"],
-)
+@pytest.mark.parametrize("edit", CASES["runs"])
 def test_a_run_that_lost_a_refusal_is_found(ledger, edit):
     """Without it a halted run would go on."""
     halting = make_policy(
@@ -224,73 +201,46 @@ def test_a_run_that_lost_a_refusal_is_found(ledger, edit):
 
 def changed(value: str | None) -> str:
     """Return another text: a JSON value with one number changed, where it has one."""
-    if value and value[0] in "[{" and re.search(r"\d", value):
-        return re.sub(
-            r"\d", lambda digit: str((int(digit[0]) + 1) % 10), value, count=1
-        )
+    digit = re.search(r"\d", value or "")
+    if value and digit and value[0] in "[{":
+        other = (int(digit[0]) + 1) % 10
+        return f"{value[: digit.start()]}{other}{value[digit.end() :]}"
     return f"{value or ''}x"
-
-
-def mark_line_anew(row: dict[str, Any]) -> None:
-    """Compute the mark of a row anew, as one who edits it may."""
-    if "mark" in row:
-        row["mark"] = hash_columns(
-            *(v for k, v in row.items() if k not in ("table", "mark"))
-        )
 
 
 @pytest.mark.promise("edited-row")
 @pytest.mark.parametrize("table", COMPARED)
 def test_a_removed_row_is_found(tmp_path, rows, table):
     """The first, and the last, of each table."""
-    for place in (0, -1):
-        gone = of(rows, table)[place]
-        left = [row for row in rows if row is not gone]
-        assert verify_export(write(tmp_path / "e", left))[1].bad, (table, gone)
+    for number in (0, -1):
+        removed = of(rows, table)[number]
+        lines = [row for row in rows if row is not removed]
+        assert verify_export(write(tmp_path / "e", lines))[1].bad, (table, removed)
 
 
 def test_a_shorter_journal_reaches_other_heads(tmp_path, rows):
     """A dataset that is left out, or cut with its rows, shows in the heads."""
-    whole = verify_export(write(tmp_path / "e", rows))[1].heads
-    edited = json.loads(json.dumps(rows))
-    entries = [row for row in of(edited, "journal") if row["dataset"] == "a"]
-    last = entries[-1]
+    heads = verify_export(write(tmp_path / "e", rows))[1].heads
+    *_, before, last = (row for row in of(rows, "journal") if row["dataset"] == "a")
     draft = {k: v for k, v in last.items() if k != "table"} | {"body": "{}"}
-    entry = Entry(**draft).with_hash(entries[-2]["hash"])
-    last.update(body=entry.body, hash=entry.hash)
-    assert verify_export(write(tmp_path / "e", edited))[1].heads != whole
+    entry = Entry(**draft).with_hash(before["hash"])
+    edited = {**last, "body": entry.body, "hash": entry.hash}
+    lines = [edited if row is last else row for row in rows]
+    assert verify_export(write(tmp_path / "e", lines))[1].heads != heads
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "match"),
-    [
-        ("", ConfigurationError, "no export"),
-        ("[1]", ConfigurationError, "no export"),
-        ('{"table": "charge"}', ConfigurationError, "no export"),
-        ("version", ConfigurationError, "of version 4"),
-        ('{"table": "ledger"}', LedgerCorrupt, "line 2"),
-        ('{"table": "secret", "x": 1}', LedgerCorrupt, "line 2"),
-        ('{"table": "account", "id": "a"}', LedgerCorrupt, "line 2"),
-        ("null", LedgerCorrupt, "line 2"),
-        ("{", LedgerCorrupt, "line 2"),
-        ("twice", LedgerCorrupt, "damaged|UNIQUE"),
-        ("a list", LedgerCorrupt, "damaged|line"),
-    ],
-)
-def test_what_is_no_export_is_refused(tmp_path, rows, text, error, match):
+@pytest.mark.parametrize(("lines", "error", "match"), CASES["no exports"])
+def test_what_is_no_export_is_refused(tmp_path, rows, lines, error, match):
     """In words that say which line."""
-    first = rows[0]
-    lines = [text]
-    if text == "version":
-        lines = [json.dumps({**first, "version": 4})]
-    elif text == "twice":
-        lines = [json.dumps(row) for row in (first, rows[1], rows[1])]
-    elif text == "a list":
-        account = next(row for row in rows if row["table"] == "account")
-        lines = [json.dumps(first), json.dumps({**account, "settled": [0, 0]})]
-    elif error is LedgerCorrupt:
-        lines = [json.dumps(first), text]
+    account = next(row for row in rows if row["table"] == "account")
+    named = {
+        "first": rows[0],
+        "second": rows[1],
+        "version 4": {**rows[0], "version": 4},
+        "a list": {**account, "settled": [0, 0]},
+    }
     path = tmp_path / "e"
-    path.write_text("\n".join(lines))
-    with pytest.raises(error, match=match):
+    texts = [json.dumps(named[line]) if line in named else line for line in lines]
+    path.write_text("\n".join(texts))
+    with pytest.raises(getattr(exceptions, error), match=match):
         verify_export(path)
