@@ -9,15 +9,13 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import re
 import signal
 import sys
-import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -25,7 +23,7 @@ from typing import Any, NamedTuple
 import dpflow
 from dpflow import PureDP, guarded
 from dpflow.guard.project import current_project
-from tests.ledger.processes import Child, Gate
+from tests.ledger.processes import Child, Gate, answer_of_child
 
 #: The package, and the standard library.
 _TRACED = tuple(f"{Path(file).parent}/" for file in (dpflow.__file__, os.__file__))
@@ -70,22 +68,6 @@ class Stopped(BaseException):
     """Something took too long."""
 
 
-@contextmanager
-def deadline() -> Iterator[None]:
-    """Stop a block of the main thread that takes too long."""
-
-    def stop(*_: object) -> None:
-        raise Stopped
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def patient() -> None:
     """Let this process wait for the ledger's lock not too long."""
     current_project().ledger.database.lock_seconds = PATIENCE
@@ -103,17 +85,16 @@ class Point(NamedTuple):
     """The n-th time that a call comes to a line of dpflow or of the standard library.
 
     Attributes:
-        line: File, number and function.
+        path: The file of the line.
+        number: The number of the line.
+        function: The name of its function.
         time: Which time it is, from 1.
     """
 
-    line: str
+    path: str
+    number: int
+    function: str
     time: int
-
-    @property
-    def function(self) -> str:
-        """The function of the line, with its file."""
-        return re.sub(r":\d+", "", self.line)
 
 
 class Interrupt:
@@ -124,37 +105,32 @@ class Interrupt:
         kind: What to raise.
 
     Attributes:
-        points: All lines so far.
+        points: All lines so far, of the point's file alone if there is a point.
         error: What was raised.
-        functions: The functions around the line.
+        functions: The functions around the line; none if the call did not come there.
     """
 
     def __init__(
         self, point: Point | None = None, kind: type[BaseException] = Limit
     ) -> None:
-        self._point, self._times = point, Counter[str]()
+        self._point, self._times = point, Counter[tuple[str, int, str]]()
         self.points, self.error = list[Point](), kind("time is up")
-        self.functions, self.is_in_package = list[str](), False
-
-    @property
-    def at(self) -> str:
-        """Where it was raised, or "" if the call did not come there."""
-        return self._point.line if self._point and self.functions else ""
+        self.functions = list[str]()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         """Trace a function, if it is one of dpflow or of the standard library."""
         path = frame.f_code.co_filename
-        if not path.startswith(_TRACED) or "site-packages" in path:
+        if not path.startswith(_TRACED if self._point is None else self._point.path):
+            return None
+        if "site-packages" in path:
             return None
         if event == "line":
-            name = "/".join(Path(path).parts[-3:])
-            line = f"{name}:{frame.f_lineno} {frame.f_code.co_name}"
+            line = path, frame.f_lineno, frame.f_code.co_name
             self._times[line] += 1
-            self.points.append(Point(line, self._times[line]))
+            self.points.append(Point(*line, self._times[line]))
             if self.points[-1] == self._point:
                 walk = [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
                 self.functions = walk
-                self.is_in_package = path.startswith(_TRACED[0])
                 raise self.error
         return self
 
@@ -171,7 +147,7 @@ class Interrupt:
         in_body = {"charged", "step"}.intersection(self.functions) or is_inside
         if in_body and shown == [type(self.error).__name__]:
             return ""
-        if not kept and not self.is_in_package:
+        if not kept and self._point and not self._point.path.startswith(_TRACED[0]):
             # The standard library does without what it cannot look at.
             return ""
         return f"{self.error!r} became {kept!r:.100}"
@@ -189,47 +165,29 @@ def points_of(call: Callable[[], object]) -> list[Point]:
 
 
 def attempt(what: str, call: Callable[[], object], wrong: list[str]) -> None:
-    """Do something in time, or note that it went wrong."""
+    """Do something in the main thread in time, or note that it went wrong."""
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
-        with deadline():
-            call()
+        call()
     except BaseException as error:
         wrong.append(f"{what}: {type(error).__name__} {error}"[:150])
-
-
-def in_thread(call: Callable[[], object]) -> None:
-    """Do something in another thread."""
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    if thread.is_alive():
-        raise Stopped
-    for error in errors:
-        raise error
-
-
-def in_child(call: Callable[[], object]) -> None:
-    """Do something in a forked child."""
-    child = Child(lambda _: call() and None)
-    if not child.speaks(SECONDS):
-        child.kill()
-        raise Stopped
-    assert child.end() == (0, [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def afterwards(steps: Steps, name: str) -> list[str]:
     """Run steps in the process that was interrupted; return what went wrong."""
-    wrong: list[str] = []
-    attempt("another thread", lambda: in_thread(lambda: steps.run(f"{name}-t")), wrong)
-    attempt("a forked child", lambda: in_child(lambda: steps.run(f"{name}-f")), wrong)
+    threads, wrong = ThreadPoolExecutor(1), list[str]()
+    in_thread = lambda: threads.submit(steps.run, f"{name}-t").result()
+    attempt("another thread", in_thread, wrong)
+    in_child = lambda: answer_of_child(lambda: steps.run(f"{name}-f"))
+    attempt("a forked child", in_child, wrong)
     attempt("the same again", lambda: steps.run(name), wrong)
     attempt("a new one", lambda: steps.run(f"{name}-n"), wrong)
     return wrong
@@ -264,11 +222,11 @@ def interrupted(
         except BaseException as error:  # with its traceback
             kept.append(error)
         sys.settrace(None)
-        say(tracer.at)
-        problem = tracer.problem(kept, unraisable) if tracer.at else ""
-        gate.wait()
-        wrong = afterwards(steps, name) if tracer.at else []
-        say(json.dumps([*filter(None, [problem]), *wrong]))
+        if tracer.functions:
+            say(tracer.functions[0])
+            problem = tracer.problem(kept, unraisable)
+            gate.wait()
+            say(json.dumps([*filter(None, [problem]), *afterwards(steps, name)]))
 
     child, wrong = Child(work), list[str]()
     where = child.line()
@@ -277,5 +235,5 @@ def interrupted(
         attempt("the same elsewhere", lambda: steps.run(name), wrong)
     gate.open()
     code, lines = child.end()
-    wrong += json.loads(lines[0]) if code == 0 else lines
+    wrong += lines if code or not lines else json.loads(lines[0])
     return wrong if where or wrong else None
