@@ -13,28 +13,15 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.odds import bound_right_guesses
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import units_down
-from tests.accounting.oracle import MP, real
+from tests.accounting.oracle import MP, real, renyi_divergence
+from tests.accounting.tables import read_tables
 
 pytestmark = pytest.mark.quick
 
-#: Filter, budget, options, and the odds by 50 digits of another program, rounded up.
-VECTORS: list[tuple[str, Any, Any, dict[str, Any], str]] = [
-    ("gdp", 3, "1e-6", {}, "62.7"),
-    ("gdp", 1, "1e-6", {}, "54.8"),
-    ("gdp", 3, "1e-6", {"delta_loss": "5e-7"}, "62.4"),
-    ("zcdp", 3, "1e-6", {}, "65.0"),
-    ("rdp", 3, "1e-6", {"order": 10}, "86.4"),
-    ("individual", 1, "1e-5", {"measure": "gdp"}, "55.4"),
-    ("basic", 3, "1e-6", {}, "95.3"),
-    ("auto", 1, "1e-6", {}, "73.2"),
-    ("rdp", 3, "1e-6", {"orders": [8, 16]}, "95.3"),
-    ("whitehouse", 3, "1e-6", {}, "95.3"),
-    ("basic", 10000, 0, {}, "100"),
-    ("basic", "1e-12", 0, {}, "50.1"),
-]
 
-
-@pytest.mark.parametrize(("theorem", "epsilon", "delta", "options", "odds"), VECTORS)
+@pytest.mark.parametrize(
+    ("theorem", "epsilon", "delta", "options", "odds"), read_tables(__file__)["vectors"]
+)
 def test_odds_are_those_of_the_filters_own_curve(
     theorem, epsilon, delta, options, odds
 ):
@@ -53,8 +40,7 @@ def at_rho(rho: str) -> Fraction:
 
 def divergence(order: Any, p: Any, q: Any) -> Any:
     """Return the Renyi divergence of two coins, in 120 digits."""
-    sides = p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)
-    return MP.log(sides) / (order - 1)
+    return renyi_divergence([(p, q), (1 - p, 1 - q)], order)
 
 
 ORDERS = [1 + MP.mpf(2) ** (MP.mpf(k) / 2) for k in range(-40, 24)]

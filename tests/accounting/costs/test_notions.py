@@ -5,24 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from dpflow import (
-    ZCDP,
-    ApproxDP,
-    Composed,
-    DiscreteGaussian,
-    ExponentialMechanism,
-    Gaussian,
-    Laplace,
-    OutputDP,
-    PoissonSampledGaussian,
-    PureDP,
-    RandomizedResponse,
-    Repeated,
-)
+from dpflow import ApproxDP, Composed, DiscreteGaussian, PureDP, Repeated
 from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import relations_of
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves.prices import (
     approx_dp,
     approx_zcdp,
@@ -31,14 +19,15 @@ from dpflow.accounting.curves.prices import (
     renyi,
 )
 from dpflow.accounting.rules.individual import PersonBudgets
-from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP, RenyiDP, TopK
+from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP, RenyiDP
 from dpflow.exceptions import UnsupportedCost
 from tests.accounting.oracle import MP, ORDERS, powers, real
+from tests.accounting.tables import read_costs, read_tables
 from tests.projects import ROOT, run_python
-from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
+TABLES = read_tables(__file__)
 TINY = Fraction("1e-8")
 PDP = ProbabilisticDP(epsilon="0.1", delta="1e-8")
 AZCDP = ApproxZCDP(rho="0.01", delta="1e-8")
@@ -73,7 +62,6 @@ def test_a_cost_is_worth_what_its_notion_implies():
                 assert expected == price(cost, *arguments)
 
 
-@settings(max_examples=scaled(20), deadline=None)
 @given(order=ORDERS, wanted=ORDERS, bound=powers(-9, 3))
 def test_a_bound_at_one_order_holds_for_lower_orders_only(order, wanted, bound):
     """The divergence grows with the order, so no bound holds above."""
@@ -96,7 +84,6 @@ def test_only_a_declared_bound_on_the_loss_counts_as_one():
             probabilistic_dp(cost)
 
 
-@settings(max_examples=scaled(20), deadline=None)
 @given(epsilon=powers(-3, 1), delta=powers(-9, -1), gap=powers(-3, 1))
 def test_how_far_approximate_privacy_bounds_the_loss(epsilon, delta, gap):
     """P(loss > epsilon + g) reaches delta / (1 - exp(-g)), above the printed lemma.
@@ -119,28 +106,14 @@ def test_how_far_approximate_privacy_bounds_the_loss(epsilon, delta, gap):
 
 def test_rounded_noise_can_be_typed():
     """Four digits, never less noise."""
-    both = Composed(Repeated(Gaussian(sensitivity=3, sigma="0.7123456"), 2))
-    picks = TopK(epsilon=1, delta="1e-9", most=4)
-    for cost, text in (
-        (PureDP(epsilon=1), "PureDP(epsilon=0.1428)"),
-        (Laplace(sensitivity=1, scale=3), "Laplace(sensitivity=1, scale=21)"),
-        (ZCDP(rho="0.1"), "ZCDP(rho=0.00204)"),
-        (picks, "TopK(epsilon=0.1428, delta=1e-9, most=4, among=1000)"),
-        (OutputDP({"a": 1, "b": 0}), "OutputDP({'a': 0.1428, 'b': 0}, delta=0)"),
-        (both, "Composed(Repeated(Gaussian(sensitivity=3, sigma=4.987), 2))"),
-    ):
+    for text, expected in TABLES["rounded"].items():
+        cost = cost_from_text(text)
         rounded = cost.noisier(Fraction(7)).round_noise()
-        assert repr(rounded) == text
+        assert repr(rounded) == expected
         assert rounded.round_noise() == rounded
 
 
-RESPONSE = RandomizedResponse(epsilon="0.1", categories=5)
-GAUSSIAN, *_, SAMPLED = PARTS = (
-    Gaussian(sensitivity=1, sigma=20),
-    Laplace(sensitivity=1, epsilon="0.1"),
-    ExponentialMechanism(epsilon="0.3"),
-    PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1),
-)
+GAUSSIAN, *_, SAMPLED = PARTS = read_costs(TABLES["parts"])
 
 
 def test_composed_and_repeated_add_up():
@@ -182,10 +155,11 @@ def test_a_description_is_read_without_importing_its_module():
 
 def test_relations():
     """Sampling and randomized response hold for one relation each."""
+    response = cost_from_text("RandomizedResponse(epsilon=0.1, categories=5)")
     assert relations_of(GAUSSIAN) == ("add-or-remove", "replace-one")
-    assert relations_of(Repeated(RESPONSE, 3)) == ("replace-one",)
+    assert relations_of(Repeated(response, 3)) == ("replace-one",)
     assert relations_of(Composed(GAUSSIAN, SAMPLED)) == ("add-or-remove",)
-    assert relations_of(Composed(RESPONSE, SAMPLED)) == ()
+    assert relations_of(Composed(response, SAMPLED)) == ()
 
 
 def test_budgets_per_person_are_opened_once():

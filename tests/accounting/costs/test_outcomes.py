@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import mpmath
 import pytest
 
-from dpflow import (
-    ApproxDP,
-    Cost,
-    EarlyStopping,
-    Gaussian,
-    Laplace,
-    OutputDP,
-    PureDP,
-    Refined,
-    SparseVector,
-)
+from dpflow import EarlyStopping, Gaussian, Laplace, PureDP, Refined, SparseVector
 from dpflow.accounting import FILTERS, ODOMETERS, make_filter, make_odometer
 from dpflow.accounting.costs.base import cost_from_description
 from dpflow.accounting.costs.text import cost_from_text
@@ -33,41 +21,22 @@ from dpflow.accounting.curves.prices import (
 )
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
-from dpflow.costs import ProposeTestRelease, TopK
 from dpflow.exceptions import UnsupportedCost
 from dpflow.noise.refining import chance_to_stay, coarsen, happens
 from dpflow.rounding import UNITS
+from tests.accounting.tables import read_costs, read_tables
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
-TOY = OutputDP({"none": 0, "answer": "0.5"})
 STOPS = (5, 10, 20)
-
-COSTS: list[Cost] = [
-    TOY,
-    OutputDP({1: "0.25", "b": "1e-9"}, delta="1e-7"),
-    OutputDP({"all": 0}, delta="0.01"),
-    SparseVector(positives=3, epsilon="0.6"),
-    SparseVector(positives=20, epsilon="0.4", sensitivity="2.5", monotone=True),
-    ProposeTestRelease(epsilon="0.2", delta="1e-8"),
-    ProposeTestRelease(epsilon="0.2", delta="1e-8", tries=2),
-    TopK(epsilon="0.3", delta="1e-8", most=3, among=7),
-    EarlyStopping(TENTH, stops=STOPS),
-    EarlyStopping(TWENTY, stops=STOPS),
-    EarlyStopping(TWENTY, stops=STOPS, accountant="gdp", delta="1e-6"),
-    EarlyStopping(TENTH, stops=[7], accountant="kov", delta=["1e-7"]),
-    EarlyStopping(TENTH, stops=STOPS, accountant="optimal", delta="1e-6"),
-    EarlyStopping(ApproxDP(epsilon="0.1", delta="1e-9"), stops=(2, 4)),
-    EarlyStopping(TOY, stops=(2, 4)),
-]
+TOY, *_ = COSTS = read_costs(read_tables(__file__)["costs"])
 
 
-def outcomes_of(cost: Cost) -> list[str | int]:
+def outcomes_of(cost: Any) -> list[str | int]:
     """Return every outcome that a cost may report."""
     if isinstance(cost, EarlyStopping):
         return list(range(1, cost.stops[-1] + 1))
     if isinstance(cost, SparseVector):
         return list(range(cost.positives + 1))
-    assert isinstance(cost, OutputDP | ProposeTestRelease | TopK)
     return [name for name, _ in cost.output_dp().cells]
 
 
@@ -80,19 +49,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def rules() -> list[Any]:
-    """Return a filter or odometer of every theorem."""
-    made: list[Any] = []
-    for make, names, word in (
+#: A filter or odometer of every theorem.
+RULES: list[Any] = [
+    make(name, delta="1e-4", **{budget: 3}, **OPTIONS.get(name, {}))
+    for make, names, budget in (
         (make_filter, FILTERS, "epsilon"),
         (make_odometer, ODOMETERS, "halt_at_epsilon"),
-    ):
-        budget = {"delta": "1e-4", word: 3}
-        made += [make(name, **budget, **OPTIONS.get(name, {})) for name in names]
-    return made
+    )
+    for name in names
+]
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_realised_never_exceeds_reserved(rule: Any) -> None:
     """Under every theorem, every outcome of every cost settles downwards."""
     for cost in COSTS:
@@ -113,7 +81,7 @@ def test_realised_never_exceeds_reserved(rule: Any) -> None:
 
 def test_only_output_dp_and_rdp_refund_cells() -> None:
     """A cheap cell is charged in full by everything else."""
-    for rule in rules():
+    for rule in RULES:
         charge = getattr(rule, "charge_realised", rule.price_realised)
         if rule.theorem in {"output-dp", "rdp"}:
             assert charge(TOY, "none") == rule.zero()
@@ -125,7 +93,7 @@ def test_only_output_dp_and_rdp_refund_cells() -> None:
 def test_every_adaptive_theorem_refunds_substeps() -> None:
     """Twenty sub-steps are twenty steps, and four that ran are four."""
     cost = EarlyStopping(TENTH, stops=STOPS)
-    for rule in rules():
+    for rule in RULES:
         if "steps" not in rule.settlements:
             continue
         totals = [rule.zero()]
@@ -142,20 +110,19 @@ def test_every_adaptive_theorem_refunds_substeps() -> None:
 
 def test_other_notions_see_the_worst_cell() -> None:
     """Elsewhere a cost of cells is its largest epsilon with its delta."""
-    sparse = SparseVector(positives=4, epsilon_threshold="0.2", epsilon_answers="0.4")
+    texts = (
+        "SparseVector(positives=4, epsilon_threshold=0.2, epsilon_answers=0.4)",
+        "ProposeTestRelease(epsilon=0.2, delta=1e-8)",
+        "ApproxDP(epsilon=0.4, delta=1e-8)",
+    )
+    sparse, tested, worst_two = read_costs(texts)
     worst = PureDP(epsilon="0.6")
     assert approx_dp(sparse) == (Fraction("0.6"), 0)
-    assert approx_zcdp(sparse) == approx_zcdp(worst)
-    assert gdp_mu_squared(sparse) == gdp_mu_squared(worst)
-    assert renyi(sparse, Fraction(5)) == renyi(worst, Fraction(5))
-    tested = ProposeTestRelease(epsilon="0.2", delta="1e-8")
-    worst_two = ApproxDP(epsilon="0.4", delta="1e-8")
+    for price in (approx_zcdp, gdp_mu_squared, lambda cost: renyi(cost, Fraction(5))):
+        assert price(sparse) == price(worst)
     assert approx_zcdp(tested) == approx_zcdp(worst_two)
     with pytest.raises(UnsupportedCost):
         renyi(tested, Fraction(5))
-
-
-early = partial(EarlyStopping, TENTH)
 
 
 COST = Refined(Gaussian(sensitivity=1, noise_multiplier=5), coarsest=80)
@@ -163,20 +130,18 @@ PURE = Refined(Laplace(sensitivity=1, epsilon="0.1"), coarsest=80)
 BUDGET = {"epsilon": 3, "delta": "1e-6"}
 
 
-def refining_rules() -> list[Rule]:
-    """Make every rule that lets outputs decide what runs next and prices Gaussians."""
-    filters = [
-        make_filter(name, **BUDGET)
-        for name in ("gdp", "zcdp", "rdp", "auto", "whitehouse")
-    ]
-    odometers = [
+#: Every rule that lets outputs decide what runs next and prices Gaussians.
+REFINING: list[Rule] = [
+    *(make_filter(n, **BUDGET) for n in ("gdp", "zcdp", "rdp", "auto", "whitehouse")),
+    make_filter("rdp", **BUDGET, orders=[4, 16, 64]),
+    *(
         make_odometer(name, delta="1e-6", halt_at_epsilon=3)
         for name in ("rdp", "mixture", "stitched", "rdp-doubling")
-    ]
-    return [*filters, make_filter("rdp", **BUDGET, orders=[4, 16, 64]), *odometers]
+    ),
+]
 
 
-@pytest.mark.parametrize("rule", refining_rules(), ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", REFINING, ids=lambda rule: type(rule).__name__)
 def test_the_price_after_each_draw_is_the_sum_of_its_draws(rule: Rule) -> None:
     """Each draw is a step of its own; roundings apart, no rule charges more or less."""
     total = rule.zero().amounts
@@ -228,43 +193,28 @@ FINE, COARSE = Fraction(2), Fraction(5)
 REACH = 160
 
 
-def law(scale: Fraction) -> dict[int, object]:
+def law(scale: Fraction) -> dict[int, Any]:
     """Return the discrete Laplace law, to 50 digits."""
     ratio = mpmath.exp(-mpmath.mpf(scale.denominator) / scale.numerator)
     norm = (1 - ratio) / (1 + ratio)
     return {k: norm * ratio ** abs(k) for k in range(-REACH, REACH + 1)}
 
 
-def worst(chance: object) -> float:
-    """Return how far the coarsened law is from the one that it should be."""
-    with mpmath.workdps(50):
-        fine, coarse = law(FINE), law(COARSE)
-        ratios = [
-            chance * fine[k] / coarse[k]
-            + (1 - chance)
-            * sum(fine[j] * coarse.get(k - j, 0) for j in fine)
-            / coarse[k]
-            for k in range(-20, 21)
-        ]
-        return float(max(abs(ratio - 1) for ratio in ratios))
+def losses(chance: Any, *, independent: bool = False) -> tuple[float, float, float]:
+    """Return worst numbers of two draws, of which an adversary sees the coarser first.
 
+    Args:
+        chance: The chance that the coarse number is the fine one.
+        independent: Whether both numbers have noise of their own.
 
-def test_a_coarsened_number_has_exactly_the_coarser_noise() -> None:
-    """To the digits of the cut; the chance of continuous noise would not do."""
-    with mpmath.workdps(50):
-        chance = chance_to_stay(FINE, COARSE, 256)
-        exact = mpmath.mpf(chance.numerator) / chance.denominator
-    assert worst(exact) < 1e-10
-    assert worst(mpmath.mpf(4) / 25) > 1e-3
+    Returns:
+        How far the coarse number's law is from the one that it should be, relatively;
+        the worst loss of the coarse number alone, and of both numbers.
+    """
+    away = alone = both = mpmath.mpf(0)
+    fine, more = law(FINE), law(COARSE)
 
-
-def losses(chance: float, *, independent: bool = False) -> tuple[float, float]:
-    """Return the worst loss of the coarse number alone, and of both numbers."""
-    alone, both = 0.0, 0.0
-    fine = {k: float(p) for k, p in law(FINE).items()}
-    more = {k: float(p) for k, p in law(COARSE).items()}
-
-    def joint(truth: int, first: int, second: int) -> float:
+    def joint(truth: int, first: int, second: int) -> Any:
         if independent:
             return more[first - truth] * fine[second - truth]
         moved = (1 - chance) * more[first - second] + chance * (first == second)
@@ -273,24 +223,34 @@ def losses(chance: float, *, independent: bool = False) -> tuple[float, float]:
     reach = range(-15, 16)
     for first in reach:
         here, there = (
-            sum(joint(truth, first, k) for k in range(-60, 60)) for truth in (0, 1)
+            mpmath.fsum(joint(truth, first, k) for k in range(-100, 100))
+            for truth in (0, 1)
         )
-        alone = max(alone, abs(math.log(here / there)))
+        away = max(away, abs(here / more[first] - 1))
+        alone = max(alone, abs(mpmath.log(here / there)))
     for first, second in itertools.product(reach, reach):
         ratio = joint(0, first, second) / joint(1, first, second)
-        both = max(both, abs(math.log(ratio)))
-    return alone, both
+        both = max(both, abs(mpmath.log(ratio)))
+    return float(away), float(alone), float(both)
 
 
 def test_an_adversary_loses_the_epsilon_of_the_last_draw_and_no_more() -> None:
-    """The first number alone costs 1/5, both 1/2; independent draws more."""
-    chance = float(chance_to_stay(FINE, COARSE, 128))
-    alone, both = losses(chance)
-    assert alone == pytest.approx(1 / 5, abs=1e-9)
-    assert both == pytest.approx(1 / 2, abs=1e-9)
-    assert losses(chance, independent=True)[1] == pytest.approx(0.7, abs=1e-9)
-    # A chance that is too large is noticed by the same sum.
-    assert losses(chance * 1.5)[0] > 1 / 5 + 1e-3
+    """A coarsened number has the coarser noise, and loses 1/5; both numbers lose 1/2.
+
+    To the digits of the cut. The chance of continuous noise would not do, and
+    independent draws lose more.
+    """
+    with mpmath.workdps(50):
+        share = chance_to_stay(FINE, COARSE, 256)
+        chance = mpmath.mpf(share.numerator) / share.denominator
+        away, alone, both = losses(chance)
+        assert away < 1e-10
+        assert alone == pytest.approx(1 / 5, abs=1e-9)
+        assert both == pytest.approx(1 / 2, abs=1e-9)
+        assert losses(mpmath.mpf(4) / 25)[0] > 1e-3
+        assert losses(chance, independent=True)[2] == pytest.approx(0.7, abs=1e-9)
+        # A chance that is too large is noticed by the same sum.
+        assert losses(chance * 1.5)[1] > 1 / 5 + 1e-3
 
 
 def test_an_event_has_the_chance_that_it_is_drawn_with() -> None:

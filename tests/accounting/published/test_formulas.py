@@ -11,10 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dpflow import ZCDP, ApproxDP, Gaussian, Laplace, PureDP
+from dpflow import ApproxDP, Laplace, PureDP
 from dpflow.accounting import make_filter, make_odometer
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.rules.tally import Tally
-from dpflow.costs import ApproxZCDP, GaussianDP, ProbabilisticDP
+from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import (
@@ -25,8 +26,10 @@ from tests.accounting.oracle import (
     powers,
     real,
 )
+from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
+TABLES = read_tables(__file__)
 RARE = DELTAS.filter(lambda delta: delta < Fraction("0.3679"))
 
 
@@ -40,14 +43,18 @@ def true_drift(epsilon) -> mpmath.mpf:
     return real(epsilon) * MP.expm1(real(epsilon)) / 2
 
 
+def boundary(variance, least, log) -> mpmath.mpf:
+    """Return the boundary of Thm 6.5 and the remark after it, for a granularity."""
+    if least <= variance <= 1:
+        return 2 * MP.sqrt(real(variance) * (1 + MP.log(3) / 2) * log)
+    return root(real(variance), real(least), log)
+
+
 def true_people(variance, n, delta, *, repaired: bool) -> mpmath.mpf:
-    """Return the boundary of Thm 6.5, as printed or with the repaired union count."""
+    """Return the boundary as printed or with the repaired union count."""
     points = MP.log(n, 2) * 2
     log = MP.log(2 * (MP.ceil(points) if repaired else points) / real(delta))
-    spread = real(variance)
-    if Fraction(1, n**2) <= variance <= 1:
-        return 2 * MP.sqrt(spread * (1 + MP.log(MP.sqrt(3))) * log)
-    return root(spread, real(Fraction(1, n**2)), log)
+    return boundary(variance, Fraction(1, n**2), log)
 
 
 def tally_of(rule, *steps: tuple[int, str]) -> Tally:
@@ -58,11 +65,7 @@ def tally_of(rule, *steps: tuple[int, str]) -> Tally:
 
 def test_the_bound_of_the_filter_is_the_stated_one():
     """K of Thm 5.1 matches from above, and refuses since it exceeds the budget."""
-    for epsilon, delta, steps, stated in (
-        (1, "1e-6", [(10, "0.1")], "2.9606964135048663639890593326"),
-        (5, "1e-6", [(10, "0.1")], "2.69995474198458835037472324775"),
-        (2, "1e-5", [(20, "0.05"), (5, "0.2")], "4.15917004561776973145879339162"),
-    ):
+    for epsilon, delta, steps, stated in TABLES["rogers"]:
         rule = make_filter("rogers", epsilon=epsilon, delta=delta)
         tally = tally_of(rule, *steps)
         bound = from_units(tally.amounts[1] + rule._width(tally.amounts[0]))
@@ -141,10 +144,7 @@ def test_any_granularity_takes_the_place_of_the_people(grain):
     log = MP.log(2 * points / real("1e-6"))
     for variance in (least / 2, least * 101 / 100, Fraction(9, 10), Fraction(2)):
         steps = Tally((int(variance * UNITS), 0, 0, 0))
-        spread = from_units(steps.amounts[0])
-        true = root(real(spread), real(least), log)
-        if least <= spread <= 1:
-            true = 2 * MP.sqrt(real(spread) * (1 + MP.log(3) / 2) * log)
+        true = boundary(from_units(steps.amounts[0]), least, log)
         assert_just_above(odometer.read(steps), true, "1e-11")
 
 
@@ -210,23 +210,12 @@ def test_deltas_of_steps_are_paid_from_their_share():
     assert same.limit.amounts[0] == rule.limit.amounts[0]
 
 
-PRICES = [
-    (PureDP(epsilon="0.1"), Fraction("0.01"), 0),
-    (Laplace(sensitivity=1, scale=10), Fraction("0.01"), 0),
-    (ApproxDP(epsilon="0.1", delta="1e-7"), Fraction("0.01"), Fraction("1e-7")),
-    (ProbabilisticDP(epsilon="0.1", delta="1e-7"), Fraction("0.01"), Fraction("1e-7")),
-    (Gaussian(sensitivity=1, sigma=10), Fraction("0.01"), 0),
-    (GaussianDP(mu="0.1"), Fraction("0.01"), 0),
-    (ZCDP(rho="0.005"), Fraction("0.01"), 0),
-    (ApproxZCDP(rho="0.005", delta="1e-7"), Fraction("0.01"), Fraction("1e-7")),
-]
-
-
 def test_each_notion_is_charged_what_it_implies():
     """(epsilon, delta)-DP enters at epsilon squared, rho-zCDP at twice rho."""
     rule = make_filter("whitehouse", epsilon=1, delta="1e-6", delta_loss="5e-7")
-    for cost, square, delta in PRICES:
-        assert (square * UNITS, delta * UNITS) == rule.price(cost).amounts
+    for text, *amounts in TABLES["whitehouse"]:
+        expected = tuple(Fraction(amount) * UNITS for amount in amounts)
+        assert expected == rule.price(cost_from_text(text)).amounts
 
 
 NAMES = {"mixture": "rho", "stitched": "v0"}
@@ -252,19 +241,9 @@ def tally_at(variance: Fraction, form: str) -> Tally:
     return Tally((int(variance * UNITS) // (1 if form == "pure" else 2), 0, 0))
 
 
-VECTORS = [
-    ("mixture", {"rho": 1}, "0.01", "5.15448811790693351266863228704"),
-    ("mixture", {"rho": 1}, "10", "22.7501790292428451013350516443"),
-    ("mixture", {"rho": "0.1"}, "0.01", "1.70717639577411815841996355321"),
-    ("mixture", {"rho": "0.1"}, "10", "22.6545875472528105888133593078"),
-    ("mixture", {"rho": 1, "sides": "two"}, "0.01", "5.28869010836645618031015529515"),
-    ("mixture", {"rho": 1, "sides": "two"}, "10", "23.1746548873973424418702242827"),
-    ("stitched", {"v0": "0.01"}, "0.01", "0.562840666289696698296244918185"),
-    ("stitched", {"v0": "0.01"}, "10", "24.5037265217575834625821831879"),
-]
-
-
-@pytest.mark.parametrize(("name", "options", "variance", "stated"), VECTORS)
+@pytest.mark.parametrize(
+    ("name", "options", "variance", "stated"), TABLES["time uniform"]
+)
 def test_time_uniform_readings_are_the_stated_ones(name, options, variance, stated):
     """The published values with their drift, met from above in both forms."""
     for form in ("pure", "zcdp"):

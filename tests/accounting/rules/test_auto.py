@@ -22,7 +22,9 @@ from dpflow.accounting.rules.auto import default_members
 from dpflow.accounting.rules.tightening import admits_less, tighten_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
+from tests.accounting.tables import read_tables
 
+TABLES = read_tables(__file__)
 PURE = PureDP(epsilon="0.1")
 OWN_DELTA = ApproxDP(epsilon="0.1", delta="1e-9")
 SAMPLED = Sampled(sampling_rate="0.01", noise_multiplier=1)
@@ -80,19 +82,7 @@ def test_the_default_members_split_delta_and_cover_every_kind_of_step():
 
 
 @pytest.mark.parametrize(
-    ("budget", "orders", "step", "best", "share"),
-    [
-        (("2", "1e-5"), (8, 12), ("0.01", 1), (8, 879), 0.6),
-        (("3", "1e-8"), (8, 13), ("0.004", "1.1"), (11, 12_271), 0.6),
-        (("3", "1e-6"), (7, 10), ("0.05", "1.2"), (7, 82), 0.7),
-        (("5", "1e-6"), (5, 7), ("0.05", 1), (5, 116), 0.75),
-        (("5", "1e-6"), (5, 7), ("0.01", "0.8"), (5, 1_474), 0.75),
-        (("5", "1e-6"), (5, 7), ("0.01", "1.5"), (6, 16_107), 0.8),
-        (("10", "1e-9"), (4, 5), ("0.001", "0.6"), (4, 92_773), 0.8),
-        # With less noise orders are best that 0.23 of delta does not allow.
-        (("10", "1e-9"), (4, 5), ("0.001", "0.5"), (3, 3_668), 0.05),
-        (("2", "1e-5"), (8, 12), ("0.01", "0.8"), (6, 43), 0),
-    ],
+    ("budget", "orders", "step", "best", "share"), TABLES["sampled"]
 )
 def test_sampled_steps_get_most_of_the_best_order(budget, orders, step, best, share):
     """The best order was chosen for this step, and has all of delta."""
@@ -127,29 +117,15 @@ def test_discrete_gaussians_get_four_fifths_of_zcdp() -> None:
         assert 0.8 <= auto / zcdp <= 0.9
 
 
-OPTIONS = [
-    ("basic", {}),
-    ("output-dp", {}),
-    ("gdp", {}),
-    ("zcdp", {}),
-    ("zcdp", {"delta_loss": "5e-7"}),
-    ("whitehouse", {}),
-    ("rdp", {}),
-    ("rdp", {"orders": ["2", "8", "32"]}),
-    ("individual", {}),
-    ("auto", {}),
-]
-
-
-def made(theorem: str, options: dict, epsilon: str = "3", delta: str = "1e-6"):
+def make(theorem: str, options: dict, epsilon: str = "3", delta: str = "1e-6"):
     """Make a filter with a usual budget."""
     return make_filter(theorem, epsilon=epsilon, delta=delta, **options)
 
 
-@pytest.mark.parametrize(("theorem", "options"), OPTIONS)
+@pytest.mark.parametrize(("theorem", "options"), TABLES["options"])
 def test_a_lower_budget_keeps_the_price_of_a_step(theorem, options):
     """Tallies go on; the derived order is not tuned again."""
-    before = made(theorem, options)
+    before = make(theorem, options)
     for epsilon, delta in (("2.5", "0.000001"), ("3", "9e-7"), ("2", "8e-7")):
         after = tighten_filter(before.parameters(), epsilon=epsilon, delta=delta)
         assert admits_less(after, before)
@@ -165,16 +141,5 @@ def test_a_lower_budget_keeps_the_price_of_a_step(theorem, options):
 
 def test_filters_that_admit_more_or_count_otherwise_are_refused() -> None:
     """A larger budget, another theorem, order, weight or tuned member."""
-    basic, orders = made("basic", {}), {"orders": ["2", "32"]}
-    weights = [{**orders, "weights": [a, b]} for a, b in ((".5", ".5"), (".9", ".1"))]
-    for before, after in (
-        (basic, made("basic", {}, "4")),
-        (basic, made("basic", {}, "2", "2e-6")),
-        (basic, made("output-dp", {}, "2")),
-        (made("rdp", {"order": 9}), made("rdp", {"order": 10}, "2")),
-        (made("rdp", orders), made("rdp", {"orders": ["2", "33"]}, "2")),
-        (made("rdp", weights[0]), made("rdp", weights[1], "2")),
-        (made("auto", {}), made("auto", {}, "2")),
-        (made("whitehouse", {}), made("whitehouse", {"drift": "tanh"}, "2")),
-    ):
-        assert not admits_less(after, before)
+    for before, after in TABLES["refused"]:
+        assert not admits_less(make(*after), make(*before))

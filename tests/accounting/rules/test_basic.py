@@ -19,13 +19,13 @@ from dpflow import (
     PureDP,
     Repeated,
 )
-from dpflow import Repeated as Times
 from dpflow.accounting import Filter, make_filter, make_odometer
 from dpflow.accounting.fixed.stops import lemma_11
 from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import ProbabilisticDP, ProposeTestRelease
 from dpflow.rounding import UNITS, units_up
+from tests.accounting.tables import read_costs, read_tables
 from tests.sizes import scaled
 
 millionths = st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6))
@@ -145,21 +145,7 @@ def test_it_is_algorithm_1(rounds):
             rest_delta -= Fraction(delta)
 
 
-ASIDE = ApproxDP(epsilon="0.1", delta="1e-9")
-TRIED = ProposeTestRelease(epsilon="0.1", delta="1e-9")
-TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
-#: A step, its loss without its delta, and its delta.
-STEPS = [
-    (ASIDE, TENTH, "1e-9"),
-    (ProbabilisticDP(epsilon="0.1", delta="1e-9"), TENTH, "1e-9"),
-    (TRIED, PureDP(epsilon="0.2"), "1e-9"),
-    (OutputDP({"a": 0}, delta="1e-9"), PureDP(epsilon="1e-12"), "1e-9"),
-    (Composed(TWENTY, ASIDE), Composed(TWENTY, TENTH), "1e-9"),
-    (Times(TRIED, 7), Times(PureDP(epsilon="0.2"), 7), "7e-9"),
-    (Composed(Times(ASIDE, 3), TWENTY), Composed(Times(TENTH, 3), TWENTY), "3e-9"),
-    (EarlyStopping(ASIDE, stops=(2, 4)), Times(TENTH, 4), "4e-9"),
-    (TWENTY, TWENTY, "0"),
-]
+TWENTY = Gaussian(sensitivity=1, sigma=20)
 
 
 def split(theorem: str) -> Filter:
@@ -170,17 +156,20 @@ def split(theorem: str) -> Filter:
 @pytest.mark.parametrize("theorem", ["gdp", "rdp"])
 def test_a_step_costs_its_loss_and_its_delta(theorem):
     """The loss as the filter without a split prices it; the delta exactly."""
-    for cost, rest, delta in STEPS:
-        loss = make_filter(theorem, epsilon=3, delta="9e-7").price(rest).amounts
+    for step, part, delta in read_tables(__file__)["split"]:
+        cost, alone = read_costs((step, part))
+        loss = make_filter(theorem, epsilon=3, delta="9e-7").price(alone).amounts
         assert split(theorem).price(cost).amounts == (*loss, units_up(Fraction(delta)))
 
 
 def test_a_mechanism_with_a_delta_settles_as_its_worst_cell() -> None:
     """Its cells are no divergences; those of one without a delta are."""
     rule = split("rdp")
+    tried = ProposeTestRelease(epsilon="0.1", delta="1e-9")
     for outcome in ("none", "answer"):
-        assert rule.price_realised(TRIED, outcome) == rule.price(TRIED)
+        assert rule.price_realised(tried, outcome) == rule.price(tried)
     cells = OutputDP({"none": 0, "answer": "0.5"})
     assert rule.price_realised(cells, "none").amounts == (0, 0)
-    stopped = EarlyStopping(ASIDE, stops=(2, 4))
-    assert rule.price_realised(stopped, 3) == rule.price(Times(ASIDE, 3))
+    aside = ApproxDP(epsilon="0.1", delta="1e-9")
+    stopped = EarlyStopping(aside, stops=(2, 4))
+    assert rule.price_realised(stopped, 3) == rule.price(Repeated(aside, 3))

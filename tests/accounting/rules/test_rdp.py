@@ -150,7 +150,6 @@ def test_the_decision_is_sound_and_tight_at_its_boundary(
     assert certified(more) >= real(delta) * (1 - TIGHT)
 
 
-@settings(max_examples=scaled(20), deadline=None)
 @given(delta=DELTAS, orders=ORDERS, parts=PARTS, spent=st.lists(powers(-12, 6)))
 def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
     """The reading solves the equation, and is no more than any single order's."""

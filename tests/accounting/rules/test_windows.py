@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpflow import (
-    ZCDP,
-    ApproxDP,
-    Composed,
-    Gaussian,
-    Laplace,
-    PoissonSampledGaussian,
-    PureDP,
-    Refined,
-    Repeated,
-)
+from dpflow import ZCDP, ApproxDP, PoissonSampledGaussian, PureDP
 from dpflow.accounting import FILTERS, make_filter
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.tally import Tally
@@ -37,16 +27,9 @@ from tests.accounting.oracle import (
     renyi_divergence,
     response,
 )
+from tests.accounting.tables import read_costs, read_tables
 
-GAUSSIAN = Gaussian(sensitivity=1, sigma=20)
-COSTS = [
-    GAUSSIAN,
-    Laplace(sensitivity=1, scale=5),
-    PureDP(epsilon="0.7"),
-    Composed(GAUSSIAN, PureDP(epsilon="0.1")),
-    Repeated(Laplace(sensitivity=1, scale=9), 3),
-    Refined(GAUSSIAN, coarsest=100),
-]
+COSTS = read_costs(read_tables(__file__)["costs"])
 RULES = [
     make_filter(name, epsilon=3, delta="1e-6", **options)
     for name, options in (
@@ -61,7 +44,7 @@ RULES = [
 def test_each_part_of_a_step_is_charged_its_share() -> None:
     """Squares of mu and rho grow with the number of parts, a pure loss does not."""
     for name, cost, four in (
-        ("gdp", GAUSSIAN, {"mu_squared": "0.01"}),
+        ("gdp", COSTS[0], {"mu_squared": "0.01"}),
         ("zcdp", ZCDP(rho="0.001"), {"rho": "0.004", "delta": "0"}),
         ("basic", PureDP(epsilon="0.1"), {"epsilon": "0.1", "delta": "0"}),
     ):
