@@ -18,50 +18,68 @@ from diffprivlib import BudgetAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dpflow
 from dpflow import (
-    ZCDP,
-    ApproxDP,
     Composed,
     Gaussian,
     Laplace,
     PoissonSampledGaussian,
     PureDP,
-    Repeated,
     guarded,
+    interop,
     release,
     spend,
 )
 from dpflow.exceptions import BudgetRefused, DPStepFailed, PublicError, ReleaseError
-from dpflow.interop import check_spent, from_dp_event, from_opendp, tool_error
+from dpflow.interop import check_spent, from_opendp, tool_error
+from tests.accounting.tables import read_tables
 from tests.projects import NOISY, POLICY, ROOT, TENTH, kinds, make_project, outcome
 
 NOISE = Gaussian(sensitivity=1, sigma=20)
 ANOTHER = Laplace(sensitivity=1, scale=9)
 STEP = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier="1.1")
+EVENT = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(20), 4)
+ROWS = read_tables(__file__)
+#: Names in the expressions of the rows, with those of this module.
+NAMES = {name: getattr(dpflow, name) for name in dpflow.__all__} | vars(interop)
+NAMES |= {"Fields": SimpleNamespace, "Fraction": Fraction}
 
 
-@pytest.mark.parametrize(
-    ("declared", "spent"),
-    [
-        (NOISE, Composed(NOISE)),
-        (Composed(NOISE), NOISE),
-        (NOISE, Repeated(NOISE, 1)),
-        (Repeated(NOISE, 6), Repeated(Composed(Repeated(NOISE, 2)), 3)),
-        (Composed(NOISE, NOISE), Repeated(NOISE, 2)),
-        (Repeated(NOISE, 3), Repeated(NOISE, 2)),
-        (Repeated(STEP, 100), [(1.1, 0.01, 60), (1.1, 0.01, 40)]),
-        (PureDP(epsilon="0.5"), (0.5, 0)),
-        (ApproxDP(epsilon="0.5", delta="1e-6"), (0.5, 1e-6)),
-        (NOISE.but(sigma=1), dp_accounting.GaussianDpEvent(1)),
-        *(
-            (Composed(NOISE, ANOTHER, STEP), Composed(*order))
-            for order in permutations([NOISE, ANOTHER, STEP])
-        ),
-    ],
-)
+def value_of(text: str, **names: Any) -> Any:
+    """Return the value of an expression."""
+    return eval(text, {**NAMES, **globals(), **names})
+
+
+def laplace() -> Any:
+    """Return a measurement of OpenDP."""
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
+    return dp.m.make_laplace(*space, scale=4.0)
+
+
+def noise_of(spec: Any) -> Gaussian:
+    """Return the cost of a mechanism spec of PipelineDP."""
+    return Gaussian(sensitivity=1, sigma=spec.noise_standard_deviation)
+
+
+def accountant() -> BudgetAccountant:
+    """Return the accountant of diffprivlib after two models."""
+    result = BudgetAccountant(epsilon=1)
+    for _ in range(2):
+        result.spend(0.25, 0)
+    return result
+
+
+@pytest.mark.parametrize(("declared", "spent"), ROWS["equal"])
 def test_equal_costs_are_equal_in_every_form(declared, spent):
     """Without a policy, by their parts; a smaller number of them is enough."""
-    check_spent(declared, spent)
+    check_spent(value_of(declared), value_of(spent))
+
+
+def test_the_order_of_parts_does_not_count():
+    """A sum is a sum."""
+    for order in permutations([NOISE, ANOTHER, STEP]):
+        check_spent(Composed(NOISE, ANOTHER, STEP), Composed(*order))
 
 
 @given(st.lists(st.sampled_from([NOISE, ANOTHER, STEP]), min_size=2, max_size=6))
@@ -89,65 +107,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return make
 
 
-@pytest.mark.parametrize(
-    ("rule", "declared", "smaller", "larger"),
-    [
-        # The epsilon of each column in place of the whole query's.
-        ("basic", ApproxDP(epsilon="0.3", delta="1e-7"), (0.29, 1e-7), (1.2, 1e-7)),
-        # A forgotten epsilon=: the library's default is 1.
-        ("basic", PureDP(epsilon="0.2"), (0.1, 0), (1.0, 0)),
-        ("basic", PureDP(epsilon="0.2"), (0.1, 0), (0.1, 1e-9)),
-        # Another batch size.
-        (
-            "{theorem: rdp, order: 8}",
-            Repeated(STEP, 100),
-            [(1.2, 0.01, 100)],
-            [(1.1, 0.05, 100)],
-        ),
-        ("gdp", NOISE, NOISE.but(sigma=21), NOISE.but(sigma=19)),
-        ("zcdp", ZCDP(rho="0.1"), NOISE, NOISE.but(sigma=1)),
-        ("auto", ZCDP(rho="0.1"), ZCDP(rho="0.09"), ZCDP(rho="0.11")),
-        # The filter has no price for it.
-        ("zcdp", ZCDP(rho="0.1"), PureDP(epsilon="0.1"), (0.1, 1e-9)),
-        ("gdp", NOISE, NOISE, [(1.1, 0.01, 1)]),
-        # No number was read, so that nothing is known.
-        ("basic", PureDP(epsilon="0.2"), (0.1, 0), []),
-        ("basic", PureDP(epsilon="0.2"), (0.1, 0), (float("inf"), 0)),
-        ("basic", PureDP(epsilon="0.2"), (0.1, 0), (0.1, 0, 0)),
-        ("basic", PureDP(epsilon="0.2"), (0.1, 0), {"class_name": "Unknown"}),
-    ],
-)
+@pytest.mark.parametrize(("rule", "declared", "smaller", "larger"), ROWS["other"])
 def test_other_costs_are_compared_by_their_price(
     project, rule, declared, smaller, larger
 ):
     """A step that spent more fails, charged in full, and does not say how much."""
     project(rule)
-    spend_in_a_body(declared, smaller)
+    declared = value_of(declared)
+    spend_in_a_body(declared, value_of(smaller))
     assert outcome()["outcome"] == "completed"
     with pytest.raises(PublicError, match="The library spent another cost") as error:
-        spend_in_a_body(declared, larger)
+        spend_in_a_body(declared, value_of(larger))
     assert repr(declared) in error.value.message
     assert "1.2" not in error.value.message
     assert kinds()[-2:] == ["reserve", "settle"]
     assert outcome()["outcome"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("fields", "before", "declared"),
-    [
-        # On an empty account this sum costs more than what was spent; later less.
-        (
-            "filter: residue",
-            Gaussian(sensitivity=1, sigma="4.72"),
-            Repeated(PureDP(epsilon="0.01"), 104),
-        ),
-        (
-            "filter: basic\nodometer: {theorem: rdp, delta: 1e-6, order: 8}",
-            None,
-            Laplace(sensitivity=1, epsilon="0.1"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fields", "before", "declared"), ROWS["charged"])
 def test_prices_are_those_of_each_charged_account(
     tmp_path, monkeypatch, fields, before, declared
 ):
@@ -155,8 +132,9 @@ def test_prices_are_those_of_each_charged_account(
     text = POLICY.replace("epsilon: 1", 'epsilon: 1, delta: "1e-6"')
     text = re.sub("filter: .*", fields, text)
     make_project(tmp_path, monkeypatch, text)
-    if before is not None:
-        spend_in_a_body(before, before)
+    for cost in map(value_of, before):
+        spend_in_a_body(cost, cost)
+    declared = value_of(declared)
     step: Any = {"dataset": "shop", "step": "count", "noise": "own", "flow": "f"}
     with (
         pytest.raises(PublicError, match="The library spent another cost"),
@@ -176,10 +154,8 @@ def test_a_cost_of_another_relation_is_no_answer(project):
 
 def test_the_map_of_opendp_is_evaluated(project):
     """At the distance of neighbours, or as a query of a Context has it."""
-    dp.enable_features("contrib")
     project("basic")
-    space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
-    measurement = dp.m.make_laplace(*space, scale=4.0)
+    measurement = laplace()
     declared = from_opendp(measurement, d_in=1)
     spend_in_a_body(declared, measurement, d_in=1)
     with pytest.raises(PublicError):
@@ -196,60 +172,7 @@ def test_the_map_of_opendp_is_evaluated(project):
     spend_in_a_body(from_opendp(query), query)
 
 
-def noise_of(spec: Any) -> Gaussian:
-    """Return the cost of a mechanism spec of PipelineDP."""
-    return Gaussian(sensitivity=1, sigma=spec.noise_standard_deviation)
-
-
-SPEC = SimpleNamespace(noise_standard_deviation=20.0)
-EVENT = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(20), 4)
-WRITTEN = {"class_name": "GaussianDpEvent", "noise_multiplier": 20.0}
-
-
-def accountant() -> BudgetAccountant:
-    """Return the accountant of diffprivlib after two models."""
-    result = BudgetAccountant(epsilon=1)
-    for _ in range(2):
-        result.spend(0.25, 0)
-    return result
-
-
-def laplace() -> Any:
-    """Return a measurement of OpenDP."""
-    dp.enable_features("contrib")
-    space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
-    return dp.m.make_laplace(*space, scale=4.0)
-
-
-#: By library: the declared cost, and what the library hands out.
-REPORTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "OpenDP": (PureDP(epsilon="0.25"), {"measurement": laplace()}),
-    "Tumult Analytics": (ZCDP(rho="0.1"), {"budget": SimpleNamespace(rho="0.1")}),
-    "PipelineDP": (Repeated(NOISE, 2), {"specs": [SPEC, SPEC], "noise_of": noise_of}),
-    "SmartNoise SQL": (
-        ApproxDP(epsilon="0.3", delta="1e-7"),
-        {"reader": SimpleNamespace(odometer=SimpleNamespace(spent=(0.3, 1e-7)))},
-    ),
-    "SmartNoise Synth (MST, AIM)": (
-        ZCDP(rho="0.1"),
-        {
-            "synth": SimpleNamespace(epsilon=1.0, delta=1e-9),
-            "cdp_rho": lambda *_: Fraction(1, 10),
-        },
-    ),
-    "diffprivlib": (PureDP(epsilon="0.5"), {"accountant": accountant()}),
-    "Opacus": (
-        Repeated(STEP, 100),
-        {
-            "engine": SimpleNamespace(
-                accountant=SimpleNamespace(history=[(1.1, 0.01, 100)])
-            )
-        },
-    ),
-    "dp-accounting": (from_dp_event(EVENT), {"event": EVENT}),
-    "qrlew": (NOISE, {"event": WRITTEN}),
-}
-ROWS = {
+LINES = {
     cells[1].strip(): re.findall("`(check_spent.*?)`", cells[3])
     for line in (ROOT / "docs/guides/libraries.md").read_text("utf-8").splitlines()
     if len(cells := line.split("|")) == 7 and "check_spent(" in cells[3]
@@ -258,21 +181,22 @@ ROWS = {
 
 def test_each_library_has_its_line():
     """In the table of the guide."""
-    assert list(ROWS) == list(REPORTS)
+    assert list(LINES) == list(ROWS["reports"])
 
 
-@pytest.mark.parametrize("library", REPORTS)
+@pytest.mark.parametrize("library", ROWS["reports"])
 def test_the_line_of_each_library_compares(project, library):
     """As the guide has it, in a body: twice the declared noise fails."""
     project("basic")
-    declared, names = REPORTS[library]
-    (line,) = ROWS[library]
-
+    declared, names = ROWS["reports"][library]
+    values = {name: value_of(text) for name, text in names.items()}
+    values["COST"] = value_of(declared)
+    (line,) = LINES[library]
     with spend(dataset="shop", cost=PureDP(epsilon="0.01"), step="s", noise="own"):
-        words = {"check_spent": check_spent, "ZCDP": ZCDP, "Composed": Composed}
-        eval(line, {**words, **names, "COST": declared})
+        value_of(line, **values)
+        values["COST"] = values["COST"].noisier(2)
         with pytest.raises(PublicError):
-            eval(line, {**words, **names, "COST": declared.noisier(2)})
+            value_of(line, **values)
 
 
 class ToolError(Exception):
