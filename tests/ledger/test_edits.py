@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from contextlib import nullcontext as does_not_raise
+from contextlib import closing
 
 import pytest
 
@@ -13,13 +12,13 @@ from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
+from tests.ledger.cases import read_cases
 from tests.ledger.support import (
     Place,
     audit,
     edit,
     everything,
     granted,
-    in_memory,
     make_ledger,
     read,
     request,
@@ -27,28 +26,13 @@ from tests.ledger.support import (
     write_a_row,
 )
 
-#: What someone edits, and whether the end of an open charge notices it, too.
-EDITS = {
-    "UPDATE account SET held = '[0,0]'": True,
-    "UPDATE account SET settled = '[0,0]'": True,
-    "UPDATE account SET version = version + 1": True,
-    "UPDATE account SET id = 'b#1'": True,
-    "DELETE FROM account": True,
-    "UPDATE charge SET amounts = replace(amounts, '1', '2')": True,
-    "UPDATE charge SET request = replace(request, 'PureDP', 'X')": True,
-    "UPDATE dataset SET number = number - 1": True,
-    "UPDATE dataset SET term = 0, revision = 0": True,
-    f"UPDATE dataset SET hash = '{'0' * 64}'": True,
-    "DELETE FROM dataset": True,
-    "DELETE FROM term": False,
-}
+pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 
 @pytest.mark.promise("damaged-bytes")
-@pytest.mark.storages("sqlite", "postgres")
-@pytest.mark.parametrize("statement", EDITS)
+@pytest.mark.parametrize(("statement", "is_noticed_by_ends"), read_cases(__file__))
 def test_an_edit_by_hand_is_noticed_at_the_next_decision(
-    path, tmp_path, statement, monkeypatch
+    path, tmp_path, statement, is_noticed_by_ends, monkeypatch
 ):
     """No step runs, no charge ends on an older sum, and the damage stays as it is.
 
@@ -66,7 +50,7 @@ def test_an_edit_by_hand_is_noticed_at_the_next_decision(
         if "UPDATE charge" not in statement:
             with pytest.raises(LedgerError):
                 asking.reserve(request(asking, "0.05"))
-        if EDITS[statement]:
+        if is_noticed_by_ends:
             with pytest.raises(LedgerError):
                 asking.forfeit(charge, reason="over")
         asking.close()
@@ -98,19 +82,6 @@ def test_an_unedited_ledger_goes_on(ledger, path):
     audit(path)
 
 
-pytestmark = pytest.mark.storages("sqlite", "postgres")
-
-
-@contextmanager
-def reader(path: Place) -> Iterator[Ledger]:
-    """Open a ledger for reading."""
-    ledger = open_ledger(url(path), read_only=True)
-    try:
-        yield ledger
-    finally:
-        ledger.close()
-
-
 @pytest.fixture
 def writer(path: Place) -> Iterator[Ledger]:
     """Give a ledger with a charge, open for writing."""
@@ -119,34 +90,36 @@ def writer(path: Place) -> Iterator[Ledger]:
         yield opened
 
 
-def test_it_shows_what_a_writer_charges_meanwhile(writer, path):
+@pytest.fixture
+def reader(writer: Ledger, path: Place) -> Iterator[Ledger]:
+    """Give the same ledger, open for reading."""
+    with closing(open_ledger(url(path), read_only=True)) as opened:
+        yield opened
+
+
+def test_it_shows_what_a_writer_charges_meanwhile(writer, reader):
     """Neither keeps the other waiting for long, and the journal can be verified."""
-    with reader(path) as ledger:
-        for number in range(2, 5):
-            (view,) = views.accounts(ledger)
-            assert view.used_fraction == pytest.approx((number - 1) / 10)
-            granted(writer, "0.1")
-            assert verify(ledger).fine
+    for number in range(2, 5):
+        (view,) = views.accounts(reader)
+        assert view.used_fraction == pytest.approx((number - 1) / 10)
+        granted(writer, "0.1")
+        assert verify(reader).fine
 
 
-def test_it_takes_no_charge(writer, path):
+def test_it_takes_no_charge(reader, path):
     """Nor anything else that writes; the ledger stays as it is."""
     before = everything(path)
-    with reader(path) as ledger:
-        with pytest.raises(LedgerUnavailable, match="opened for reading only"):
-            ledger.reserve(request(ledger, "0.1"))
-        with pytest.raises(LedgerUnavailable, match="opened for reading only"):
-            ledger.freeze("a", reason="test")
+    with pytest.raises(LedgerUnavailable, match="opened for reading only"):
+        reader.reserve(request(reader, "0.1"))
+    with pytest.raises(LedgerUnavailable, match="opened for reading only"):
+        reader.freeze("a", reason="test")
     assert everything(path) == before
 
 
-def test_the_database_itself_refuses(writer, path):
+def test_the_database_itself_refuses(writer, reader, path):
     """A statement that writes, slipped into a reading transaction, fails."""
-    with reader(path) as ledger:
-        refused = does_not_raise() if in_memory(path) else pytest.raises(LedgerError)
-        with refused, ledger.database.snapshot() as reading:
-            write_a_row(reading)
-    names = read(path, "SELECT name FROM dataset")
-    assert names == [("a",)]
+    with pytest.raises(LedgerError), reader.database.snapshot() as reading:
+        write_a_row(reading)
+    assert read(path, "SELECT name FROM dataset") == [("a",)]
     with writer.database.transaction() as within:
         write_a_row(within)

@@ -6,9 +6,11 @@ import re
 import sqlite3
 from typing import Any
 
+import psycopg
 import pytest
 
 from dpflow.ledger.opening import create_ledger
+from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.rows import (
     Account,
     Charge,
@@ -30,6 +32,7 @@ from dpflow.ledger.tables.rows import (
 from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory, make_tables
 from dpflow.ledger.tables.statements import read_statements, statements
 from dpflow.ledger.tables.transaction import Identity
+from tests.ledger.cases import read_cases
 from tests.ledger.support import granted
 
 FILES = ("schema", "statements", "sqlite", "postgres", "audit")
@@ -50,9 +53,9 @@ def test_statements_keep_the_rules(name):
 def test_databases_have_the_same_statements():
     """What differs has one name in both files."""
     ours, theirs = read_statements("sqlite"), read_statements("postgres")
-    locks = {"lock_datasets", "lock_all", "stop_steps", "wait_shortly"}
-    locks |= {"queue_for_datasets"}
-    assert theirs.keys() - ours.keys() == {"make_schema", "read_durability", *locks}
+    names = "lock_all lock_datasets make_schema queue_for_datasets read_durability"
+    more = {*names.split(), "stop_steps", "wait_shortly"}
+    assert theirs.keys() - ours.keys() == more
     assert ours.keys() <= theirs.keys()
 
 
@@ -68,10 +71,6 @@ def test_sqlite_prepares_each_statement():
 
 def test_postgres_prepares_each_statement(postgres_url):
     """The same on a server."""
-    import psycopg
-
-    from dpflow.ledger.tables.postgres import PostgresDatabase
-
     PostgresDatabase.create(postgres_url, Identity("x", None, "t"), b"0").close()
     options = "-c search_path=dpflow"
     with psycopg.connect(postgres_url, options=options, autocommit=True) as session:
@@ -80,28 +79,13 @@ def test_postgres_prepares_each_statement(postgres_url):
                 continue
             names = dict.fromkeys(re.findall(r"%\((\w+)\)s", text))
             numbered = text.rstrip(";")
-            for place, name in enumerate(names, 1):
-                numbered = numbered.replace(f"%({name})s", f"${place}")
+            for number, name in enumerate(names, 1):
+                numbered = numbered.replace(f"%({name})s", f"${number}")
             session.execute(f"PREPARE try AS {numbered}".encode())
             session.execute(b"DEALLOCATE try")
 
 
-APPENDED = "INSERT INTO journal SELECT dataset, 9, at, writer, kind, command, charge, "
-EDITS = [
-    "UPDATE journal SET body = '{}'",
-    "DELETE FROM journal",
-    f"{APPENDED} step, flow, run, postings, body, hash FROM journal",
-    "INSERT OR REPLACE INTO journal SELECT * FROM journal",
-    "UPDATE release SET value = '2'",
-    "UPDATE release SET value = NULL, state = 'settled'",
-    "UPDATE release SET value = NULL, state = 'claimed'",
-    "UPDATE release SET value = NULL, state = 'free'",
-    "UPDATE release SET charge = 'x'",
-    "UPDATE release SET key = 'x'",
-]
-
-
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("edit", read_cases(__file__))
 def test_the_journal_is_only_appended(edit):
     """Also for REPLACE, for a number that does not follow, and for a released value."""
     ledger = create_ledger("memory://appended")
@@ -148,34 +132,28 @@ def name_kind(row: Any) -> str:
 
 @pytest.mark.parametrize("row", [*WHOLE, *EMPTY], ids=name_kind)
 def test_a_row_is_read_as_it_was_written(row, monkeypatch):
-    """Also by another process, which remembers none of its rows."""
+    """By its writer, and alike by another process, which remembers none of its rows.
+
+    In the same order as well: what is printed depends on no process's memory.
+    """
     columns = name_columns(row)
+    remembered = read_row(type(row), [*columns.values()])
     monkeypatch.setattr("dpflow.ledger.tables.rows._proved", {})
     read = read_row(type(row), [*columns.values()])
     assert read == row
     assert type(read) is type(row)
     assert name_columns(read) == columns
-
-
-@pytest.mark.parametrize("row", MARKED, ids=name_kind)
-def test_the_writer_reads_what_every_process_reads(row, monkeypatch):
-    """In the same order as well: what is printed depends on no process's memory."""
-    columns = [*name_columns(row).values()]
-    remembered = repr(read_row(type(row), columns))
-    monkeypatch.setattr("dpflow.ledger.tables.rows._proved", {})
-    assert repr(read_row(type(row), columns)) == remembered
+    assert repr(remembered) == repr(read)
 
 
 @pytest.mark.parametrize("row", WHOLE, ids=name_kind)
 def test_columns_are_the_fields_in_their_order(row):
     """What is no JSON stands in the column of its name, or of its place in a term."""
-    kind: Any = type(row)
-    form, columns = form_of(kind), name_columns(row)
-    places = {place for place, *_ in form.codecs}
-    for place, (name, value) in enumerate(columns.items()):
-        if name != "mark" and place not in places:
-            assert value == row[place]
-            assert kind is Term or kind._fields[place] == name
+    numbers = {number for number, *_ in form_of(type(row)).codecs}
+    for number, (name, value) in enumerate(name_columns(row).items()):
+        if name != "mark" and number not in numbers:
+            assert value == row[number]
+            assert type(row) is Term or row._fields[number] == name
 
 
 def test_marked_rows_are_those_that_steps_read():
@@ -187,8 +165,8 @@ def test_marked_rows_are_those_that_steps_read():
 def test_an_edit_of_any_column_is_noticed(row):
     """A process notices it although it wrote the row itself."""
     columns = [*name_columns(row).values()]
-    for place, value in enumerate(columns):
+    for number, value in enumerate(columns):
         edited = [*columns]
-        edited[place] = value + 1 if isinstance(value, int) else None
+        edited[number] = value + 1 if isinstance(value, int) else None
         with pytest.raises(DamagedRow):
             read_row(type(row), edited)

@@ -28,6 +28,7 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed
 from tests.ledger.audit.versions import ask, check_ledger
+from tests.ledger.cases import read_cases
 from tests.ledger.support import make_policy, request, url
 from tests.postgres import server
 from tests.projects import ROOT
@@ -134,20 +135,7 @@ def test_it_goes_on_as_before(carried):
     assert verify(carried).bad == []
 
 
-EDITS = [
-    (
-        "UPDATE entry SET body = replace(body, '0.05', '0.01') WHERE number = 2",
-        "entry 2",
-    ),
-    ("DELETE FROM entry WHERE number = 5", "entry 5"),
-    ("UPDATE ledger SET version = 3", "version 3"),
-    ("UPDATE kept SET value = '0'", "not the settled one"),
-    ("DROP TABLE entry", "no such table"),
-    ("DROP TABLE ledger", "no ledger of version 4"),
-]
-
-
-@pytest.mark.parametrize(("edit", "match"), EDITS)
+@pytest.mark.parametrize(("edit", "match"), read_cases(__file__))
 def test_a_damaged_ledger_is_not_carried(tmp_path, edit, match, capsys):
     """Nothing is at the new place then."""
     path = tmp_path / "old.db"
