@@ -53,41 +53,40 @@ def test_every_command_shows_an_example_that_it_takes() -> None:
         assert {word for word in words if word.startswith("--")} <= taken
 
 
-def imported(*lines: str) -> set[str]:
-    """Return the packages that a new Python has loaded after these commands."""
-    code = (
-        "import sys\n"
-        "from typer.testing import CliRunner\n"
-        "from dpflow.cli import app\n"
-        f"for line in {lines}:\n"
-        "    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)\n"
-        "    assert done.exit_code == 0, done.output\n"
-        "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
-    )
-    result = run_process(code=code)
-    assert (result.returncode, result.stderr) == (0, "")
-    return set(result.stdout.split())
-
-
-def test_help_imports_nothing_heavy() -> None:
-    """Prefect alone costs seconds."""
-    assert set() == set(HEAVY) & imported("--help", "history --help")
+#: Runs commands and prints the packages that are loaded after the helps and after all.
+IMPORTED = """
+import json, sys
+from typer.testing import CliRunner
+from dpflow.cli import app
+loaded = []
+for lines in json.loads(sys.argv[1]):
+    for line in lines:
+        done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    loaded.append(sorted({name.partition(".")[0] for name in sys.modules}))
+print(json.dumps(loaded))
+"""
 
 
 def test_no_command_that_reads_imports_prefect(busy: Shop) -> None:
-    """They answer while Prefect is still loading."""
-    reading = ("status", "history", "policy check", "ledger info", "status --next 2")
-    assert "prefect" not in imported(
-        *reading, "forecast --like weekly-report --theorems"
-    )
-
-
-def test_json_is_only_json(busy: Shop) -> None:
-    """Whatever the colours are forced to."""
-    result = run_process("history", "--json", FORCE_COLOR="1")
+    """They answer while Prefect is still loading; help needs no other library, too."""
+    helps = ["--help", "history --help"]
+    reading = ["status", "history", "policy check", "ledger info", "status --next 2"]
+    reading.append("forecast --like weekly-report --theorems")
+    result = run_process(json.dumps([helps, reading]), code=IMPORTED)
     assert (result.returncode, result.stderr) == (0, "")
-    assert json.loads(result.stdout)["place"]
-    assert ANSI not in result.stdout
+    after_help, after_all = json.loads(result.stdout)
+    assert set(HEAVY).isdisjoint(after_help)
+    assert "prefect" not in after_all
+
+
+def test_json_is_only_json(busy: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the colours are forced to."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert ANSI in run_fine("history")
+    text = run_fine("history", "--json")
+    assert json.loads(text)["place"]
+    assert ANSI not in text
 
 
 def test_names_in_the_journal_cannot_command_the_terminal(shop: Shop) -> None:

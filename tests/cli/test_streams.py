@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.cli.support import Shop
+from tests.sizes import spread
 
 #: Commands, and how they end where all streams are there.
 COMMANDS = {"status": 0, "why nothing": 1, "--version": 0}
@@ -16,25 +17,25 @@ CLOSED = "standard output is closed"
 FULL = "the output cannot be written: No space left on device"
 
 
-#: Streams and the line on the one that is there; the later, the fewer commands.
+#: Streams, the line on the one that is there, and how many of the commands run so.
 STREAMS = [
-    (">&-", CLOSED),
-    (">/dev/full", FULL),
-    (">&- 2>&-", ""),
-    (">/dev/full PYTHONUNBUFFERED=1", FULL),
-    ("2>&-", None),
-    ("2>/dev/full", None),
-    ("<&-", None),
-    ("| sleep 0", None),
+    (">&-", CLOSED, 3),
+    (">/dev/full", FULL, 3),
+    (">&- 2>&-", "", 3),
+    (">/dev/full PYTHONUNBUFFERED=1", FULL, 2),
+    ("<&-", None, 1),
+    ("2>&-", None, 2),
+    ("2>/dev/full", None, 2),
+    ("| sleep 0", None, 1),
 ]
 CASES = [
-    (command, *case)
-    for number, case in enumerate(STREAMS)
-    for command in list(COMMANDS)[: 3 - number // 3]
+    (command, streams, reason)
+    for streams, reason, count in STREAMS
+    for command in list(COMMANDS)[:count]
 ]
 
 
-@pytest.mark.parametrize(("command", "streams", "reason"), CASES)
+@pytest.mark.parametrize(("command", "streams", "reason"), spread(CASES, 10))
 def test_a_command_ends_with_one_line_and_a_code(
     shop: Shop, command: str, streams: str, reason: str | None
 ) -> None:
@@ -46,12 +47,11 @@ def test_a_command_ends_with_one_line_and_a_code(
     code, fails = COMMANDS[command], COMMANDS[command] == 1
     where, _, setting = streams.partition(" PYTHON")
     line = f"set -o pipefail; '{sys.executable}' -m dpflow {command} {where}"
-    unbuffered = {"PYTHONUNBUFFERED": "1"} if setting else {}
-    others = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1" if setting else ""}
     result = subprocess.run(
         ["bash", "-c", line],
         cwd=shop.root,
-        env={**others, **unbuffered},
+        env=environment,
         check=False,
         capture_output=True,
         text=True,
