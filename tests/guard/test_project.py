@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
+from prefect.context import FlowRunContext
 
 from dpflow.exceptions import ConfigurationError, UnknownDataset
-from dpflow.guard import project
+from dpflow.guard import project, request
 from dpflow.guard.project import current_project
-from dpflow.guard.request import current_context
 from tests.ledger.processes import Child
-from tests.projects import POLICY, rewrite_policy, run_python
+from tests.projects import POLICY, rewrite_policy
 
 pytestmark = pytest.mark.quick
 
@@ -56,48 +58,43 @@ def test_a_fork_while_another_thread_opens_the_ledger(shop, monkeypatch):
     assert child.end()[1] == [current_project().ledger.id]
 
 
-WITHIN = """
-import json, sys
-from types import SimpleNamespace as Facts
-from prefect.context import FlowRunContext
-from dpflow.guard.request import current_context
-assert "dpflow.prefect" not in sys.modules
-run = Facts(id="1", parent_task_run_id=None, deployment_id=None, auto_scheduled=False)
-with FlowRunContext.model_construct(flow=Facts(name="report"), flow_run=run):
-    print(json.dumps([flow.name for flow in current_context().flows]))
-"""
-
-
 def test_a_flow_of_prefect_is_found_without_its_part_of_dpflow():
     """The guard loads that part, or the flow's share would be passed by."""
-    assert run_python(WITHIN) == ["report"]
+
+    def find_flows(say):
+        for name in [name for name in sys.modules if name.startswith("dpflow.prefect")]:
+            del sys.modules[name]
+        request.context_finders.clear()
+        run = SimpleNamespace(id="1", parent_task_run_id=None, deployment_id=None)
+        run.auto_scheduled = False
+        flow = SimpleNamespace(name="report")
+        with FlowRunContext.model_construct(flow=flow, flow_run=run):
+            say(",".join(flow.name for flow in request.current_context().flows))
+
+    assert Child(find_flows).end() == (0, ["report"])
 
 
 def test_a_step_within_prefect_is_refused_where_its_part_is_missing(monkeypatch):
     """The guard cannot tell which flow is around it."""
     monkeypatch.setattr("dpflow.guard.request.context_finders", [])
     monkeypatch.setattr("dpflow.guard.request.load_prefect", lambda: None)
-    assert current_context("report").named == "report"
+    assert request.current_context("report").named == "report"
     monkeypatch.setattr("dpflow.guard.request._within_prefect", lambda: True)
     with pytest.raises(ConfigurationError, match=r"Import `dpflow\.prefect` first"):
-        current_context("report")
+        request.current_context("report")
 
 
 ID = "0123456789abcdef" * 2
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\n",
-        b"\xef\xbb\xbf" + ID.encode(),
-        f"<<<<<<< HEAD\n{ID}\n=======\n{ID}\n>>>>>>> change\n".encode(),
-        b"../other/ledger.lock",
-        b"\xff\xfe",
-        None,
-    ],
-)
+PINS = [
+    *(b"", b"\n", b"\xff\xfe", b"../other/ledger.lock", b"\xef\xbb\xbf" + ID.encode()),
+    f"<<<<<<< HEAD\n{ID}\n=======\n{ID}\n>>>>>>> change\n".encode(),
+    None,
+]
+
+
+@pytest.mark.parametrize("content", PINS)
 def test_a_pin_without_an_id_says_so(shop, content):
     """A mark of bytes, a conflict, a link as text, no text at all, a broken link."""
     lock = shop / "policies" / "ledger.lock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from dpflow import guarded
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger
+from tests.ledger.processes import Child
 from tests.projects import (
     TENTH,
     bring_ledger_back,
@@ -95,45 +97,35 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
     assert await count() == 5
 
 
-ASK = """
-from dpflow import PureDP, guarded
-
-OF_TEST = "test_another_process_need_not_wait_for_this_one_to_end.<locals>.count"
-
-@guarded(
-    dataset="shop",
-    cost=PureDP(epsilon="0.1"),
-    release_key="x",
-    name="count",
-    moved_from=OF_TEST,
-)
-def count():
-    return 6
-
-print(count())
-"""
-
-
 @pytest.mark.promise("failing-disk")
 @pytest.mark.parametrize("fails", [False, True])
 def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
     """Its key is free, or replayed, once the ledger is back; the charge stays."""
+    own = os.getpid()
 
     @guarded(
-        dataset="shop",
-        cost=TENTH,
-        release_key="x",
-        ignore=("shop", "fails"),
-        name="count",
+        dataset="shop", cost=TENTH, release_key="x", ignore=("shop", "fails", "own")
     )
     def count() -> int:
+        if os.getpid() != own:
+            return 6
         hide_ledger(shop)
         return 5 // (not fails)
 
+    def count_later(say):
+        os.read(begin, 1)
+        say(count())
+
+    begin, signal = os.pipe()
+    # Before this process has a thread that settles.
+    child = Child(count_later)
     with pytest.warns(RuntimeWarning, match="stays charged in full and unsettled"):
         assert count() == 5 if not fails else caught(count)
     bring_ledger_back(shop)
-    assert run_python(ASK, folder=shop) == (6 if fails else 5)
+    os.write(signal, b".")
+    assert child.end() == (0, ["6" if fails else "5"])
+    os.close(begin)
+    os.close(signal)
     assert kinds() == ["reserve", "settle"] * (1 + fails)
     assert (spent(), held()) == ("0.2" if fails else "0.1", "0")
     for thread in threading.enumerate():
