@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -24,31 +25,33 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from tests.ledger.histories import LENGTH, People, Play, Workers, in_postgres, in_sqlite
+from tests.ledger.histories import LENGTH, People, Play, Workers, in_sqlite
 from tests.ledger.support import charged, granted, make, reopen, request, url
 from tests.postgres import server
+from tests.sizes import scaled
 
 
-@pytest.mark.parametrize("source", [in_sqlite, in_postgres])
-@pytest.mark.parametrize("target", ["sqlite", "postgres"])
-def test_a_copy_is_the_same_ledger(tmp_path, source, target):
-    """Verified, with all rows, and replayed from."""
+def test_a_copy_is_the_same_ledger(tmp_path):
+    """From a file to a server and into a file again: verified, with all rows."""
     owners = People()
-    workers = Workers(owners, source())
+    workers = Workers(owners, in_sqlite())
     Play(5, owners, [workers]).play(LENGTH)
-    identity = workers.ledger.database.identity
-    if target == "sqlite":
-        copy: Any = SqliteDatabase.create(tmp_path / "c.db", identity, b"0", complete=0)
-    else:
-        url = server().new_database()
-        copy = PostgresDatabase.create(url, identity, b"0", complete=0)
-    with pytest.raises(LedgerUnavailable, match="being copied"):
-        Ledger(copy, owners)  # type: ignore[arg-type]
-    copy_ledger(workers.ledger, copy)
-    copy.complete()
-    there = Ledger(copy, owners)  # type: ignore[arg-type]
-    assert verify(there).bad == []
-    assert [*export_lines(there)] == [*export_lines(workers.ledger)]
+    ledger, identity = workers.ledger, workers.ledger.database.identity
+    lines = [*export_lines(ledger)]
+    place = server().new_database()
+    for make_copy in (
+        partial(PostgresDatabase.create, place),
+        partial(SqliteDatabase.create, tmp_path / "c.db"),
+    ):
+        copy: Any = make_copy(identity, b"0", complete=0)
+        with pytest.raises(LedgerUnavailable, match="being copied"):
+            Ledger(copy, owners)  # type: ignore[arg-type]
+        copy_ledger(ledger, copy)
+        copy.complete()
+        ledger = Ledger(copy, owners)  # type: ignore[arg-type]
+        assert verify(ledger).bad == []
+        assert [*export_lines(ledger)] == lines
+    server().drop(place)
 
 
 def test_a_backup_is_made_while_steps_run(tmp_path):
@@ -111,34 +114,26 @@ def test_a_ledger_moves(tmp_path, postgres_url):
         move_back(ledger, target)
 
 
-@pytest.mark.parametrize("kind", ["file", "server"])
-def test_a_move_that_cannot_be_stops_no_step(tmp_path, kind):
+def test_a_move_that_cannot_be_stops_no_step(tmp_path, postgres_url):
     """Neither onto itself, however it is written, nor to a place out of reach."""
-    own = url(tmp_path / "ledger.db"), url(tmp_path / "." / ".." / tmp_path.name)
-    targets = [own[0], f"{own[1]}/ledger.db"]
-    if kind == "server":
-        place = server().new_database()
-        targets = [place, f"{place}{'&' if '?' in place else '?'}application_name=x"]
-        ledger = create_ledger(place, witness="none")
-    else:
-        ledger = make(tmp_path / "ledger.db")
-    charged(ledger, "0.1")
-    for target in (*targets, "postgresql://127.0.0.1:1/x"):
-        with pytest.raises(DpflowError):
-            move(ledger, target, anyway=True)
-        assert decides(ledger)
-    ledger.close()
+    file = url(tmp_path / "ledger.db")
+    for home, other_name in (
+        (file, f"{url(tmp_path / '..' / tmp_path.name)}/ledger.db"),
+        (postgres_url, f"{postgres_url}&application_name=x"),
+    ):
+        ledger = create_ledger(home, witness="none")
+        for target in (home, other_name, "postgresql://127.0.0.1:1/x"):
+            with pytest.raises(DpflowError):
+                move(ledger, target, anyway=True)
+            assert decides(ledger)
+        ledger.close()
 
 
-def test_a_move_never_ends_in_the_witness_of_the_ledger(tmp_path):
+def test_a_move_never_ends_in_the_witness_of_the_ledger(tmp_path, postgres_url):
     """No step could run there, and steps still run where the ledger is."""
-    place = server().new_database()
     for home in (url(tmp_path / "ledger.db"), server().new_database()):
-        ledger = create_ledger(home, witness=place)
-        for target in (
-            place,
-            f"{place}{'&' if '?' in place else '?'}connect_timeout=9",
-        ):
+        ledger = create_ledger(home, witness=postgres_url)
+        for target in (postgres_url, f"{postgres_url}&connect_timeout=9"):
             with pytest.raises(ConfigurationError, match="ledger's own database"):
                 move(ledger, target, anyway=True)
         assert decides(ledger)
@@ -151,10 +146,7 @@ def test_a_move_goes_on_from_another_folder(tmp_path, monkeypatch):
     charged(ledger, "0.1")
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        cut(patch, "complete", after=True, target="sqlite:///t.db")
-        with pytest.raises(KeyboardInterrupt):
-            move(ledger, "sqlite:///t.db")
+    cut_move(ledger, "sqlite:///t.db", "complete", after=True)
     monkeypatch.chdir(tmp_path / "sub")
     for again in (move, move_back):
         with pytest.raises(ConfigurationError, match="moves to"):
@@ -174,8 +166,8 @@ PLACES = [
 ]
 
 
-def cut(patch: pytest.MonkeyPatch, name: str, *, after: bool, target: str) -> None:
-    """Let a move end by an interrupt at a place."""
+def cut_move(ledger: Ledger, target: str, name: str, *, after: bool) -> None:
+    """Move a ledger, and interrupt that before a function, or after it."""
     kind, _ = find_database(target)
     owner: Any = kind if name == "complete" else moves
     call = getattr(owner, name)
@@ -185,7 +177,10 @@ def cut(patch: pytest.MonkeyPatch, name: str, *, after: bool, target: str) -> No
             call(*values, **named)
         raise KeyboardInterrupt
 
-    patch.setattr(owner, name, stop)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            move(ledger, target)
 
 
 def decides(ledger: Ledger) -> bool:
@@ -206,10 +201,7 @@ def test_a_move_that_is_cut_short(tmp_path, target, then, name, after):
     ledger = make(tmp_path / "ledger.db", witness)
     charged(ledger, "0.1")
     at = url(tmp_path / "t.db") if target == "sqlite" else server().new_database()
-    with pytest.MonkeyPatch.context() as patch:
-        cut(patch, name, after=after, target=at)
-        with pytest.raises(KeyboardInterrupt):
-            move(ledger, at)
+    cut_move(ledger, at, name, after=after)
     assert not decides(ledger)
     if then == "back" and name != "complete":
         move_back(ledger, at)
@@ -234,10 +226,7 @@ def test_a_restored_backup_is_no_finished_move(tmp_path):
     ledger = make(tmp_path / "ledger.db")
     charged(ledger, "0.1")
     target = url(tmp_path / "t.db")
-    with pytest.MonkeyPatch.context() as patch:
-        cut(patch, "begin_move", after=True, target=target)
-        with pytest.raises(KeyboardInterrupt):
-            move(ledger, target)
+    cut_move(ledger, target, "begin_move", after=True)
     move_back(ledger, target)
     backup(ledger, tmp_path / "t.db")
     charged(ledger, "0.1")
@@ -260,23 +249,22 @@ def test_orders_of_a_move_and_its_way_back(tmp_path, order):
     assert decides(open_ledger(target, witness="none"))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(scaled(2, push=1)))
 def test_there_and_back_with_everything(tmp_path, seed):
     """A random history moves to a server and into a file again, row by row."""
     owners = People()
     workers = Workers(owners, in_sqlite())
-    Play(seed, owners, [workers]).play(2 * LENGTH)
+    Play(seed, owners, [workers]).play(LENGTH)
     ledger = workers.ledger
-    before = [line for line in export_lines(ledger) if is_kept(line)]
+    before = kept_lines(ledger)
     targets = [server().new_database(), url(tmp_path / "back.db")]
     for target in targets:
         move(ledger, target, anyway=True)
         ledger = open_ledger(target, witness="none")
-    after = [line for line in export_lines(ledger) if is_kept(line)]
-    assert {*before} <= {*after}
+    assert before <= kept_lines(ledger)
     assert verify(ledger).bad == []
 
 
-def is_kept(line: str) -> bool:
-    """Return True for a row that no move changes: all but the heads of journals."""
-    return '"table": "dataset"' not in line
+def kept_lines(ledger: Ledger) -> set[str]:
+    """Return the rows that no move changes: all but the heads of journals."""
+    return {line for line in export_lines(ledger) if '"table": "dataset"' not in line}
