@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 from dpflow import ApproxDP, PureDP
 from dpflow.accounting import Filter
@@ -22,6 +22,7 @@ from dpflow.accounting.rules.gdp import GdpFilter
 from dpflow.accounting.rules.rdp import RdpFilter
 from dpflow.accounting.rules.rdp_mixture import RdpMixtureFilter
 from dpflow.accounting.rules.tally import Tally
+from dpflow.accounting.searches import most_steps
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import MP, real, renyi_divergence
@@ -106,7 +107,6 @@ def true_delta(tree: Tree, admits: Admits, epsilon) -> object:
     return max(one, other)
 
 
-@cache
 def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
     """Return a mechanism's exact price under a rule, rounded up; None: refused."""
     if isinstance(rule, AutoFilter):
@@ -137,11 +137,12 @@ def price(rule: Filter, mechanism: Mechanism) -> tuple[int, ...] | None:
 
 def by_rule(rule: Filter) -> Admits:
     """Return the rule's decision about a path."""
+    own = cache(partial(price, rule))
 
     def admits(path: Sequence[Mechanism]) -> bool:
         total = rule.zero()
         for mechanism in path:
-            amounts = price(rule, mechanism)
+            amounts = own(mechanism)
             if amounts is None:
                 return False
             total = total + Tally(amounts)
@@ -152,11 +153,8 @@ def by_rule(rule: Filter) -> Admits:
 
 def largest(fits: Callable[[Fraction], bool], high: Fraction) -> Fraction | None:
     """Return the largest of a million parts of `high` that fits."""
-    low, top = 0, 10**6
-    while top - low > 1:
-        middle = (low + top) // 2
-        low, top = (middle, top) if fits(high * middle / 10**6) else (low, middle)
-    return high * low / 10**6 if low else None
+    most = most_steps(lambda parts: parts < 10**6 and fits(high * parts / 10**6))
+    return high * most / 10**6 if most else None
 
 
 def widest_pair(fits: Callable[[Mechanism], bool], loss) -> Mechanism:

@@ -16,20 +16,11 @@ import pytest
 from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.curves.conversions import rdp_epsilon_allowed
 from dpflow.accounting.rules.auto import RDP_SHARE, ZCDP_SHARE
-from tests.adversaries.branching_trees import (
-    MP,
-    Admits,
-    Mechanism,
-    Tree,
-    by_rule,
-    largest,
-    pair,
-    real,
-    realised,
-    response,
-    reveal,
-    true_delta,
-)
+from tests.accounting.oracle import MP, real
+from tests.accounting.tables import read_tables
+from tests.adversaries import branching_trees as trees
+from tests.adversaries.branching_trees import Admits, Mechanism, Tree, by_rule, response
+from tests.sizes import spread
 
 
 def some_order_has_room(epsilon, delta, orders) -> Admits:
@@ -51,8 +42,8 @@ ONE, MILLIONTH = Fraction(1), Fraction("1e-6")
 SHEET = Tree(
     response("0.02"),
     {
-        0: Tree(pair("0.000251929479991375", "0.000093813243015745")),
-        1: Tree(pair("0.000011220011119478", "3.793012002056e-6")),
+        0: Tree(trees.pair("0.000251929479991375", "0.000093813243015745")),
+        1: Tree(trees.pair("0.000011220011119478", "3.793012002056e-6")),
     },
 )
 ORDERS = (Fraction(16), Fraction(128))
@@ -72,20 +63,22 @@ def valid_rules(epsilon, delta, orders) -> list[Filter]:
 def test_some_order_has_room_is_no_filter():
     """It admits both branches and leaks 1.34 times delta; each valid rule cuts one."""
     wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
-    reached = true_delta(SHEET, wrong, ONE)
+    reached = trees.true_delta(SHEET, wrong, ONE)
     assert float(reached) == pytest.approx(1.34105911276108e-6, rel=1e-9)
     for rule in valid_rules(ONE, MILLIONTH, ORDERS):
-        assert true_delta(SHEET, by_rule(rule), ONE) <= real(MILLIONTH)
+        assert trees.true_delta(SHEET, by_rule(rule), ONE) <= real(MILLIONTH)
 
 
-FIRSTS = ("0.01", "0.02", "0.03")
-LOSSES = ("0.95", "0.98", "0.99", "1", "1.01", "1.02", "1.04", "1.06", "1.08", "1.1")
+FIRSTS = spread(("0.02", "0.01", "0.03"), 1)
+LOSSES = spread(
+    [Fraction(n, 100) for n in (95, 98, 99, 100, 101, 102, 104, 106, 108, 110)], 5
+)
 
 
 def test_the_branching_adversary_stays_below_delta():
     """Pairs as wide as each rule lets them be: sharp, and never above."""
     shares = [
-        realised(by_rule(rule), ONE, MILLIONTH, FIRSTS, LOSSES)
+        trees.realised(by_rule(rule), ONE, MILLIONTH, FIRSTS, LOSSES)
         for rule in valid_rules(ONE, MILLIONTH, ORDERS)
     ]
     one_low, one_high, union, mixture = shares
@@ -95,7 +88,7 @@ def test_the_branching_adversary_stays_below_delta():
     assert mixture > 0.9
     # The wrong rule exceeds delta by a third, as in the fixed tree.
     wrong = some_order_has_room(ONE, MILLIONTH, ORDERS)
-    assert realised(wrong, ONE, MILLIONTH, FIRSTS, LOSSES) > 1.3
+    assert trees.realised(wrong, ONE, MILLIONTH, FIRSTS, LOSSES) > 1.3
 
 
 # ---- the union rule ----------------------------------------------------------------
@@ -103,23 +96,18 @@ def test_the_branching_adversary_stays_below_delta():
 
 def union_of(shares: Sequence[str]) -> Admits:
     """Return the union of a gdp and two rdp rules at shares of delta."""
-    rules = [
-        by_rule(
-            make_filter(name, epsilon=1, delta=MILLIONTH * Fraction(share), **order)
-        )
-        for share, (name, order) in zip(
-            shares,
-            (("gdp", {}), ("rdp", {"order": 16}), ("rdp", {"order": 128})),
-            strict=True,
-        )
-    ]
+    members = ("gdp", {}), ("rdp", {"order": 16}), ("rdp", {"order": 128})
+    rules = []
+    for share, (name, order) in zip(shares, members, strict=True):
+        delta = MILLIONTH * Fraction(share)
+        rules.append(by_rule(make_filter(name, epsilon=1, delta=delta, **order)))
     return lambda path: any(admits(path) for admits in rules)
 
 
 def test_a_union_needs_a_split_of_delta():
     """With the whole delta for every member it fails; with shares it holds."""
     for shares, fits in ((("1", "1", "1"), False), (("0.4", "0.3", "0.3"), True)):
-        reached = realised(union_of(shares), ONE, MILLIONTH, FIRSTS[1:2], LOSSES[::2])
+        reached = trees.realised(union_of(shares), ONE, MILLIONTH, FIRSTS, LOSSES)
         assert reached <= 1 if fits else reached > 1.3
 
 
@@ -129,7 +117,7 @@ def test_the_default_auto_stays_below_delta():
     So they come near the share of delta that `rdp` has, and not above.
     """
     rule = make_filter("auto", epsilon=1, delta=MILLIONTH)
-    share = realised(by_rule(rule), ONE, MILLIONTH, FIRSTS[:1], LOSSES)
+    share = trees.realised(by_rule(rule), ONE, MILLIONTH, ["0.01"], LOSSES)
     assert 0.95 * RDP_SHARE < share <= RDP_SHARE + ZCDP_SHARE
 
 
@@ -158,54 +146,37 @@ def test_the_natural_filter_is_no_filter():
     delta = p1 * p2 * -MP.expm1(1 - real(HALF + LONGER))
     assert float(delta) == pytest.approx(0.038245346137870957)
     leak = Fraction(int(delta * 10**35), 10**35)
-    tree = Tree(response(HALF), {0: Tree(response(LONGER)), 1: Tree(reveal(leak))})
-    reached = true_delta(tree, natural(ONE, delta), ONE)
+    tree = Tree(
+        response(HALF), {0: Tree(response(LONGER)), 1: Tree(trees.reveal(leak))}
+    )
+    reached = trees.true_delta(tree, natural(ONE, delta), ONE)
     assert float(reached) == pytest.approx(0.0526845195971793264)
     assert reached > delta * MP.mpf("1.37")
 
 
 TENTH = Fraction(1, 10)
-#: At (4, 0.1), every filter that lets a delta of a step through.
-SPLIT_RULES = [
-    ("basic", {}),
-    ("zcdp", {"delta_loss": "0.05"}),
-    ("gdp", {"delta_loss": "0.05"}),
-    ("rdp", {"delta_loss": "0.05", "order": 2}),
-    ("whitehouse", {"delta_loss": "0.05", "drift": "tanh"}),
-    ("rogers", {}),
-    ("auto", {}),
-    (
-        "auto",
-        {
-            "members": [
-                {"theorem": "zcdp", "delta": "0.06", "delta_loss": "0.03"},
-                {"theorem": "basic", "delta": "0.04"},
-            ]
-        },
-    ),
-]
 
 
 def natural_tree(admits: Admits, first: Fraction, epsilon, delta) -> Tree:
     """Return the tree of the natural filter, its steps as large as the rule admits."""
     start = response(first)
     after = {}
-    more = largest(lambda e: admits((start, response(e))), Fraction(epsilon))
+    more = trees.largest(lambda e: admits((start, response(e))), Fraction(epsilon))
     if more is not None:
         after[0] = Tree(response(more))
-    own = largest(lambda d: admits((start, reveal(d))), Fraction(delta))
+    own = trees.largest(lambda d: admits((start, trees.reveal(d))), Fraction(delta))
     if own is not None:
-        after[1] = Tree(reveal(own))
+        after[1] = Tree(trees.reveal(own))
     return Tree(start, after)
 
 
-@pytest.mark.parametrize(("theorem", "options"), SPLIT_RULES)
+@pytest.mark.parametrize(("theorem", "options"), read_tables(__file__)["splits"])
 def test_steps_with_and_without_delta_by_branch(theorem, options):
     """Large randomized responses on one branch, a reveal on the other: below delta."""
     rule = make_filter(theorem, epsilon=4, delta=TENTH, **options)
     admits = by_rule(rule)
     reached = [
-        true_delta(natural_tree(admits, first, 4, TENTH), admits, 4)
+        trees.true_delta(natural_tree(admits, first, 4, TENTH), admits, 4)
         for first in (Fraction("0.1"), HALF, Fraction(1), Fraction(2))
     ]
     assert max(reached) <= real(TENTH)

@@ -22,7 +22,8 @@ from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.residue_charge import RESPONSE, residue_charge
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import UNITS
-from tests.sizes import SCALE, scaled
+from tests.accounting.tables import read_tables
+from tests.sizes import scaled
 
 #: Of the hundred menus, and of each how deep a tree may become.
 MENUS, MOST_NODES = 100, 400_000
@@ -134,14 +135,10 @@ def menus(count, seed=2602):
     return result
 
 
-KNOWN = [
-    ("1", "0.01", ("0.15", "0.3")),
-    ("1", "0.001", ("0.12", "0.2")),
-    ("0.5", "0.02", ("0.1", "0.25")),
-]
+TABLES = read_tables(__file__)
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "menu"), KNOWN)
+@pytest.mark.parametrize(("epsilon", "delta", "menu"), TABLES["menus"])
 def test_stated_menus(epsilon, delta, menu):
     """With a Gaussian for the remainder the game nearly reaches delta, not more."""
     rule = make_filter("residue", epsilon=epsilon, delta=delta)
@@ -157,15 +154,7 @@ def test_a_range_whose_place_is_chosen_at_each_step():
     assert ratio(TooLittle(**budget), menu) > 1.001
 
 
-#: In the last two such a step and its own Gaussian agree to three digits.
-MANY = [
-    ("1", "0.01", (("0.3", 10), ("0.5", 100))),
-    ("0.67", "0.06487", (("1", 10),)),
-    ("0.856", "0.003566", (("1", 100),)),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "delta", "menu"), MANY)
+@pytest.mark.parametrize(("epsilon", "delta", "menu"), TABLES["categories"])
 def test_responses_of_many_categories_cost_their_own_mu(epsilon, delta, menu):
     """Less than that of two categories, and not too little: 5 % less would be."""
     moves = [response_of(*each) for each in menu]
@@ -180,7 +169,7 @@ def test_responses_of_many_categories_cost_their_own_mu(epsilon, delta, menu):
 
 def test_random_menus():
     """No strategy on any menu has more than the claimed delta."""
-    for rule, menu in menus(scaled(MENUS) if SCALE > 1 else MENUS // 6):
+    for rule, menu in menus(scaled(MENUS, push=8)):
         assert ratio(rule, menu) <= 1 + 1e-9, menu
 
 

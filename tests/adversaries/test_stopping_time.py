@@ -12,6 +12,7 @@ is added to the upper end.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -27,13 +28,10 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import units_up
+from tests import wrong_odometers
+from tests.accounting.tables import read_tables
 from tests.sizes import spread
-from tests.wrong_odometers import (
-    advanced,
-    mixture_without_drift,
-    stitched_without_drift,
-    windows_divergence,
-)
+from tests.wrong_odometers import windows_divergence
 
 ROUNDING = 1e-10
 
@@ -116,22 +114,15 @@ def tight_conversion(epsilon: float, delta: float, steps: int) -> list[float]:
     return [start + n * divergence(3, epsilon) for n in range(1, steps + 1)]
 
 
+TABLES = read_tables(__file__)
 ORDERS = ["1.5", 2, 3, 4, 6, 8, 16, 32]
-MISTAKES = [
-    (advanced, "0.01", 10_000, 0.1, 0.25870337397362264),
-    (advanced, "0.01", 10_000, 0.01, 0.03295821461919674),
-    (advanced, "0.01", 10_000, 0.001, 0.0037593273198128297),
-    (advanced, "0.0316227766016838", 1000, 0.01, 0.021631339195330584),
-    (stitched_without_drift, "0.1", 40_000, 1e-6, 0.9999439713212057),
-    (mixture_without_drift, "0.1", 40_000, 1e-6, 0.9999956432413254),
-    (full_delta_at_every_order, "0.5", 1000, 0.05, 0.0972678531069938),
-    (tight_conversion, "0.1", 2000, 0.01, 0.06253005492668669),
-]
 
 
-@pytest.mark.parametrize(("rule", "epsilon", "steps", "delta", "stated"), MISTAKES)
-def test_a_known_mistake_fails_the_audit(rule, epsilon, steps, delta, stated):
+@pytest.mark.parametrize("row", TABLES["mistakes"])
+def test_a_known_mistake_fails_the_audit(row):
     """Each mistake is crossed with the stated probability, far more than delta."""
+    name, epsilon, steps, delta, stated = row
+    rule = globals().get(name) or getattr(wrong_odometers, name)
     low, high = crossing(Fraction(epsilon), rule(float(epsilon), delta, steps))
     assert low > delta * 1.5
     assert abs(low / stated - 1) < 1e-9
@@ -140,10 +131,7 @@ def test_a_known_mistake_fails_the_audit(rule, epsilon, steps, delta, stated):
 
 def test_the_corrected_forms_reach_the_stated_probabilities():
     """With their drift, both published odometers stay below delta, as stated."""
-    for name, options, stated in (
-        ("stitched", {"v0": "0.0001"}, 0.0003866098124628631),
-        ("mixture", {"rho": "0.1"}, 0.003538937264952336),
-    ):
+    for name, options, stated in TABLES["corrected"]:
         odometer = make_odometer(name, delta="0.01", form="pure", **options)
         readings = readings_of(odometer, PureDP(epsilon="0.01"), 10_000)
         low, high = crossing(Fraction("0.01"), readings)
@@ -154,34 +142,18 @@ def test_the_corrected_forms_reach_the_stated_probabilities():
 def shipped(delta: str, variance: str) -> list[Odometer]:
     """Return every odometer of this family, tuned near a variance."""
     order = 1 + math.sqrt(2 * math.log(1 / float(delta)) / float(variance))
-    both = [
-        (name, {"form": form, **options})
-        for form in ("pure", "zcdp")
-        for name, options in (
-            ("mixture", {"rho": variance}),
-            ("mixture", {"rho": variance, "sides": "two"}),
-            ("stitched", {"v0": variance}),
+    tuned = {"variance": variance, "order": f"{order:.4f}"}
+    return [
+        make_odometer(
+            name, delta=delta, **{k: tuned.get(v, v) for k, v in more.items()}
         )
+        for name, more in TABLES["odometers"]
     ]
-    others = [
-        ("basic", {}),
-        ("rogers", {"beta": variance}),
-        ("rogers", {"people": 1000}),
-        ("rdp", {"order": f"{order:.4f}"}),
-    ]
-    return [make_odometer(name, delta=delta, **more) for name, more in (*both, *others)]
 
 
-SETTINGS = [
-    ("0.5", 2_000, "0.05", "1"),
-    ("0.01", 10_000, "0.01", "0.1"),
-    ("0.1", 8_000, "0.000001", "1"),
-    ("2", 400, "0.05", "4"),
-    ("0.02", 4_000, "0.3", "0.01"),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "steps", "delta", "variance"), spread(SETTINGS, 2))
+@pytest.mark.parametrize(
+    ("epsilon", "steps", "delta", "variance"), spread(TABLES["settings"], 2)
+)
 def test_no_shipped_odometer_is_crossed_more_often_than_delta(
     epsilon, steps, delta, variance
 ):
@@ -243,24 +215,15 @@ def best_adaptive(
 @pytest.mark.parametrize("delta", ["0.05", "0.001"])
 def test_no_adaptive_choice_of_steps_beats_an_odometer(delta):
     """The best adversary that chooses each step's size stays below delta."""
-    for odometer in shipped(delta, "2"):
-        for size in ("0.02", "0.2", "0.7"):
-            unit = Fraction(size)
-            reached = best_adaptive(reading_of(odometer, unit), unit, 40)
-            assert reached * (1 + ROUNDING) <= float(delta), odometer
+    games = itertools.product(("0.02", "0.2", "0.7"), shipped(delta, "2"))
+    # At each push every second one: all odometers, all sizes.
+    for size, odometer in spread(games, 16):
+        unit = Fraction(size)
+        reached = best_adaptive(reading_of(odometer, unit), unit, 40)
+        assert reached * (1 + ROUNDING) <= float(delta), odometer
 
 
-#: Theorem, options, and the least share of delta that the adversary reaches somewhere.
-RDP_RULES = [
-    ("rdp", {"order": 8}, 0.8),
-    ("rdp", {"order": 3}, 0.9),
-    ("rdp", {"orders": ORDERS}, 0.7),
-    ("rdp-doubling", {"orders": ORDERS}, 0.03),
-    ("rdp-doubling", {"orders": [4]}, 0.08),
-]
-
-
-@pytest.mark.parametrize(("theorem", "options", "share"), RDP_RULES)
+@pytest.mark.parametrize(("theorem", "options", "share"), TABLES["orders"])
 def test_rdp_odometers_are_crossed_nearly_delta_often(theorem, options, share):
     """With one order and several; the choosing adversary does no better than delta."""
     reached = []
@@ -302,16 +265,7 @@ def test_a_persons_own_reading_holds_at_every_stopping_time():
     assert best_adaptive(windows, unit, 40) > 1.2 * delta
 
 
-PROBABILISTIC = [
-    ("0.05", 300, "0.0001", 0.0),
-    ("0.05", 300, "0.0001", 0.0001),
-    ("0.01", 100, "0.0003", 0.0),
-    ("0.01", 100, "0.0003", 0.00015),
-    ("0.001", 30, "0.0009", 0.0),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "steps", "own", "infinite"), PROBABILISTIC)
+@pytest.mark.parametrize(("epsilon", "steps", "own", "infinite"), TABLES["own_deltas"])
 def test_steps_with_a_delta_of_their_own(epsilon, steps, own, infinite):
     """The harshest probabilistic DP steps stay below delta_loss plus their deltas.
 
