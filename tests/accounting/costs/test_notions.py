@@ -33,33 +33,23 @@ PDP = ProbabilisticDP(epsilon="0.1", delta="1e-8")
 AZCDP = ApproxZCDP(rho="0.01", delta="1e-8")
 RDP = RenyiDP(order=8, epsilon="0.1")
 GDP = GaussianDP(mu="0.1")
-#: Cost, then (epsilon, delta), mu squared, and Renyi of order 4; None: refused.
-EXACT = [
-    (PDP, (Fraction("0.1"), TINY), None, None),
-    (ProbabilisticDP(epsilon=2, delta=0), (Fraction(2), Fraction(0)), ..., ...),
-    (AZCDP, None, None, None),
-    (ApproxZCDP(rho="0.01", delta=0), None, None, Fraction("0.04")),
-    (RDP, None, None, Fraction("0.1")),
-    (GDP, None, Fraction("0.01"), Fraction("0.02")),
-]
 
 
 def test_a_cost_is_worth_what_its_notion_implies():
     """Exact prices where the notion implies one, a refusal where it does not."""
-    for cost, pair, square, divergence in EXACT:
-        for price, arguments, expected in (
-            (approx_dp, (), pair),
-            (gdp_mu_squared, (), square),
-            (renyi, (Fraction(4),), divergence),
-        ):
+    prices = (approx_dp, gdp_mu_squared, lambda cost: renyi(cost, Fraction(4)))
+    for text, *row in TABLES["exact"]:
+        cost = cost_from_text(text)
+        for price, expected in zip(prices, row, strict=True):
             if expected is None:
                 with pytest.raises(UnsupportedCost, match="has no sound price"):
-                    price(cost, *arguments)
-            elif expected is ...:
-                same = price(PureDP(epsilon=2), *arguments)
-                assert price(cost, *arguments) == same
+                    price(cost)
+            elif expected == "pure":
+                assert price(cost) == price(PureDP(epsilon=2))
+            elif price is approx_dp:
+                assert price(cost) == tuple(map(Fraction, expected))
             else:
-                assert expected == price(cost, *arguments)
+                assert price(cost) == Fraction(expected)
 
 
 @given(order=ORDERS, wanted=ORDERS, bound=powers(-9, 3))

@@ -28,7 +28,8 @@ from tests.accounting.tables import read_costs, read_tables
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 STOPS = (5, 10, 20)
-TOY, *_ = COSTS = read_costs(read_tables(__file__)["costs"])
+TABLES = read_tables(__file__)
+TOY, *_ = COSTS = read_costs(TABLES["costs"])
 
 
 def outcomes_of(cost: Any) -> list[str | int]:
@@ -40,18 +41,9 @@ def outcomes_of(cost: Any) -> list[str | int]:
     return [name for name, _ in cost.output_dp().cells]
 
 
-#: Options of a theorem besides delta and epsilon.
-OPTIONS: dict[str, dict[str, Any]] = {
-    **{name: {"delta_loss": "1e-5"} for name in ("zcdp", "whitehouse")},
-    "rdp": {"order": 8},
-    "sequence": {"steps": [EarlyStopping(TWENTY, stops=STOPS), TENTH]},
-    "rdp-doubling": {"orders": [4, 8]},
-}
-
-
 #: A filter or odometer of every theorem.
 RULES: list[Any] = [
-    make(name, delta="1e-4", **{budget: 3}, **OPTIONS.get(name, {}))
+    make(name, delta="1e-4", **{budget: 3}, **TABLES["options"].get(name, {}))
     for make, names, budget in (
         (make_filter, FILTERS, "epsilon"),
         (make_odometer, ODOMETERS, "halt_at_epsilon"),

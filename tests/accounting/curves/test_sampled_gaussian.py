@@ -24,6 +24,7 @@ from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment
 from dpflow.rounding import to_fraction
 from tests.accounting.oracle import MP, powers, real, to_arb
+from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
 #: What the rule loses wherever it applies, relative to the truth.
@@ -171,20 +172,10 @@ def _coarse(monkeypatch, factor: int, *, honest: bool) -> None:
     monkeypatch.setattr(sampled_gaussian, "_error", real_missed if honest else nothing)
 
 
-#: Where a rule of twice the step happens to fall below the truth, and of thrice.
-BELOW = [
-    (factor, *map(Fraction, numbers))
-    for factor, *numbers in (
-        (2, "0.01", "1", "3.3"),
-        (3, "0.01", "1", "6.1"),
-        (3, "0.02", "1.1", "7.25"),
-    )
-]
-
-
-@pytest.mark.parametrize(("factor", "rate", "noise", "order"), BELOW)
-def test_negative_control_no_error_bound(monkeypatch, factor, rate, noise, order):
+@pytest.mark.parametrize("row", read_tables(__file__)["below"])
+def test_negative_control_no_error_bound(monkeypatch, row):
     """A coarse rule without the bound on its error is caught, with it it is sound."""
+    factor, (rate, noise, order) = row[0], map(Fraction, row[1:])
     compute = fractional_log_moment.__wrapped__
     for honest in (False, True):
         with monkeypatch.context() as patch:

@@ -30,7 +30,10 @@ from tests.accounting.oracle import (
     real,
     response,
 )
+from tests.accounting.tables import read_tables
 from tests.sizes import scaled, spread
+
+TABLES = read_tables(__file__)
 
 
 def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
@@ -125,12 +128,7 @@ def test_a_delta_that_just_covers_the_steps_is_enough() -> None:
 
 def test_minimal_lengths_of_hartmann_table_1() -> None:
     """The shortest sequences that optimal composition improves are Table 1's."""
-    table = {
-        "0.01": [5, 8, 12, 15, 18, 22, 25, 28],
-        "1": [22, 29, 37, 44, 51, 59, 66, 74],
-        "5": [1029, 1372, 1715, 2058, 2401, 2744, 3086, 3429],
-    }
-    for epsilon, row in table.items():
+    for epsilon, row in TABLES["lengths"].items():
         for places, length in enumerate(row, start=3):
             delta = Fraction(1, 10**places)
             assert length == shortest_improvable(Fraction(epsilon), delta)
@@ -158,12 +156,7 @@ def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     assert computed <= true * (1 + GAP) + Fraction(1, 10**6)
 
 
-#: Epsilons of one Laplace step and deltas, some of them found by search.
-STEPS = [("1", "1e-10"), ("1.54", "1e-8"), ("2.34", "5.2e-11"), ("4.21", "1e-8")]
-STEPS += [("0.01", "1e-7"), ("0.3", "1e-12"), ("7.7", "1e-7"), ("20.3", "1.2e-12")]
-
-
-@pytest.mark.parametrize(("size", "delta"), spread(STEPS, 2))
+@pytest.mark.parametrize(("size", "delta"), spread(TABLES["laplace"], 2))
 def test_one_laplace_step_has_its_closed_form(size: str, delta: str) -> None:
     """Never below b + 2 log(1 - delta), and close to it, however near b that is."""
     true = real(size) + 2 * MP.log1p(-real(delta))

@@ -24,8 +24,10 @@ from dpflow.accounting.fixed.stops import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import MP, assert_just_above, gaussian_delta, real
+from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
+TABLES = read_tables(__file__)
 MILLIONTH = Fraction(1, 10**6)
 TENTH = PureDP(epsilon="0.1")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
@@ -38,17 +40,9 @@ def fractions(*texts: str) -> list[Fraction]:
     return [Fraction(text) for text in texts]
 
 
-#: Stops, their epsilons, the step's, the least delta, and what Lemma 11 spends.
-VECTORS = [
-    ((1, 3), ("0.2", "0.9"), "0.5", 0.161330117014165, 0.270145635576489),
-    ((2, 3), ("0.6", "0.7"), "0.4", 0.0844329216268978, 0.149404698471498),
-    ((1, 2, 3), ("0.3", "0.5", "0.6"), "0.4", 0.0968186027933431, 0.246688991741871),
-]
-
-
 def test_vectors_of_theorem_15() -> None:
     """The recursion and Lemma 11 give the deltas that enumeration found."""
-    for stops, texts, epsilon, optimum, lemma in VECTORS:
+    for stops, texts, epsilon, optimum, lemma in TABLES["stops"]:
         step, costs = (Fraction(epsilon), Fraction(0)), fractions(*texts)
         assert float(theorem_15(step, stops, costs)) == pytest.approx(optimum, 1e-12)
         alone = [theorem_15(step, [k], [e]) for k, e in zip(stops, costs, strict=True)]
@@ -207,15 +201,7 @@ def test_stops_say_what_was_spent() -> None:
 
 def test_descriptions_from_yaml() -> None:
     """Steps may be written as a policy writes them, with plain numbers."""
-    written = [
-        {"mechanism": "Gaussian", "sensitivity": 1, "noise_multiplier": 20.0},
-        {"cost": {"mechanism": "PureDP", "epsilon": 0.1}, "times": 3, "spares": 1},
-        {
-            "mechanism": "EarlyStopping",
-            "step": {"mechanism": "PureDP", "epsilon": 0.01},
-            "stops": [2, 4],
-        },
-    ]
-    rule = make_filter("sequence", epsilon=3, delta=1e-6, steps=written)
+    steps = TABLES["written"]
+    rule = make_filter("sequence", epsilon=3, delta=1e-6, steps=steps)
     iterated = EarlyStopping(PureDP(epsilon="0.01"), stops=(2, 4))
     assert rule == sequence(TWENTY, times(TENTH, 3, spares=1), iterated)

@@ -21,8 +21,10 @@ from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import DELTAS, MP, assert_just_above, maximum, powers, real
 from tests.accounting.oracle import ORDERS as ORDER
+from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
+TABLES = read_tables(__file__)
 TIGHT = MP.mpf("1e-9")
 
 
@@ -168,16 +170,8 @@ def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
     assert mean(reading) >= 1 / real(delta) >= mean(reading * (1 - TIGHT))
 
 
-#: sigma 20, delta 1e-6, the 38 orders: doubling, mixture.
-READINGS = {
-    10: (1.17072541279036162, 0.9629145),
-    100: (3.72166840372478041, 2.9974799),
-    1000: (11.1669193220003724, 10.0834617),
-}
-
-
-@pytest.mark.parametrize("count", READINGS)
-def test_the_readings_of_the_sheet(count):
+@pytest.mark.parametrize(("count", "stated"), TABLES["readings"].items())
+def test_the_readings_of_the_sheet(count, stated):
     """The mixture reads less than the doubling odometer."""
     step, orders = Gaussian(sensitivity=1, sigma=20), list(PAPER_ORDERS)
     readings = [
@@ -187,9 +181,9 @@ def test_the_readings_of_the_sheet(count):
             make_odometer("rdp", delta="1e-6", orders=orders),
         )
     ]
-    assert readings == pytest.approx(READINGS[count], rel=1e-7)
+    assert readings == pytest.approx(stated, rel=1e-7)
     assert readings == sorted(readings, reverse=True)
-    assert readings[0] == pytest.approx(READINGS[count][0], rel=1e-14)
+    assert readings[0] == pytest.approx(stated[0], rel=1e-14)
 
 
 def test_the_privacy_axis_of_lecuyers_figure_2() -> None:
@@ -206,7 +200,7 @@ def test_the_privacy_axis_of_lecuyers_figure_2() -> None:
     # The paper has 5.76, and 4.7 with the constants of its code.
     assert min(plain) == 5.762
     mixture = {"theorem": "rdp", "orders": [4, 6, 8, 12, 16]}
-    for epochs, doubling, five in ((20, 4.839, 4.020), (6, 4.399, 2.757)):
+    for epochs, doubling, five in TABLES["epochs"]:
         assert reading(epochs, theorem="rdp-doubling") == doubling
         assert reading(epochs, **mixture) == five
 

@@ -29,15 +29,11 @@ from tests.accounting.oracle import (
 )
 from tests.accounting.tables import read_costs, read_tables
 
-COSTS = read_costs(read_tables(__file__)["costs"])
+TABLES = read_tables(__file__)
+COSTS = read_costs(TABLES["costs"])
 RULES = [
     make_filter(name, epsilon=3, delta="1e-6", **options)
-    for name, options in (
-        ("gdp", {}),
-        ("zcdp", {}),
-        ("rdp", {"order": 8}),
-        ("rdp", {"orders": [4, 16]}),
-    )
+    for name, options in TABLES["filters"]
 ]
 
 
