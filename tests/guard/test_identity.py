@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import re
 import runpy
-import subprocess
 import sys
 import types
+from functools import partial
+from multiprocessing import spawn
 
 import pytest
 from prefect.utilities.importtools import load_script_as_module
@@ -20,20 +20,16 @@ from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE
 from dpflow.exceptions import ConfigurationError, ReservationConflict
 from dpflow.guard import request as asking
 from dpflow.guard.project import forget_projects
-from tests.projects import NOISY, ROOT, ledger_file, spent
+from tests.ledger.processes import Child
+from tests.projects import NOISY, ledger_file, spent
 
 pytestmark = pytest.mark.quick
 
 
 def step(function, **declared):
     """Return a step under one name and key."""
-    words = {
-        "dataset": "shop",
-        "cost": NOISY,
-        "release_key": "k/{day}",
-        "name": "count",
-    }
-    return guarded(**{**words, **declared})(function)
+    declared = {"release_key": "k/{day}", "name": "count", **declared}
+    return guarded(dataset="shop", cost=NOISY, **declared)(function)
 
 
 def few(day):
@@ -145,25 +141,21 @@ class Chain(Shop):
     size = 90_000
 
 
-KEYED = {"ignore": ("self",)}
+SELF, FUNCTION = {"ignore": ("self",)}, {"ignore": ("function",)}
 PAIRS = {
     "functions": lambda: (step(few), step(many)),
-    "lambdas": lambda: (
+    "lambdas": lambda: [
         step(lambda day: release(len(day))),
         step(lambda day: release(len(day) + 90_000)),
-    ),
+    ],
     "wrappers": lambda: (step(bare(few)), step(bare(many))),
-    "wrappers of local functions": lambda: (
-        step(bare(of_kind("few")), ignore=("function",)),
-        step(bare(of_kind("many")), ignore=("function",)),
-    ),
-    "objects": lambda: (step(Hiding(few), **KEYED), step(Hiding(many), **KEYED)),
+    "wrappers of local functions": lambda: [
+        step(bare(of_kind(kind)), **FUNCTION) for kind in ("few", "many")
+    ],
+    "objects": lambda: (step(Hiding(few), **SELF), step(Hiding(many), **SELF)),
     "factory": lambda: (step(of_kind("few")), step(of_kind("many"))),
     "decorators": lambda: (step(times(1)(few)), step(times(90)(few))),
-    "partial": lambda: (
-        step(functools.partial(few)),
-        step(functools.partial(times(2)(few))),
-    ),
+    "partial": lambda: (step(partial(few)), step(partial(times(2)(few)))),
     "classes": lambda: (Shop().count, Chain().count),
 }
 
@@ -220,7 +212,7 @@ def test_a_lambda_that_nothing_holds_is_replaced(shop):
 
 REPORT = """
 from dpflow import PureDP, guarded
-import random, sys
+import random
 
 @guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="k/{day}")
 def count(day):
@@ -233,37 +225,12 @@ class Shop:
     def __init__(self):
         self.n = 1
 
-def both(results=None):
-    answers = [count("mon"), Shop().count()]
-    return answers if results is None else results.put(answers)
-
-if __name__ == "__main__" and "spawn" in sys.argv:
-    import multiprocessing
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    child = context.Process(target=both, args=(results,))
-    child.start()
-    assert results.get(timeout=60) == both()
-    child.join()
-    print("one release")
+def both():
+    return [count("mon"), Shop().count()]
 """
 
 
-def as_script(folder):
-    """Run a file as the main program does."""
-    return runpy.run_path(str(folder / "jobs" / "report.py"), run_name="__main__")
-
-
-def as_module(folder):
-    """Run a module as `python -m` does."""
-    sys.path.insert(0, str(folder))
-    try:
-        return runpy.run_module("jobs.report", run_name="__main__")
-    finally:
-        sys.path.remove(str(folder))
-
-
-def by_prefect(folder):
+def load_by_prefect():
     """Load a file as Prefect does for a served or deployed flow."""
     return vars(load_script_as_module("jobs/report.py"))
 
@@ -275,38 +242,36 @@ def test_a_file_has_one_name_in_each_program_and_clone(shop, monkeypatch, tmp_pa
         (folder / "jobs").mkdir(parents=True)
         (folder / "jobs" / "report.py").write_text(REPORT, "utf-8")
         (folder / "pyproject.toml").touch()
-    done = subprocess.run(
-        [sys.executable, "jobs/report.py", "spawn"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "one release" in done.stdout, done.stderr
-    first = as_script(shop)["both"]()
-    for load in (as_module, by_prefect, by_prefect):
-        assert load(shop)["both"]() == first
+    script = str(shop / "jobs" / "report.py")
+    first = runpy.run_path(script, run_name="__main__")["both"]()
+
+    def run_spawned(say):
+        # As a spawned process begins.
+        spawn._fixup_main_from_path(script)
+        say(sys.modules["__main__"].both())
+
+    assert Child(run_spawned).end() == (0, [str(first)])
+    monkeypatch.syspath_prepend(shop)
+    assert runpy.run_module("jobs.report", run_name="__main__")["both"]() == first
+    for _ in range(2):
+        assert load_by_prefect()["both"]() == first
     monkeypatch.setenv(LEDGER_VARIABLE, f"sqlite:///{ledger_file(shop)}")
     monkeypatch.setenv(POLICIES_VARIABLE, str(shop / "policies"))
     monkeypatch.chdir(clone)
     forget_projects()
-    assert by_prefect(clone)["both"]() == first
-    (clone / "jobs" / "report.py").rename(clone / "jobs" / "moved.py")
-    moved = runpy.run_path(str(clone / "jobs" / "moved.py"))
+    assert load_by_prefect()["both"]() == first
+    moved_file = clone / "jobs" / "moved.py"
+    (clone / "jobs" / "report.py").rename(moved_file)
+    moved = runpy.run_path(str(moved_file))
     for call in (lambda: moved["count"]("mon"), lambda: moved["Shop"]().count()):
         with pytest.raises(ReservationConflict, match=r"moved\.py.*moved_from="):
             call()
-    text = REPORT.replace(
-        'release_key="k', 'moved_from="jobs/report.py:count", release_key="k'
-    )
-    text = text.replace(
-        'release_key="s', 'moved_from="jobs/report.py:Shop.count", release_key="s'
-    )
-    (clone / "jobs" / "moved.py").write_text(
-        text.replace("Shop", "Store").replace("py:Store", "py:Shop"), "utf-8"
-    )
-    assert runpy.run_path(str(clone / "jobs" / "moved.py"))["both"]() == first
+    text = REPORT.replace("Shop", "Store")
+    for key, name in (("k", "count"), ("s", "Shop.count")):
+        old = f'moved_from="jobs/report.py:{name}", release_key="{key}/'
+        text = text.replace(f'release_key="{key}/', old)
+    moved_file.write_text(text, "utf-8")
+    assert runpy.run_path(str(moved_file))["both"]() == first
     assert spent() == "0.2"
 
 
@@ -352,7 +317,7 @@ DECORATORS = {
     "validate_call": validate_call,
     "arguments": times(2),
     "two": lambda function: Logged(times(2)(function)),
-    "partial": functools.partial,
+    "partial": partial,
     "method": lambda _: Shop().doubled,
 }
 
