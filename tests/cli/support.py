@@ -30,25 +30,11 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.codec import encode
 from dpflow.policy import load_policies
+from tests.accounting.tables import read_tables
 from tests.ledger.support import request
 
-CDNOW = """\
-dataset: cdnow
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-odometer: {theorem: rdp, delta: 1e-6}
-flows:
-  weekly-report: {epsilon: 2, delta: 5e-7, halt_at_epsilon: 3}
-"""
-ADULT = """\
-dataset: adult
-unit: person
-relation: replace-one
-budget: {epsilon: 1}
-filter: basic
-"""
+POLICIES: dict[str, str] = read_tables(__file__)
+CDNOW, ADULT = POLICIES["cdnow"], POLICIES["adult"]
 STEP = Gaussian(sensitivity=100, noise_multiplier=10)
 ANSI = "\x1b["
 _NOBODY = "0" * 32

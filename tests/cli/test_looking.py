@@ -26,6 +26,7 @@ import dpflow.ledger
 from dpflow import guarded
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
+from tests.accounting.tables import read_tables
 from tests.cli.support import run
 from tests.faults.mounting import read_only_view
 from tests.ledger.processes import Child, Gate, die
@@ -33,27 +34,7 @@ from tests.projects import POLICY, TENTH, caught, fill_project
 
 NOBODY = 65534
 #: What only shows a ledger; the first few in every situation.
-FEW = (
-    "status",
-    "history",
-    "releases list",
-    "ledger verify",
-    "ledger reconcile",
-    "ledger backup {desk}/backup.db",
-)
-SHOWS = (
-    *FEW,
-    "why shop",
-    "releases show count/1",
-    "forecast shop --cost PureDP(epsilon=0.1)",
-    "report --out {desk}/report.html",
-    "plot burndown shop --out {desk}/plot.svg",
-    "policy check",
-    "policy diff shop",
-    "ledger info",
-    "ledger reservations",
-    "ledger export --out {desk}/journal.jsonl",
-)
+SHOWS = read_tables(__file__)
 #: How many charges are in the ledger that is looked at, the newest in its log only.
 CHARGES = 5
 SITUATIONS = ("a read-only mount", "another user", "in use", "a copy")
@@ -205,7 +186,9 @@ def test_looking_needs_no_right_to_write(place, name):
 
     A replay charges nothing; a step that would draw is refused with what to do.
     """
-    commands = SHOWS if name == "a read-only mount" else FEW
+    commands = SHOWS["few"]
+    if name == "a read-only mount":
+        commands = [*commands, *SHOWS["more"]]
 
     def look() -> tuple[list[Any], list[str], str]:
         answers = [shown(place, each) for each in commands]
@@ -216,7 +199,7 @@ def test_looking_needs_no_right_to_write(place, name):
     answers, values, message = seen_by(name, place, look)
     for command, (code, _, stderr) in zip(commands, answers, strict=True):
         assert (code, stderr) == (0, ""), (command, stderr)
-    texts = [json.loads(text) for _, text, _ in answers[: len(FEW)]]
+    texts = [json.loads(text) for _, text, _ in answers[: len(SHOWS["few"])]]
     status, history, releases, verified, reconciled, backup = texts
     charges = CHARGES + (name == "in use")
     assert [e["kind"] for e in history["entries"]].count("settle") == charges

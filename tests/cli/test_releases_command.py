@@ -15,20 +15,12 @@ from dpflow import (
     iterations,
     release,
 )
-from tests.cli.support import run_fine, run_json
+from tests.cli.support import POLICIES, run_fine, run_json
 from tests.projects import TENTH, make_project
 
 pytestmark = pytest.mark.quick
 
-SHOP = """\
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: auto
-flows:
-  weekly-report: {}
-"""
+SHOP = POLICIES["shop"]
 
 
 def test_a_long_list_ends_with_the_number_of_all(tmp_path, monkeypatch):
@@ -87,45 +79,45 @@ def test_the_error_of_a_refined_release_is_the_released_one(
         assert printed[1:] == [f"{low:.10g} to {high:.10g} at 90 %"]
 
 
-KEYED = {"dataset": "shop", "flow": "weekly-report", "name": "n", "release_key": "n"}
-#: Bodies whose output is the draw, and the others.
+COST = Gaussian(sensitivity=1, sigma=30)
+#: Bodies with their costs; the output of some is the draw. A median by bisection is no
+#: drawn number.
 BODIES = {
-    "drawn": (lambda: release(100.0), True),
-    "float": (lambda: float(release(100.0)), True),
-    "field": (lambda: {"n": release(100.0)}, True),
-    "cents": (lambda: release(10_000) / 100, False),
-    "twice": (lambda: 2 * release(100.0), False),
-    "more": (lambda: [release(100.0), 1.0], False),
-    "text": (lambda: f"{release(100.0):.2f}", False),
+    "drawn": (COST, lambda: release(100.0), True),
+    "float": (COST, lambda: float(release(100.0)), True),
+    "field": (COST, lambda: {"n": release(100.0)}, True),
+    "cents": (COST, lambda: release(10_000) / 100, False),
+    "twice": (COST, lambda: 2 * release(100.0), False),
+    "more": (COST, lambda: [release(100.0), 1.0], False),
+    "text": (COST, lambda: f"{release(100.0):.2f}", False),
+    "median": (
+        EarlyStopping(COST, stops=(2,)),
+        lambda: max(step.release(1.0) for step in iterations()),
+        False,
+    ),
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_only_a_drawn_number_has_the_interval_of_the_draw(name, tmp_path, monkeypatch):
+def test_only_a_drawn_number_has_the_interval_of_the_draw(tmp_path, monkeypatch):
     """List, page, `show` and JSON say an interval, or none of them does."""
     make_project(tmp_path, monkeypatch, SHOP)
-    body, is_drawn = BODIES[name]
-    cost = Gaussian(sensitivity=1, sigma=30)
-    guarded(**KEYED, cost=cost)(body)()
-    (listed,) = run_json("releases", "list")["releases"]
-    assert listed["facts"]["as_drawn"] is is_drawn
-    assert (listed["known"] is not None) is is_drawn
-    assert (" 58.8" in run_fine("releases", "list")) is is_drawn
-    assert (len(run_fine("releases", "show", "n").splitlines()) == 2) is is_drawn
+    for name, (cost, body, _) in BODIES.items():
+        keyed = {"flow": "weekly-report", "name": name, "release_key": name}
+        guarded(dataset="shop", cost=cost, **keyed)(body)()
+    lines = run_fine("releases", "list").splitlines()
     run_fine("report", "--out", "report.html")
-    assert ("58.8" in Path("report.html").read_text("utf-8")) is is_drawn
-
-
-def test_a_sub_step_has_no_interval_of_the_whole(tmp_path, monkeypatch):
-    """A median by bisection is no drawn number."""
-    make_project(tmp_path, monkeypatch, SHOP)
-
-    cost = EarlyStopping(Gaussian(sensitivity=1, sigma=30), stops=(2,))
-
-    @guarded(**KEYED, cost=cost)
-    def median() -> float:
-        return max(step.release(1.0) for step in iterations())
-
-    median()
-    (listed,) = run_json("releases", "list")["releases"]
-    assert (listed["known"], listed["facts"]["as_drawn"]) == (None, False)
+    page = Path("report.html").read_text("utf-8").partition('<h2 id="releases">')[2]
+    rows = page.partition("<h3>")[0].split("<tr")
+    releases = run_json("releases", "list")["releases"]
+    assert {listed["key"] for listed in releases} == BODIES.keys()
+    for listed in releases:
+        key = listed["key"]
+        is_drawn = BODIES[key][2]
+        (line,) = (text for text in lines if f" {key} " in text)
+        (row,) = (text for text in rows if f">{key}<" in text)
+        assert listed["facts"]["as_drawn"] is is_drawn
+        assert (listed["known"] is not None) is is_drawn
+        assert (" 58.8" in line) is is_drawn
+        assert ("58.8" in row) is is_drawn
+        shown = run_fine("releases", "show", key).splitlines()
+        assert (len(shown) == 2) is is_drawn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import sys
 import httpx
 import pytest
 
+from tests.accounting.tables import read_tables
 from tests.cli.support import Shop, run
 from tests.ledger.support import edit
 from tests.projects import ROOT
@@ -42,33 +44,10 @@ def test_the_page_is_at_the_address_that_it_prints(shop: Shop) -> None:
     assert process.returncode == 0, errors
 
 
-READERS = [
-    ("status",),
-    ("status", "--json"),
-    ("history",),
-    ("why", "cdnow"),
-    ("forecast", "cdnow", "--like", "weekly-report"),
-    ("policy", "check"),
-    ("ledger", "reservations"),
-    ("releases", "list"),
-    ("report", "--json"),
-    ("ledger", "verify"),
-    ("freeze", "cdnow", "--reason", "it looks wrong"),
-]
-DAMAGES = [
-    "UPDATE journal SET postings = replace(postings, '[', '[ ')",
-    "UPDATE journal SET postings = 'junk', body = '[]'",
-    "UPDATE journal SET kind = 'junk', charge = NULL",
-    "DELETE FROM journal WHERE number = 2",
-    "UPDATE account SET held = 'junk'",
-    "DELETE FROM account",
-    "UPDATE term SET body = '{}'",
-    "UPDATE dataset SET term = 999999",
-    "UPDATE charge SET request = '[]', amounts = 'junk'",
-]
+ROWS = read_tables(__file__)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", ROWS["damages"])
 def test_no_command_shows_a_traceback(shop: Shop, damage: str) -> None:
     """Whatever the damage: an answer or an error that says so, and where to go."""
     shop.charge()
@@ -76,8 +55,8 @@ def test_no_command_shows_a_traceback(shop: Shop, damage: str) -> None:
     shop.reserve()
     edit(shop.root / ".dpflow" / "ledger.db", damage)
     refused = 0
-    for command in READERS:
-        result = run(*command)
+    for command in ROWS["readers"]:
+        result = run(*shlex.split(command))
         assert isinstance(result.exception, SystemExit | None), (command, damage)
         assert result.exit_code in (0, 1), (command, result.output)
         refused += result.exit_code

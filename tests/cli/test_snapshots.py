@@ -21,19 +21,12 @@ from dpflow.accounting.costs.notions import PureDP
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import DpflowError
 from dpflow.guard.project import forget_projects
-from tests.cli.support import ADULT, CDNOW, Shop, run, run_fine
+from tests.cli.support import ADULT, CDNOW, POLICIES, Shop, run, run_fine
 from tests.ledger.support import edit
 from tests.projects import ROOT, act_as
 from tests.snapshots import commands, differences, settled
 
-EVENTS = """\
-dataset: events
-unit: user-week
-relation: add-or-remove
-budget: {epsilon: 1}
-filter: basic
-partition: {by: week}
-"""
+EVENTS = POLICIES["events"]
 pytestmark = pytest.mark.quick
 
 #: Files of commands that only read, and of those that write: they hold the commands.
