@@ -82,32 +82,27 @@ def put_back(folder: Path, witness: str) -> None:
     )
 
 
-def killed_at(number: int, act: Callable[[], None]) -> tuple[int, list[str]]:
-    """Run something in a process that dies at its so manieth line."""
-
-    def run(say: Callable[[str], object]) -> None:
-        line = dying(number - 1)
-
-        def trace(frame: FrameType, event: str, _: Any) -> Any:
-            if not frame.f_code.co_filename.endswith(PLACES):
-                return None
-            if event == "line":
-                line(event)
-            return trace
-
-        sys.settrace(trace)
-        act()
-        sys.settrace(None)
-
-    return Child(run).end()
-
-
 def deaths(before: Path, act: Callable[[Path], None], step: int) -> Iterator[Path]:
-    """Yield what each death leaves behind: at every so manieth line."""
+    """Yield what the death of a process leaves behind: at every so manieth line."""
     for number in range(1, MOST, step):
         folder = before.with_name(f"at-{number}")
         shutil.copytree(before, folder)
-        code, lines = killed_at(number, lambda folder=folder: act(folder))
+
+        def run(_: object, folder: Path = folder, number: int = number) -> None:
+            line = dying(number - 1)
+
+            def trace(frame: FrameType, event: str, _: Any) -> Any:
+                if not frame.f_code.co_filename.endswith(PLACES):
+                    return None
+                if event == "line":
+                    line(event)
+                return trace
+
+            sys.settrace(trace)
+            act(folder)
+            sys.settrace(None)
+
+        code, lines = Child(run).end()
         if code == 0:
             return
         assert (code, lines) == (-9, []), lines
@@ -131,7 +126,7 @@ def next_step(folder: Path, witness: str) -> Fraction | None:
 
 
 @pytest.mark.promise("dead-restore")
-@pytest.mark.parametrize("step", [61, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_restore_that_dies_never_forgets(before, step):
     """Without a witness: what stands there knows every charge, or no step runs.
 
@@ -166,7 +161,7 @@ def test_with_a_witness_it_fails_closed(before, act):
         ledger = open_ledger(url(path), witness=witness)
         reconcile(ledger, reason="the disk died")
 
-    for folder in deaths(before, acting, 43):
+    for folder in deaths(before, acting, 67):
         used = next_step(folder, str(folder / "witness"))
         assert used is None or used == (RAN + 1) * TENTH, folder
 

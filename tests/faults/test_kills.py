@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from dpflow.exceptions import BudgetRefused
+from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.auditor import audited
 from tests.faults.drivers import FaultyConnection, FaultySqlite
-from tests.faults.storm import POLICY, storm
 from tests.faults.support import IDENTITY, SECRET, figure, first_seed
 from tests.faults.trials import ACTIONS, CAP, Action, Trial
 from tests.ledger.processes import Child, die, dying
-from tests.ledger.support import make_ledger, url
+from tests.ledger.support import make_ledger, make_policy, request, sums, url
 from tests.sizes import SCALE, scaled
 
 #: More statements than any operation has.
@@ -70,7 +75,6 @@ def die_at_every_point(
             trial = Trial.on(database)
             do, aims = action(trial)
             say(json.dumps([trial.sure, aims]))
-
             setattr(database, when, dying(at))
             do()
             say("acknowledged")
@@ -78,7 +82,7 @@ def die_at_every_point(
 
         _, (first, *rest) = Child(run).end()
         sure, aims = json.loads(first)
-        states = audited(path, CAP).states
+        states = audited(path, CAP)
         for name, state in aims.items():
             allowed = {state} if rest else {state, sure.get(name)}
             assert states.get(name) in allowed, "neither before nor after"
@@ -111,6 +115,33 @@ def test_points_find_a_lazy_commit(tmp_path):
 
 # Storms
 
+WORKERS = 4
+BUDGET = Fraction(3, 20)
+STORM_POLICY = make_policy(budget="{epsilon: 0.15}")
+#: What a worker says before and after each thing that it does.
+WORDS = ("begins", "granted", "voids", "void", "settled")
+
+
+def work(at: str, say: Callable[[str], None]) -> None:
+    """Reserve and settle, or void, until the budget is exhausted."""
+    ledger, chance = open_ledger(at), Random()
+    while True:
+        step = request(ledger, "0.001", policies=[STORM_POLICY])
+        name = step.reservation
+        say(f"begins {name}")
+        try:
+            ledger.reserve(step)
+        except BudgetRefused:
+            return
+        say(f"granted {name}")
+        if chance.random() < 0.05:
+            say(f"voids {name}")
+            ledger.void(name, reason="test")
+            say(f"void {name}")
+        else:
+            ledger.settle(name)
+            say(f"settled {name}")
+
 
 @pytest.mark.promise("killed-process")
 def test_a_storm_of_kills_loses_nothing(place):
@@ -119,10 +150,39 @@ def test_a_storm_of_kills_loses_nothing(place):
     Each acknowledged charge stays, and not one charge more fits.
     """
     make_ledger(place).close()
-    seed, budget = first_seed(), Fraction(3, 10)
-    notes, counts = storm(url(place), POLICY, kills=scaled(30, push=10), seed=seed)
-    facts = audited(place, budget)
-    notes.check(facts)
-    assert sum(facts.used.values()) == budget
-    states = Counter(facts.states.values())
-    figure("kill storm", violations=0, seed=seed, kills=counts, **states)
+    names: dict[str, set[str]] = {word: set() for word in WORDS}
+
+    def start() -> Child:
+        return Child(lambda say: work(url(place), say))
+
+    def end(worker: Child) -> bool:
+        """Hear a worker to its end, and return True if it was killed."""
+        code, lines = worker.end()
+        assert code in {-signal.SIGKILL, 0}, "\n".join(lines)
+        for line in lines:
+            word, _, name = line.partition(" ")
+            # The last line may be torn.
+            if word in WORDS and len(name) == 32:
+                names[word].add(name)
+        return code != 0
+
+    seed, kills = first_seed(), 0
+    chance, workers = Random(seed), [start() for _ in range(WORKERS)]
+    for _ in range(scaled(30, push=10)):
+        time.sleep(chance.random() * 0.05)
+        number = chance.randrange(WORKERS)
+        os.kill(workers[number].pid, signal.SIGKILL)
+        kills += end(workers[number])
+        workers[number] = start()
+    assert sum(map(end, workers)) == 0
+    states = audited(place, BUDGET)
+    assert names["granted"] <= set(states), "an acknowledged reservation is lost"
+    assert set(states) <= names["begins"], "charged without a request"
+    assert {states[name] for name in names["settled"]} <= {"settled"}
+    assert {states[name] for name in names["void"]} <= {"void"}
+    voids = {name for name, state in states.items() if state == "void"}
+    assert voids <= names["voids"], "given back unasked"
+    assert sum(sums(place)) == BUDGET
+    figure(
+        "kill storm", violations=0, seed=seed, kills=kills, **Counter(states.values())
+    )

@@ -79,7 +79,7 @@ def broken_promise(folder: Path, image: dict[str, bytes], sent: dict[str, str]) 
     for name, content in image.items():
         (folder / name).write_bytes(content)
     try:
-        states = audited(folder / LEDGER, CAP).states
+        states = audited(folder / LEDGER, CAP)
     except (sqlite3.Error, AssertionError, KeyError, TypeError, ValueError) as error:
         return f"damaged: {error!r}"
     for name, ack in sent.items():

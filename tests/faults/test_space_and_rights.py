@@ -51,7 +51,7 @@ def test_a_full_disk_refuses_and_keeps_everything(tmp_path):
     assert code == 0, lines
     said = [tuple(line.split()) for line in lines]
     assert [name for word, name in said if word == "error"] == ["LedgerUnavailable"]
-    states = audited(path).states
+    states = audited(path)
     for word in ("open", "settled"):
         names = {name for said_word, name in said if said_word == word}
         assert len(names) >= 2

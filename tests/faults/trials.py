@@ -14,7 +14,6 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Granted, Request
 from dpflow.ledger.tables.database import Database
 from dpflow.ledger.tables.owners import Liveness
-from tests.faults.auditor import Facts
 from tests.ledger.support import make_policy, request
 
 CAP = Fraction(100)
@@ -104,11 +103,11 @@ def attempt(do: Callable[[], Any]) -> DpflowError | None:
     return None
 
 
-def check(trial: Trial, facts: Facts, aims: dict[str, str]) -> None:
-    """Compare what is in the ledger with what was acknowledged."""
-    assert set(facts.states) <= set(trial.requests), "charged without a request"
+def check(trial: Trial, states: dict[str, str], aims: dict[str, str]) -> None:
+    """Compare the states in the ledger with those that were acknowledged."""
+    assert set(states) <= set(trial.requests), "charged without a request"
     for name, state in trial.sure.items():
         allowed = {state, aims.get(name, state)}
-        assert facts.states.get(name) in allowed, "an acknowledgement is lost"
-    for name, state in facts.states.items():
+        assert states.get(name) in allowed, "an acknowledgement is lost"
+    for name, state in states.items():
         assert name in trial.sure or aims[name] == state
