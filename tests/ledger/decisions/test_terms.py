@@ -9,12 +9,10 @@ import pytest
 
 from dpflow import Gaussian, PureDP
 from dpflow.exceptions import (
-    ConfigurationError,
     LedgerCorrupt,
     PolicyChanged,
     PolicyNotApplied,
 )
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Conditions
 from dpflow.policy import Policy
@@ -23,13 +21,10 @@ from tests.ledger.support import (
     UNIT,
     audit,
     body,
-    error_of,
     everything,
     granted,
-    kinds,
     make_ledger,
     make_policy,
-    refused,
     repair,
     sums,
     terms_of,
@@ -125,8 +120,10 @@ def test_each_decision_names_its_author_code_and_policy(path):
     repair(officer, {"a#1": (UNIT, 0)})
     (term,) = terms_of(officer)
     hashed = term["policy_hash"]
+    officer.apply(HALF)
+    assert body(officer, "tighten")["policy"] == terms_of(officer)[0]["policy_hash"]
     by_bob = dict.fromkeys(("open", "reserve", "refuse"), bob)
-    kinds_of_ann = ("adjust", "freeze", "unfreeze", "repair", "forfeit")
+    kinds_of_ann = ("adjust", "freeze", "unfreeze", "repair", "forfeit", "tighten")
     for kind, facts in {**by_bob, **dict.fromkeys(kinds_of_ann, ann)}.items():
         said = body(officer, kind)
         assert {name: said[name] for name in bob if name in said} == facts, kind
@@ -137,123 +134,4 @@ def test_each_decision_names_its_author_code_and_policy(path):
     officer.close()
 
 
-# Files that were edited
-
-
 WIDE = "{epsilon: 1, delta: 1e-6}"
-ODOMETER = "{theorem: rdp, delta: 1e-6, order: 8}"
-EDITS: list[tuple[dict[str, str], str]] = [
-    ({"budget": "{epsilon: 2}"}, "budget.epsilon: ledger 1, file 2"),
-    ({"budget": "{epsilon: 0.5}"}, "budget.epsilon: ledger 1, file 0.5"),
-    ({"unit": "household"}, "unit: ledger customer, file household"),
-    ({"relation": "replace-one"}, "relation"),
-    ({"budget": WIDE, "filter": "gdp"}, "filter.theorem: ledger basic, file gdp"),
-    ({"flows": "{weekly: {epsilon: 1}}"}, "flows.weekly"),
-    ({"other_flows": "refuse"}, "other_flows: ledger allow, file refuse"),
-    ({"budget": WIDE, "odometer": ODOMETER}, "odometer"),
-]
-
-
-def test_a_policy_edited_after_the_first_charge_is_refused(ledger, path):
-    """The ledger's copy governs; the difference is shown, and nothing changes."""
-    reservation = granted(ledger)
-    for _ in range(2):
-        before = everything(path)
-        for fields, difference in EDITS:
-            with pytest.raises(PolicyChanged) as caught:
-                granted(ledger, policies=[make_policy(**fields)])
-            assert caught.value.dataset == "a"
-            assert difference in str(caught.value.differences)
-            assert difference in caught.value.message
-            assert "(term 1)" in caught.value.message
-        assert before == everything(path)
-        ledger.settle(reservation)
-        reservation = granted(ledger)
-
-
-@pytest.mark.parametrize(("epsilon", "above"), [("2", "1.6"), ("0.5", "0.1")])
-def test_a_policy_edited_before_any_charge_is_fine(ledger, epsilon, above):
-    """Also after a refusal; the account is a new one under the new rule."""
-    edited = make_policy(budget=f"{{epsilon: {epsilon}}}")
-    refused(ledger, "5")
-    granted(ledger, "0.5", policies=[edited])
-    assert sums(ledger, "a#2") == (0, Fraction(1, 2))
-    assert sums(ledger, "a#1") == (0, 0)
-    assert error_of(lambda: granted(ledger)) is PolicyChanged
-    refused(ledger, above, policies=[edited])
-    audit(ledger)
-
-
-def test_an_edit_that_touches_no_guarantee_is_fine(ledger):
-    """It is charged to the same account."""
-    granted(ledger)
-    edits = (
-        {"budget": "{epsilon: 1.0}"},
-        {"alerts": "[0.1]"},
-        {"errors": "keep"},
-        {"data_version": '"2"'},
-        {"on_exhausted": "{schedule: pause}"},
-    )
-    for fields in edits:
-        granted(ledger, policies=[make_policy(**fields)])
-    assert sums(ledger) == (0, 6 * TENTH)
-
-
-SOURCE = "warehouse.sales.customers"
-POLICY = make_policy(source=SOURCE, budget="{epsilon: 3}")
-
-
-def apply(ledger: Ledger, policy: Policy) -> None:
-    """Apply a policy, as a new term where the dataset was charged."""
-    ledger.apply(policy, reason="test", new_term=True)
-
-
-@pytest.mark.promise("renamed-dataset")
-def test_another_name_for_a_charged_source_has_no_budget_of_its_own(ledger):
-    """A renamed dataset would start anew; a step, `apply` and a first source say no."""
-    granted(ledger, policies=[POLICY])
-    renamed = make_policy("b", source=SOURCE, budget="{epsilon: 3}")
-    with pytest.raises(ConfigurationError, match=r"'b' names the source .* of 'a'"):
-        granted(ledger, policies=[renamed])
-    with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, renamed)
-    unnamed = make_policy("b", budget="{epsilon: 3}")
-    granted(ledger, policies=[unnamed])
-    with pytest.raises(ConfigurationError, match="of 'a'"):
-        ledger.apply(renamed)
-    assert kinds(ledger, "b#1") == ["open", "reserve"]
-    # The same name goes on, and a source that nobody named is free.
-    granted(ledger, policies=[POLICY])
-    granted(ledger, policies=[make_policy("c", source="warehouse.visits")])
-
-
-def test_a_source_stays_with_the_dataset_that_named_it_first(ledger):
-    """Two policies that are applied before any charge would both be charged later."""
-    apply(ledger, POLICY)
-    renamed = make_policy("b", source=SOURCE)
-    with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, renamed)
-    apply(ledger, make_policy("a", budget="{epsilon: 3}"))
-    with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, renamed)
-
-
-@pytest.mark.promise("renamed-dataset")
-def test_datasets_of_one_population_may_share_a_source(ledger):
-    """The population caps what they lose together."""
-    for name in ("a", "b"):
-        apply(ledger, make_policy(name, source=SOURCE, population="people"))
-    with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, make_policy("c", source=SOURCE))
-    with pytest.raises(ConfigurationError, match="of 'a'"):
-        apply(ledger, make_policy("c", source=SOURCE, population="others"))
-
-
-def test_naming_the_source_of_a_charged_dataset_applies_in_place(ledger):
-    """Taking it off again needs a new term."""
-    plain, named = make_policy("p"), make_policy("p", source="p")
-    granted(ledger, policies=[plain])
-    assert ledger.apply(named).action == "tighten"
-    granted(ledger, policies=[named])
-    with pytest.raises(Exception, match="new term"):
-        ledger.apply(plain)
