@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.forks import SERVING
+from tests.forks import Forked
 from tests.projects import ROOT
 
 _BLOCK = re.compile(
@@ -54,8 +54,22 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(match["language"], match["text"], name and name["name"])
 
 
-#: What a page's programs have loaded before they begin, which takes seconds.
-_LOADED = "import dpflow.cli, dpflow.prefect, prefect"
+#: Loads what takes seconds; programs are forks of it, with settings of their own.
+_SERVING = """
+import gc, os, warnings
+import dpflow.cli, prefect.server.api.server, tests.prefect.matrix.programs, uvicorn
+from prefect.context import refresh_global_settings_context
+from prefect.logging.configuration import setup_logging
+from tests import forks
+
+gc.freeze()
+forks.serve({descriptor})
+refresh_global_settings_context()
+setup_logging(incremental=False)
+if "PYTHONWARNINGS" in os.environ:
+    warnings.simplefilter(os.environ["PYTHONWARNINGS"])
+forks.proceed()
+"""
 #: Python; a fork of one that has loaded dpflow, for commands and programs of Prefect.
 _PYTHON = """#!/bin/sh
 set -- {words} "$@"
@@ -71,21 +85,22 @@ _PROGRAMS = {"python": "", "dpflow": "-m dpflow", "prefect": "-m prefect"}
 
 
 @contextmanager
-def forked_programs(folder: Path, **environment: str) -> Iterator[dict[str, str]]:
-    """Let pages run forks in place of new processes; yield the variables for that.
+def forking_process(folder: Path) -> Iterator[socket.socket]:
+    """Run a process that has loaded dpflow and Prefect; yield what it listens to.
 
     Args:
-        folder: An empty folder, Prefect's home for all pages.
-        **environment: Variables of Prefect for all pages.
+        folder: An empty folder, in which it runs.
     """
-    shared = {"PREFECT_HOME": str(folder), **environment}
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-    serving = SERVING.format(descriptor=theirs.fileno(), loaded=_LOADED)
+    environment = {**_kept(), **_VARIABLES, "PREFECT_HOME": str(folder)}
+    # Prefect and Python would stay silent in all forks.
+    del environment["PREFECT_LOGGING_LEVEL"], environment["PYTHONWARNINGS"]
     with (
         ours,
         subprocess.Popen(
-            [sys.executable, "-c", serving],
-            env={**_kept(), **_READ_EARLY, **shared},
+            [sys.executable, "-c", _SERVING.format(descriptor=theirs.fileno())],
+            cwd=folder,
+            env=environment,
             pass_fds=(theirs.fileno(),),
             # As those of its forks: no files.
             stdout=subprocess.PIPE,
@@ -93,8 +108,30 @@ def forked_programs(folder: Path, **environment: str) -> Iterator[dict[str, str]
         ),
     ):
         theirs.close()
-        yield {**shared, "PROGRAMS": str(ours.fileno())}
+        yield ours
         ours.shutdown(socket.SHUT_RDWR)
+
+
+def fork_program(
+    control: socket.socket,
+    words: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    log: str,
+) -> Forked:
+    """Begin a fork of that process.
+
+    Args:
+        control: What the process listens to.
+        words: Arguments of Python.
+        folder: Its working directory.
+        environment: All of its variables.
+        log: Name of the file in that folder to which it writes.
+    """
+    program = {"folder": str(folder), "words": words, "environment": environment}
+    with Path(os.devnull).open() as none, (folder / log).open("ab") as output:
+        streams = (none.fileno(), output.fileno(), output.fileno())
+        return Forked(control, program, streams)
 
 
 def run_forked(
@@ -104,7 +141,7 @@ def run_forked(
     return subprocess.run(
         [sys.executable, "-IS", _FORKS, world["PROGRAMS"], *words],
         cwd=folder,
-        env={**os.environ, **_READ_EARLY, **world, **environment},
+        env={**os.environ, **_VARIABLES, **world, **environment},
         pass_fds=(int(world["PROGRAMS"]),),
         capture_output=True,
         text=True,
@@ -185,8 +222,8 @@ def _tidy(text: str) -> str:
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
-#: Variables that Python and Prefect read when they are loaded.
-_READ_EARLY = {
+#: Variables of a page's programs.
+_VARIABLES = {
     "PYTHONPATH": str(ROOT),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
@@ -215,7 +252,7 @@ def _environment(folder: Path, more: dict[str, str]) -> dict[str, str]:
         program.chmod(0o755)
     return {
         **_kept(),
-        **_READ_EARLY,
+        **_VARIABLES,
         "PATH": f"{programs}:{more.pop('PATH', os.environ['PATH'])}",
         "HOME": str(folder),
         "PREFECT_HOME": str(folder / ".prefect"),

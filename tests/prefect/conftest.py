@@ -8,6 +8,8 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from subprocess import TimeoutExpired
+from types import SimpleNamespace
 from unittest import mock
 
 import certifi
@@ -39,6 +41,7 @@ os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "false"
 AUTHORITY = {"PREFECT_API_SSL_CERT_FILE": one_authority(Path(_HOME))}
 os.environ |= AUTHORITY
 
+from prefect.server.api import server
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
@@ -52,7 +55,7 @@ from dpflow.ledger import create_ledger, pin_ledger
 from dpflow.prefect import client_calls, delivery
 from dpflow.prefect import events as prefect_events
 from tests import projects
-from tests.pages import forked_programs
+from tests.pages import fork_program, forking_process
 from tests.prefect.database import copy_database
 
 # As the timeout above.
@@ -96,9 +99,23 @@ def _served(prefect_server):
 
 
 @pytest.fixture(scope="session")
-def prefect_server():
-    """Run one ephemeral server."""
+def programs(tmp_path_factory):
+    """Give what starts programs as forks of one process."""
+    with forking_process(tmp_path_factory.mktemp("forks")) as control:
+        yield control
+
+
+@pytest.fixture(scope="session")
+def prefect_server(programs, tmp_path_factory):
+    """Run one ephemeral server, as such a fork."""
+    folder = tmp_path_factory.mktemp("server")
+
+    def start(args, env):
+        return fork_program(programs, args[1:], folder, env, "server.log")
+
+    forks = SimpleNamespace(Popen=start, TimeoutExpired=TimeoutExpired)
     with (
+        mock.patch.object(server, "subprocess", forks),
         mock.patch.object(utilities, "mkdtemp", _server_folder),
         utilities.prefect_test_harness(server_startup_timeout=600),
         # The heartbeat thread adds a second to every sync flow run
@@ -110,12 +127,14 @@ def prefect_server():
 
 
 @pytest.fixture(scope="session")
-def forked(prefect_server, tmp_path_factory):
-    """Let programs be forks of one that has loaded dpflow and Prefect."""
-    home = tmp_path_factory.mktemp("prefect")
-    url = PREFECT_API_URL.value()
-    with forked_programs(home, PREFECT_API_URL=url, **AUTHORITY) as world:
-        yield world
+def forked(programs, prefect_server, tmp_path_factory):
+    """Return the variables with which pages run as forks, with that server."""
+    return {
+        **AUTHORITY,
+        "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
+        "PREFECT_API_URL": PREFECT_API_URL.value(),
+        "PROGRAMS": str(programs.fileno()),
+    }
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from tests.prefect.matrix.laboratory import Laboratory
 
 
 @pytest.fixture(scope="session")
-def laboratory(prefect_server, tmp_path_factory):
+def laboratory(programs, prefect_server, tmp_path_factory):
     """Give the experiments that server."""
     folder = tmp_path_factory.mktemp("laboratory")
-    with Laboratory(folder, PREFECT_API_URL.value()) as made:
-        yield made
+    return Laboratory(folder, programs, PREFECT_API_URL.value())

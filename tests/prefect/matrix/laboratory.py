@@ -7,19 +7,17 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from tests.forks import SERVING, Forked
+from tests.forks import Forked
+from tests.pages import fork_program
 from tests.prefect.matrix.support import flow_run, task_runs, wait_until
 from tests.projects import ROOT, fill_project
 
 _PROGRAM = "from tests.prefect.matrix.programs import main; main()"
-
-Process = subprocess.Popen[bytes] | Forked
 
 
 class Laboratory:
@@ -27,29 +25,16 @@ class Laboratory:
 
     Args:
         folder: An empty folder.
+        programs: What starts programs.
         url: Address of the server.
     """
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, programs: socket.socket, url: str) -> None:
         self.home = folder / "prefect"
         self.home.mkdir()
         self._folder = folder
-        self._processes: list[Process] = []
+        self._programs = programs
         self.url = url
-        self._forks, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        with theirs:
-            loaded = "import tests.prefect.matrix.programs"
-            serving = SERVING.format(descriptor=theirs.fileno(), loaded=loaded)
-            kept = (theirs.fileno(),)
-            self._launch(["-c", serving], self._folder, "forks", kept=kept)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in reversed(self._processes):
-            stop(process)
-        self._forks.close()
 
     def project(self, name: str, *policies: str) -> Path:
         """Return the folder of a new project."""
@@ -61,13 +46,20 @@ class Laboratory:
     @contextmanager
     def running(
         self, folder: Path, *program: object, **variables: str
-    ) -> Iterator[Process]:
+    ) -> Iterator[Forked]:
         """Run a program of `programs.py` for the length of a block."""
+        environment = {
+            **os.environ,
+            "PREFECT_HOME": str(self.home),
+            "PREFECT_API_URL": self.url,
+            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+            "PYTHONPATH": str(ROOT),
+            **variables,
+        }
         words = ["-c", _PROGRAM, *map(str, program)]
-        # Prefect reads its own when it is loaded, which forks have behind them.
-        late = any(name.startswith("PREFECT_") for name in variables)
-        run = self._launch if late else self._fork
-        process = run(words, folder, str(program[0]), **variables)
+        process = fork_program(
+            self._programs, words, folder, environment, f"{program[0]}.log"
+        )
         try:
             yield process
         finally:
@@ -80,54 +72,6 @@ class Laboratory:
             code = process.wait(timeout=1200)
         assert code == 0, (folder / f"{name}.log").read_text("utf-8")[-4000:]
         return json.loads((folder / f"{name}.json").read_text("utf-8"))
-
-    def _fork(
-        self, words: list[str], folder: Path, log: str, **variables: str
-    ) -> Forked:
-        """Run words in a fork of the process that has loaded Prefect."""
-        program = {
-            "folder": str(folder),
-            "words": words,
-            "environment": self._environment(variables),
-        }
-        with Path(os.devnull).open() as none, (folder / f"{log}.log").open("ab") as out:
-            streams = (none.fileno(), out.fileno(), out.fileno())
-            process = Forked(self._forks, program, streams)
-        self._processes.append(process)
-        return process
-
-    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PREFECT_HOME": str(self.home),
-            "PREFECT_API_URL": self.url,
-            "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-            "PYTHONPATH": str(ROOT),
-            **variables,
-        }
-
-    def _launch(
-        self,
-        command: list[str],
-        folder: Path,
-        log: str,
-        kept: tuple[int, ...] = (),
-        **variables: str,
-    ) -> subprocess.Popen[bytes]:
-        with (folder / f"{log}.log").open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=folder,
-                env=self._environment(variables),
-                pass_fds=kept,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # What it starts is stopped with it.
-                start_new_session=True,
-            )
-        self._processes.append(process)
-        return process
 
     def state(self, run: object) -> str:
         """Return the type of the state of a flow run."""
@@ -148,7 +92,7 @@ class Laboratory:
         wait_until(reached, f"{task} {state}", pause_at_most=1)
 
 
-def stop(process: Process) -> None:
+def stop(process: Forked) -> None:
     """End a process and all that it has started."""
     if process.poll() is None:
         process.terminate()
