@@ -1,5 +1,8 @@
 """Keys made of arguments: two arguments never share a release; what can be kept."""
 
+# The rows of test_release_keys.yaml are expressions of the imported names.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import enum
@@ -9,6 +12,7 @@ import itertools
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Literal
 from uuid import UUID
 
@@ -16,6 +20,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prefect.types import DateTime
@@ -96,21 +101,12 @@ def changed(values, place):
 
 LONG = np.arange(2000)
 FRAME = pd.DataFrame({"a": range(200), "b": range(200)})
-PAIRS = {
-    "numpy": (LONG, changed(LONG, 1000)),
-    "numpy-shape": (np.zeros(4), np.zeros((2, 2))),
-    "series": (pd.Series(LONG), pd.Series(changed(LONG, 1000))),
-    "frame": (FRAME, FRAME.assign(b=changed(FRAME["b"].to_numpy(), 100))),
-    "polars": (pl.Series(LONG), pl.Series(changed(LONG, 1000))),
-    "list": ([1] * 500, [1] * 499 + [2]),
-    "list-tuple": ([1], (1,)),
-    "dict": ({"a": 1}, {"a": 2}),
-    "array-in-list": ([LONG], [changed(LONG, 1000)]),
-    "declared": (Window(1, 2), Window(1, 3)),
-    "enum": (Colour.RED, Colour.BLUE),
-    "float": (0.1 + 0.2, 0.3),
-    "bool": (True, 1),
-}
+TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+
+
+def read(expression):
+    """Return the value of an expression of the table."""
+    return eval(expression, globals())
 
 
 def counting(**declared):
@@ -133,26 +129,14 @@ def test_another_argument_is_never_answered_with_this_ones_release(
 ):
     """Arrays, frames and objects are in the key whole, whatever their texts are."""
     make_project(tmp_path, monkeypatch, WIDE)
-    for name, (one, other) in PAIRS.items():
+    for name, pair in TABLES["pairs"].items():
+        one, other = map(read, pair)
         count, ran = counting(release_key=f"{name}/{{ids}}/{{rest}}")
         first = count(one)
         count(other)
         assert count(one) == first, name
         assert len(ran) == 2, name
-    assert len(rows(tmp_path)["release"]) == 2 * len(PAIRS)
-
-
-NO_TEXT = [
-    Plain(),
-    Alike.RED,
-    Short("monday"),
-    lambda: 1,
-    functools.partial(int, "1"),
-    np.array([Plain()]),
-    np.ma.masked_array([1]),
-    pl.DataFrame({"a": [1]}).lazy(),
-    str(Plain()),
-]
+    assert len(rows(tmp_path)["release"]) == 2 * len(TABLES["pairs"])
 
 
 @pytest.mark.promise("ambiguous-key")
@@ -162,7 +146,8 @@ def test_what_no_text_identifies_is_refused_before_anything_is_charged(
     """Addresses, texts of a class's own invention, and texts that no ledger keeps."""
     make_project(tmp_path, monkeypatch, WIDE + "partition: {by: shift}\n")
     before = rows(tmp_path)
-    for value, keyword in itertools.product(NO_TEXT, ("release_key", "partitions")):
+    values = map(read, TABLES["no_text"])
+    for value, keyword in itertools.product(values, ("release_key", "partitions")):
         count, ran = counting(**{"partitions": "p", keyword: "sum/{ids}"})
         with pytest.raises(ConfigurationError, match=r"(?s)'ids'.*Name what tells it"):
             count(value)
@@ -175,21 +160,10 @@ def test_what_no_text_identifies_is_refused_before_anything_is_charged(
     assert before == rows(tmp_path)
 
 
-FILLED = [
-    (date(2026, 1, 5), "{v:%G-W%V}", "2026-W02"),
-    ([7.0, "u\u0308"], "{v}", "[7, 'ü']"),
-    ("Zu\u0308rich", "{v}", "Zürich"),
-    ("u\u0308ber", "{v:.2}", "üb"),
-    (Colour.RED, "{v.name}", "RED"),
-    (pd.Timestamp("2026-01-05"), "{v:%G-W%V}", "2026-W02"),
-    (Named(3), "{v.number}", "3"),
-]
-
-
 def test_plain_arguments_read_as_python_writes_them():
     """A format that shortens is its author's choice, in public."""
-    for value, template, text in FILLED:
-        assert fill(template, {"v": value}) == text
+    for value, template, text in TABLES["filled"]:
+        assert fill(template, {"v": read(value)}) == text
 
 
 class Report:
@@ -234,47 +208,28 @@ def capturing(region):
     return lambda: region
 
 
-LEFT_OUT = [
-    (lambda day: day, "day"),
-    (lambda self: self, "self"),
-    (lambda **options: options, "options"),
-    (capturing("EU"), "region"),
-    (Report("EU").plain, "self"),
-    (functools.partial(pow, 2, exp=3), "base"),
-]
-
-
 def test_a_key_that_leaves_out_what_the_output_may_depend_on_is_refused():
     """Unless `ignore` names it, the step cannot be defined."""
     words = {"dataset": "shop", "cost": TENTH, "release_key": "x", "name": "n"}
-    for function, missing in LEFT_OUT:
+    for expression, missing in TABLES["left_out"]:
+        function = read(expression)
         with pytest.raises(ConfigurationError, match=f"reads nothing of '{missing}'"):
             guarded(**words)(function)
         parameters = {*inspect.signature(function).parameters, missing}
         guarded(**words, ignore=tuple(parameters))(function)
 
 
-OTHER_ARGUMENTS = [
-    ("{day}/{minimum:.1f}", ("mon", 0.26), ("mon", 0.34), "minimum"),
-    ("{day[0]}/{minimum}", (["a", "b"], 1), (["a", "c"], 1), "day"),
-    ("{day.year}/{minimum}", (date(2026, 1, 5), 1), (date(2026, 2, 5), 1), "day"),
-    ("{day:x}/{minimum}", (date(2026, 1, 5), 1), (date(2026, 1, 6), 1), "day"),
-    ("{day:.1}/{minimum:.1f}", ("mon", 0.26), ("mai", 0.34), "day, minimum"),
-    ("{day}/{minimum}", ("a/b", "c"), ("a", "b/c"), "day, minimum"),
-]
-
-
 def test_a_replay_with_other_arguments_is_refused(shop):
     """A format that shortens never answers one argument with another one's release."""
-    for number, (template, made, other, differs) in enumerate(OTHER_ARGUMENTS):
-        count = of_region(number, release_key=f"{{region}}/{template}")
-        first = count(*made)
+    for template, one, other, differs in TABLES["other_arguments"]:
+        count = of_region(template, release_key=f"{{region}}/{template}")
+        first = count(*read(one))
         before = rows(shop)
         text = f"another value of {differs}\\. "
         with pytest.raises(ReservationConflict, match=text):
-            count(*other)
+            count(*read(other))
         assert before == rows(shop)
-        assert count(*made) == first
+        assert count(*read(one)) == first
 
 
 def test_days_of_one_week_share_the_release(shop):
@@ -365,20 +320,11 @@ def test_keys_by_text_would_be_shared():
         assert not collide(one, other, by_name)
 
 
-KEPT = [
-    (float, 1.5), (int | None, None), (list[Decimal], [Decimal("0.1")]),
-    (dict[str, tuple[int, ...]], {"a": (1, 2)}), (np.ndarray, np.ones(2)),
-    (pd.DataFrame, pd.DataFrame({"a": [1]})), (pl.Series, pl.Series([1])),
-    (Window, Window(1, 3)), (UUID, UUID(int=7)),
-    (Literal["a", 1], "a"), (np.float64, np.float64(2)),
-]  # fmt: skip
-
-
 def test_annotations_say_what_can_be_stored() -> None:
     """Each value of these annotations can; bad types are named within containers."""
-    for annotation, value in KEPT:
-        assert unstorable_type(annotation) is None
-        assert encode(value)
+    for annotation, value in TABLES["stored"]:
+        assert unstorable_type(read(annotation)) is None
+        assert encode(read(value))
     for annotation in (Plain, list[Plain], dict[str, tuple[Plain, ...]]):
         assert unstorable_type(annotation) is Plain
     assert unstorable_type(Colour) is Colour

@@ -1,5 +1,8 @@
 """Declared lengths, groups and columns: checked before a charge, drawn as declared."""
 
+# The rows of test_shapes.yaml are expressions of the imported names.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import datetime as dt
@@ -14,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import yaml
 from typing_extensions import TypeAliasType
 
 from dpflow import (
@@ -61,31 +65,25 @@ Item = TypeVar("Item")
 Items = TypeAliasType("Items", list[Item], type_params=(Item,))
 Vector = NewType("Vector", pl.Series)
 
-SEVERAL = [
-    *(Numbers, Noted, Items[int], Vector, Annotated[Items[float] | None, "weekly"]),
-    *(list, list[int], list[float] | None, np.ndarray, npt.NDArray[np.float64]),
-    *(pd.Series, pd.DataFrame, pl.Series, pl.DataFrame, pa.Table, pa.ChunkedArray),
-]
+DAYS = pd.date_range("2026-03-28", periods=3)
+HOURS = pd.Series(1, index=pd.date_range("2026-03-28", periods=60, freq="h"))
+ZONE = ZoneInfo("Europe/Oslo")
+TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("annotation", SEVERAL, ids=str)
+def read(expression: str) -> Any:
+    """Return the value of an expression of the table."""
+    return eval(expression, globals())
+
+
+@pytest.mark.parametrize("annotation", TABLES["several"])
 def test_an_annotation_that_says_several_needs_a_declaration(annotation):
     """At definition, with the line to write; where `release` draws a constant cost."""
-    body = body_of(annotation)
+    body = body_of(read(annotation))
     with pytest.raises(ConfigurationError, match="groups="):
         guarded(**STEP)(body)
-    for declared in (
-        {"groups": REGIONS},
-        {"length": 2},
-        {"groups": lambda: REGIONS},
-        {"noise": "own"},
-        {"cost": lambda: NOISY},
-        {"cost": Gaussian(sensitivity=1, noise="planned")},
-        {"cost": EarlyStopping(NOISY, stops=(2,))},
-        {"cost": Repeated(NOISY, 2)},
-        {"cost": Composed(NOISY, NOISY)},
-    ):
-        guarded(**{**STEP, **declared})(body)
+    for declared in TABLES["enough"]:
+        guarded(**{**STEP, **read(f"dict({declared})")})(body)
 
 
 @pytest.mark.parametrize(
@@ -98,21 +96,12 @@ def test_other_annotations_are_looked_at_when_release_is_called(shop, annotation
     assert journal()[-1].body["outcome"] == "failed"
 
 
-@pytest.mark.parametrize(
-    "declared",
-    [
-        {"groups": {"north"}},
-        {"groups": pd.Index(REGIONS)},
-        {"groups": []},
-        {"length": 0},
-        {"length": 2, "groups": REGIONS},
-        {"columns": ["n"]},
-    ],
-)
+@pytest.mark.parametrize("declared", TABLES["wrong"])
 def test_a_wrong_declaration_is_refused_at_definition_or_before_the_charge(
     shop, declared
 ):
     """A constant where it is defined, a function's answer where it is called."""
+    declared = read(f"dict({declared})")
     with pytest.raises(ConfigurationError, match="step 'body'"):
         guarded(**STEP, **declared)(body_of(Any))
     late = {name: lambda value=value: value for name, value in declared.items()}
@@ -143,19 +132,11 @@ def test_declarations_are_functions_of_public_arguments(shop):
     assert shapes[-1] == {"length": [2]}
 
 
-@pytest.mark.parametrize(
-    "declared",
-    [
-        {"length": 700_000},
-        {"length": (1000, 1000)},
-        {"groups": {"a": range(1000), "b": range(1000)}, "columns": ["n"]},
-        {"groups": ["x" * 2**24]},
-        {"groups": [Region.NORTH]},
-    ],
-)
+@pytest.mark.parametrize("declared", TABLES["large"])
 def test_what_cannot_be_kept_is_refused_before_the_reservation(shop, declared):
     """With a release key; the numbers count 25 bytes each."""
-    step = guarded(**STEP, **declared, release_key="k")(body_of(Any))
+    declared = read(f"dict({declared}, release_key='k')")
+    step = guarded(**STEP, **declared)(body_of(Any))
     assert "could not be stored" in str(caught(step))
     assert kinds() == []
 
@@ -239,38 +220,14 @@ def test_a_value_that_cannot_be_stored_says_what_follows(shop):
     assert "not kept" in str(caught(unkept))
 
 
-DAYS = pd.date_range("2026-03-28", periods=3)
-HOURS = pd.Series(1, index=pd.date_range("2026-03-28", periods=60, freq="h"))
-ZONE = ZoneInfo("Europe/Oslo")
-#: Ordinary results of pandas whose labels are no plain values, with their declaration.
-RESULTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "resample": (HOURS.resample("D").sum(), {"groups": list(DAYS)}),
-    "zone": (
-        HOURS.tz_localize("UTC").tz_convert(ZONE).resample("D").sum(),
-        {"groups": list(DAYS.tz_localize(ZONE))},
-    ),
-    "periods": (
-        HOURS.to_period("D").groupby(level=0).sum(),
-        {"groups": list(DAYS.to_period("D"))},
-    ),
-    "cut": (
-        pd.cut(pd.Series([1, 2, 3]), [0, 2, 4]).value_counts(),
-        {"groups": list(pd.interval_range(0, 4, 2))},
-    ),
-}
-
-
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-@pytest.mark.parametrize("name", RESULTS)
-def test_ordinary_results_of_pandas_are_kept(shop, name):
+@pytest.mark.parametrize(("value", "groups"), TABLES["results"])
+def test_ordinary_results_of_pandas_are_kept(shop, value, groups):
     """A replay equals the first answer; dtypes are numpy's, and no index has a freq."""
-    value, declared = RESULTS[name]
-
-    @guarded(**STEP, **declared, release_key="n", ignore=("value",))
-    def step() -> Any:
-        return release(value)
-
-    first, again = step(), step()
+    value, groups = read(value), [*read(groups)]
+    step = guarded(**STEP, groups=groups, release_key="n", ignore=("value",), name="n")
+    count = step(lambda: release(value))
+    first, again = count(), count()
     pd.testing.assert_series_equal(first, again)
     assert (type(first.dtype), first.dtype) == (type(np.dtype(float)), np.float64)
     freq = getattr(first.index, "freq", None)
@@ -278,30 +235,19 @@ def test_ordinary_results_of_pandas_are_kept(shop, name):
     assert spent() == "0.1"
 
 
-#: Data whose labels equal no group, and both types.
-TYPOS: list[tuple[Any, list[Any], tuple[str, str]]] = [
-    ({"North": 1}, REGIONS, ("str", "str")),
-    ({1: 1}, REGIONS, ("int", "str")),
-    (
-        {dt.datetime(2026, 1, 1, tzinfo=dt.UTC): 1},
-        [dt.date(2026, 1, 1)],
-        ("datetime", "date"),
-    ),
-    (pd.Series([1], index=pd.Index(["a"], dtype=object)), [1], ("str", "int")),
-]
-
-
-@pytest.mark.parametrize(("value", "groups", "types"), TYPOS)
-def test_a_typo_in_groups_is_an_error_in_tests_only(shop: Path, value, groups, types):
+def test_a_typo_in_groups_is_an_error_in_tests_only(shop: Path):
     """In production a message would depend on rows."""
 
-    @guarded(**STEP, groups=groups, name="typo")
-    def step() -> Any:
-        return release(value)
+    def typo(value, groups):
+        return guarded(**STEP, groups=groups, name="typo")(lambda: release(value))
 
-    assert len(step()) == len(groups)
+    steps = []
+    for value, groups, types in TABLES["typos"]:
+        steps.append((typo(read(value), read(groups)), types))
+        assert len(steps[-1][0]()) == len(read(groups))
     with ledger_for_tests() as ledger:
         ledger.use(POLICY)
-        message = str(caught(step))
-    assert "equal no label of groups=" in message
-    assert all(word in message for word in types)
+        for step, types in steps:
+            message = str(caught(step))
+            assert "equal no label of groups=" in message
+            assert all(word in message for word in types)
