@@ -36,7 +36,7 @@ from tests.ledger.support import (
 )
 from tests.sizes import spread
 
-PROCESSES = 8
+PROCESSES = 4
 RESERVING = make_policy(
     budget="{epsilon: 100}",
     flows="{report: {epsilon: 52, reserved: true}}",
@@ -70,7 +70,7 @@ def racers(
 
 @pytest.mark.parametrize("budget", spread([100, 96, 1], 2))
 def test_processes_are_granted_the_budget_and_no_step_more(place, budget):
-    """Eight processes ask until they are refused; half of them never settle."""
+    """Processes ask until they are refused; half of them never settle."""
     ledger = make_ledger(place)
     granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
     ledger.close()
@@ -97,7 +97,7 @@ def test_processes_are_granted_the_budget_and_no_step_more(place, budget):
 
 
 def test_one_process_makes_the_release_and_the_others_replay_it(place):
-    """Eight runs of the same week: one charge."""
+    """Runs of the same week: one charge."""
     make_ledger(place).close()
 
     def ask(number: int, say: Callable[[str], None]) -> None:
@@ -270,20 +270,12 @@ def test_a_fork_inside_a_transaction_leaves_it_whole(path):
         granted(ledger)
 
 
-def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path):
+def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path, monkeypatch):
     """A server written in C may fork without Python: the child is refused."""
     granted(ledger)
     step = request(ledger)
-    reading, writing = os.pipe()
-    pid = ctypes.PyDLL(None).fork()
-    if pid == 0:
-        try:
-            os.write(writing, refusal(lambda: ledger.reserve(step)).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        assert pipe.read() == "LedgerUnavailable"
-    os.waitpid(pid, 0)
+    monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+    text = answer_of_child(lambda: refusal(lambda: ledger.reserve(step)))
+    assert text == "LedgerUnavailable"
     ledger.reserve(step)
     assert sums(path) == (0, 2 * TENTH)

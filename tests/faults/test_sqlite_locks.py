@@ -142,9 +142,10 @@ def test_a_long_log_is_begun_anew(path, monkeypatch):
 
 @pytest.mark.promise("other-version")
 def test_another_version_is_refused_inside_each_write(ledger, path):
-    """A ledger may be migrated while this process has it open."""
+    """A ledger may be migrated while this process has it open; it stays as it is."""
     reservation, step = granted(ledger), request(ledger)
-    edit(path, "UPDATE ledger SET version = 99")
+    newer = "UPDATE ledger SET version = 99", "ALTER TABLE run RENAME TO other"
+    edit(path, *newer, locked=True)
     calls: tuple[Callable[[], object], ...] = (
         lambda: ledger.reserve(step),
         lambda: ledger.settle(reservation),
@@ -155,10 +156,11 @@ def test_another_version_is_refused_inside_each_write(ledger, path):
     )
     before = kinds(path), sums(path)
     for call in calls:
-        with pytest.raises(LedgerUnavailable, match="version 99"):
+        with pytest.raises(LedgerUnavailable, match=r"version 99.*Use a newer dpflow"):
             call()
     assert (kinds(path), sums(path)) == before
-    edit(path, f"UPDATE ledger SET version = {VERSION}")
+    older = f"UPDATE ledger SET version = {VERSION}", "ALTER TABLE other RENAME TO run"
+    edit(path, *older, locked=True)
     ledger.settle(reservation)
     audit(path)
 
@@ -221,29 +223,6 @@ def test_another_program_may_remove_the_log_meanwhile(tmp_path, monkeypatch):
 # Locks that the system does not give
 
 
-def failing_at(number: int, patch: pytest.MonkeyPatch) -> list[int]:
-    """Let the n-th call of `flock`, unlocking included, fail; return all calls."""
-    real, calls = fcntl.flock, list[int]()
-
-    def flock(descriptor: int, what: int) -> None:
-        calls.append(what)
-        if len(calls) == number:
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-        real(descriptor, what)
-
-    patch.setattr(fcntl, "flock", flock)
-    return calls
-
-
-def ledger_errors(call: Callable[[], object]) -> list[LedgerUnavailable]:
-    """Return what a call says of the ledger, if it says anything."""
-    try:
-        call()
-    except LedgerUnavailable as error:
-        return [error]
-    return []
-
-
 @pytest.mark.promise("no-locks")
 def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
     """What comes out is an error of dpflow, or the step with its charge."""
@@ -251,11 +230,23 @@ def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
     ran: list[int] = []
     step = guarded(dataset="shop", cost=PureDP(epsilon="0.01"), name="n")(ran.append)
     step(0)
-    errors: list[LedgerUnavailable] = []
+    errors, flock = list[LedgerUnavailable](), fcntl.flock
     for number in range(1, 100):
+        calls: list[int] = []
+
+        def failing(descriptor: int, what: int) -> None:
+            calls.append(what)  # noqa: B023 (not used after this round)
+            if len(calls) == number:  # noqa: B023
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+            flock(descriptor, what)
+
+        # Unlocking is one of the calls.
         with monkeypatch.context() as patch:
-            calls = failing_at(number, patch)
-            errors += ledger_errors(lambda number=number: step(number))
+            patch.setattr(fcntl, "flock", failing)
+            try:
+                step(number)
+            except LedgerUnavailable as error:
+                errors.append(error)
         if len(calls) < number:
             break
     assert number > 6
