@@ -13,19 +13,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.guard_overhead import PHASES
+from tests.accounting.tables import read_tables
 
 ROOT = Path(__file__).parents[1]
-#: By program: its smallest arguments, and the words that end its output.
-PROGRAMS = {
-    "admitted": ("--peers none", "}"),
-    "guard_overhead": ("--tasks 2", "of the processor"),
-    "ledger": (
-        "--only sqlite --seconds 0.1 --histories 50,100 --workers 1,2 --sync-ms 0",
-        "goals missed:",
-    ),
-    "path": ("", "calls"),
-    "verify": ("40", "of wall time"),
-}
+PROGRAMS = read_tables(__file__)
 
 
 def test_each_program_is_run_below():

@@ -17,15 +17,17 @@ import yaml
 from typer.main import get_command
 
 import dpflow
-from dpflow import ApproxDP, Gaussian, Laplace, PoissonSampledGaussian
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.cli import app
 from dpflow.exceptions import PolicyError, UnsupportedCost, how_to_install
 from dpflow.policy import parse_policy
 from dpflow.show.gauges import _GAUGES
+from tests.accounting.tables import read_tables
 
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parent.parent
+ROWS = read_tables(__file__)
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [
@@ -117,14 +119,7 @@ def test_no_text_installs_dpflow_by_its_name():
     texts = dict(_texts())
     assert {"README.md", "docs/quickstart.md", "dpflow/exceptions.py"} <= texts.keys()
     assert [name for name, text in texts.items() if _BY_NAME.search(text)] == []
-    for command in (
-        "pip install dpflow",
-        "pip install 'dpflow[opendp]'",
-        "pip install --quiet dpflow",
-        "uv add dpflow",
-        "pip install prefect-dpflow",
-        "dependencies: dpflow[examples]",
-    ):
+    for command in ROWS["by_name"]:
         assert _BY_NAME.search(command)
     assert not _BY_NAME.search("pip install './prefect_dpflow-0.1.0-py3-any.whl[pld]'")
 
@@ -205,14 +200,7 @@ def test_a_wrong_command_is_found():
     """Behind others, over two lines; what is right is not reported."""
     right = "$ dpflow policy check --strict\n$ dpflow status a | wc --lines\ndpflow\n"
     assert wrong_calls(right) == []
-    for wrong in (
-        "dpflow stauts",
-        "$ dpflow ledger repair --all\n",
-        "run: dpflow status --every 3",
-        "$ dpflow policy diff \\\n  --bse main\n",
-        "$ export A=b && dpflow policy chek\n",
-        "entry: dpflow policy check --harsh",
-    ):
+    for wrong in ROWS["wrong_calls"]:
         assert len(wrong_calls(wrong)) == 1, wrong
 
 
@@ -221,25 +209,20 @@ def test_the_table_of_filters_agrees_with_prices_and_policies():
     page = (ROOT / "docs" / "guides" / "filters.md").read_text("utf-8")
     head = "dataset: a\nunit: b\nrelation: add-or-remove\n"
     head += "budget: {epsilon: 3, delta: 1e-6}\nfilter: "
-    costs = (
-        Gaussian(sensitivity=1, sigma=50),
-        Laplace(sensitivity=1, epsilon="0.1"),
-        ApproxDP(epsilon="0.1", delta="1e-8"),
-        PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2),
-    )
-    flows = "plan: {runs: 2, steps: {s: 1}}", "epsilon: 1, delta: 1e-7, reserved: true"
+    costs = map(cost_from_text, ROWS["costs"])
+    tried = [*costs, *ROWS["flows"]]
     rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) == 9
     for theorem, cells in rows:
-        for cell, tried in zip(cells.split(" | "), (*costs, *flows), strict=True):
-            answer, flow = "yes", f"c: {{{tried}}}" if isinstance(tried, str) else ""
+        for cell, case in zip(cells.split(" | "), tried, strict=True):
+            answer, flow = "yes", f"c: {{{case}}}" if isinstance(case, str) else ""
             text = f"{head}{theorem}\nflows: {{{flow}}}"
             try:
                 rule = parse_policy(text).dataset_filter()
-                assert flow or rule.price(tried)
+                assert flow or rule.price(case)
             except (PolicyError, UnsupportedCost):
                 answer = "no"
-            assert cell == answer or cell not in {"yes", "no"}, (theorem, cell, tried)
+            assert cell == answer or cell not in {"yes", "no"}, (theorem, cell, case)
 
 
 MONITORING = ROOT / "docs" / "monitoring"

@@ -11,35 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.accounting.tables import read_tables
 from tests.projects import ROOT
 from tests.test_size import exceeded
 
-#: Locals, arguments and attributes that say nothing of the thing that they hold.
-EMPTY = (
-    *("each", "whole", "made", "rest", "pen", "known", "said", "kept", "mine"),
-    *("found", "told", "given", "it", "one", "place", "facts", "thing", "things"),
-)
-#: Participles as names of functions that are neither predicates nor properties.
-PARTICIPLES = (
-    *("made", "said", "kept", "held", "shown", "known", "found", "given", "told"),
-    *("taken", "asked", "noted", "drawn", "read_back", "written", "meant", "gone"),
-)
-_PREDICATES = ("is_", "has_", "may_", "can_")
-#: Names that the documentation or the keys of the JSON output promise, and verbs.
-_ALLOWED = (
-    *("trimmed_mean", "squared_norms", "sampled_gaussian_costs", "claimed"),
-    *("realised", "used_fraction", "seed", "guarded", "scaled"),
-)
-#: Fields of records whose names are keys of the JSON output, by file.
-_JSON_KEYS = {
-    "dpflow/ledger/views/releases.py": ("facts", "known"),
-    "dpflow/show/history.py": ("place",),
-    "dpflow/show/page/facts.py": ("place", "kept"),
-    "dpflow/show/page/stamp.py": ("found",),
-    "dpflow/show/status.py": ("place",),
-    "dpflow/show/why.py": ("place",),
-    "dpflow/starter/project.py": ("made", "kept"),
-}
+#: Lists of names; the YAML file says what each holds.
+NAMES = read_tables(__file__)
 
 
 def names_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -59,10 +36,10 @@ def names_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def is_bare_participle(name: str) -> bool:
     """Return True if a function's name is a participle, alone or before a noun."""
-    if name.startswith(_PREDICATES) or name in _ALLOWED:
+    if name.startswith(("is_", "has_", "may_", "can_")) or name in NAMES["allowed"]:
         return False
     first = name.partition("_")[0]
-    return first in PARTICIPLES or (
+    return first in NAMES["participles"] or (
         first.endswith("ed") and first not in ("need", "embed")
     )
 
@@ -72,9 +49,9 @@ def count_names(root: Path) -> Counter[str]:
     counts: Counter[str] = Counter()
     for path in (root / "dpflow").rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))
-        keys = _JSON_KEYS.get(path.relative_to(root).as_posix(), ())
+        keys = NAMES["json_keys"].get(path.relative_to(root).as_posix(), ())
         for kind, name in names_of(tree):
-            if kind != "function" and name in EMPTY and name not in keys:
+            if kind != "function" and name in NAMES["empty"] and name not in keys:
                 counts[name] += 1
             if kind == "function" and is_bare_participle(name):
                 counts["participles"] += 1

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from tests.accounting.tables import read_tables
 from tests.projects import ROOT
 
 SIZES = tomllib.loads((ROOT / "tests" / "size.toml").read_text("utf-8"))
@@ -120,37 +121,15 @@ def test_no_count_grows():
 
 def test_growth_is_named(tmp_path):
     """A line, a stub, a template and a function too many are each counted."""
-    limits = Counter(SIZES["sizes"])
+    limits, grown = Counter(SIZES["sizes"]), read_tables(__file__)
     assert exceeded(limits) == {}
-    source = (
-        '"""Docstring."""\n\n# Comment.\ndef as_json():\n    """Doc."""\n    a_text()\n'
-    )
-    files = {
-        "dpflow/ledger/added.py": f"{source}class C:\n    async def a_text(): ...\n",
-        "dpflow/new/added.py": "x = 1\n",
-        "dpflow/added.pyi": "x: int\n",
-        "dpflow/added.yaml": "a: 1\n\nb: 2\n",
-        "dpflow/added.sql": "-- Comment.\nSELECT 1;\n",
-        "tests/test_added.py": "x = (\n    1\n)\n",
-        "docs/index.md": "It was told `told` for\nnothing.\n\n```\ntold\n```\n",
-    }
-    for name, text in files.items():
+    for name, text in grown["files"].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, "utf-8")
     added = count_sizes(tmp_path)
-    assert added == {
-        "dpflow, all": 6,
-        "dpflow/ledger": 4,
-        "dpflow (other)": 2,
-        "dpflow, *.pyi": 1,
-        "dpflow, *.yaml": 2,
-        "functions *json": 1,
-        "functions of texts": 1,
-        "tests, all": 3,
-        "tests (other)": 3,
-    }
+    assert added == grown["sizes"]
     assert exceeded(limits + added).keys() == added.keys()
     words = +count_words(tmp_path)
-    assert words == {"told": 1, "for nothing": 1}
+    assert words == grown["words"]
     more = Counter(SIZES["words"]) + words
     assert exceeded(more, "words").keys() == words.keys()

@@ -13,55 +13,34 @@ import dpflow
 from dpflow import spend
 from dpflow.accounting import FILTERS, make_filter
 from dpflow.accounting.costs.base import Cost
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.cli import app
 from dpflow.exceptions import BudgetRefused, UnsupportedCost
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.guard.project import current_project
 from dpflow.prefect import artifacts
 from dpflow.show.gauges import prometheus
+from tests.accounting.tables import read_tables
 from tests.projects import make_project, run_python
 from tests.sizes import SCALE
 
-GAUSSIAN = dpflow.Gaussian(sensitivity=1, noise_multiplier=20)
-SPARSE = dpflow.SparseVector(positives=2, epsilon="0.1")
-CELLS = dpflow.OutputDP({"none": 0, "answer": "0.1"}, delta="1e-7")
-REFINED = dpflow.Refined(GAUSSIAN, coarsest=200)
-STOPPING = dpflow.EarlyStopping(GAUSSIAN, stops=[1, 4])
+ROWS = read_tables(__file__)
 #: Costs by dataset, with an outcome; some use more of delta than of epsilon.
 CHARGES: dict[str, tuple[Cost, int | str | None]] = {
-    "pure": (dpflow.PureDP(epsilon="0.1"), None),
-    "approx": (dpflow.ApproxDP(epsilon="0.1", delta="1e-8"), None),
-    "more": (dpflow.ApproxDP(epsilon="0.1", delta="5e-8"), None),
-    "half": (dpflow.ApproxDP(epsilon="0.1", delta="5e-7"), None),
-    "whole": (dpflow.ApproxDP(epsilon="0.1", delta="1e-6"), None),
-    "gaussian": (GAUSSIAN, None),
-    "discrete": (dpflow.DiscreteGaussian(sensitivity=1, sigma=20), None),
-    "laplace": (dpflow.Laplace(sensitivity=1, epsilon="0.1"), None),
-    "zcdp": (dpflow.ZCDP(rho="0.001"), None),
-    "sampled": (
-        dpflow.PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=2),
-        None,
-    ),
-    "sparse": (SPARSE, 1),
-    "cells": (CELLS, "none"),
-    "refined": (REFINED, 3),
-    "stopping": (STOPPING, 1),
+    name: (cost_from_text(text), outcome)
+    for name, (text, outcome) in ROWS["charges"].items()
 }
 #: What happens to a dataset besides: by hand, by a lost process, by an edit.
 EVENTS = ("prior", "forfeit", "frozen", "tightened")
 PURE, APPROX = CHARGES["pure"][0], CHARGES["half"][0]
-THEOREMS = {name: f"filter: {name}" for name in FILTERS} | {
-    "sequence": "filter: {theorem: sequence, steps: ["
-    "{cost: {mechanism: PureDP, epsilon: 0.1}, times: 5}]}",
-    "individual": "filter: {theorem: individual, measure: gdp}",
-}
+THEOREMS: dict[str, str] = {name: name for name in FILTERS} | ROWS["filters"]
 
 
 def policy(dataset: str, theorem: str, epsilon: int = 3) -> str:
     """Return a policy whose delta is small."""
     return (
         f"dataset: {dataset}\nunit: customer\nrelation: add-or-remove\n"
-        f"budget: {{epsilon: {epsilon}, delta: 1e-6}}\n{THEOREMS[theorem]}\n"
+        f"budget: {{epsilon: {epsilon}, delta: 1e-6}}\nfilter: {THEOREMS[theorem]}\n"
     )
 
 
