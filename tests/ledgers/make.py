@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dpflow import EarlyStopping, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import Cost
@@ -22,60 +25,32 @@ from dpflow.ledger.witness.comparison import state_of_ledger
 from dpflow.policy import Policy, parse_policy
 from tests.ledger.support import granted, make_policy
 
-#: Fields of the policies; those of `renewed` are of its newest term.
-FIELDS: dict[str, dict[str, str]] = {
-    "visits": {
-        "flows": "{f: {epsilon: 0.6, halt_at_epsilon: 0.3}, g: {}}",
-        "odometer": "{theorem: basic, delta: 0}",
-        "alerts": "[0.5]",
-        "source": "shop.visits",
-    },
-    "orders": {"population": "people", "source": "shop.orders"},
-    "regions": {
-        "population": "people",
-        "partition": "{by: region}",
-        "source": "shop.regions",
-    },
-    "weeks": {
-        "unit": "customer-week",
-        "partition": "{by: week}",
-        "window": "{length: 2}",
-    },
-    "adaptive": {"budget": "{epsilon: 1, delta: 1e-6}", "filter": "auto"},
-    "stopped": {},
-    "renewed": {"budget": "{epsilon: 1.5}", "lifetime": "{epsilon: 4}"},
-}
-PEOPLE = """\
-population: people
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1.2}
-filter: basic
-"""
+POLICIES = yaml.safe_load(Path(__file__).with_name("policies.yaml").read_text("utf-8"))
+#: Fields of the policies by dataset.
+FIELDS: dict[str, dict[str, str]] = POLICIES["fields"]
 EVIDENCE = "e" * 64
 NUMBER = PureDP(epsilon="0.05")
 
 
-def make_policies(fields: dict[str, dict[str, str]]) -> dict[str, Policy]:
+def make_policies() -> dict[str, Policy]:
     """Return the policies of the datasets by name."""
-    return {name: make_policy(name, **values) for name, values in fields.items()}
+    return {name: make_policy(name, **values) for name, values in FIELDS.items()}
 
 
-def make_population() -> Policy:
-    """Return the population of `orders` and `regions`."""
-    return parse_policy(PEOPLE)
+def find_members(policies: Mapping[str, Policy], *names: str) -> dict[str, Any]:
+    """Return the policies of some datasets, with their population."""
+    chosen = tuple(policies[name] for name in names)
+    is_member = any(policy.population for policy in chosen)
+    population = parse_policy(POLICIES["population"])
+    return {"policies": chosen, "populations": (population,) if is_member else ()}
 
 
 def fill(ledger: Ledger) -> dict[str, Any]:
     """Fill a new ledger, and return its facts."""
-    policies, releases = make_policies(FIELDS), dict[str, dict[str, Any]]()
+    policies, releases = make_policies(), dict[str, dict[str, Any]]()
 
     def reserve(*names: str, cost: Cost = NUMBER, **fields: Any) -> str:
-        chosen = [policies[name] for name in names]
-        is_member = any(policy.population for policy in chosen)
-        populations = (make_population(),) if is_member else ()
-        fields |= {"policies": chosen, "populations": populations}
-        return granted(ledger, cost, **fields)
+        return granted(ledger, cost, **find_members(policies, *names), **fields)
 
     def release(key: str, value: str, *names: str, **fields: Any) -> None:
         ledger.settle(reserve(*names, key=key, **fields), value=value)
@@ -90,11 +65,7 @@ def fill(ledger: Ledger) -> dict[str, Any]:
     with suppress(BudgetRefused):
         # The odometer of the flow halts the run.
         reserve("visits", cost=PureDP(epsilon="0.4"), flow="f", flow_run="f2")
-    prior: dict[str, Any] = {
-        "reason": "spent before",
-        "evidence": EVIDENCE,
-        "flow": "g",
-    }
+    prior = {"reason": "spent before", "evidence": EVIDENCE, "flow": "g"}
     ledger.charge_prior(policies["visits"], PureDP(epsilon="0.1"), **prior)
     release("joined", "3", "orders", "regions", partitions=("north", "south"))
     more = reserve("orders")
@@ -133,9 +104,8 @@ def fill(ledger: Ledger) -> dict[str, Any]:
 
 def main(path: Path) -> None:
     """Make a file and its facts."""
-    conditions = Conditions(provenance={"who": "ann"})
     ledger = create_ledger(f"sqlite:///{path.absolute()}", witness="none")
-    ledger.conditions = conditions
+    ledger.conditions = Conditions(provenance={"who": "ann"})
     facts = fill(ledger)
     ledger.close()
     file = sqlite3.connect(path, isolation_level=None)

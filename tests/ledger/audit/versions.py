@@ -13,24 +13,14 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Granted, Replayed, Request
 from dpflow.ledger.witness.comparison import state_of_ledger
 from tests.ledger.support import request
-from tests.ledgers.make import FIELDS, make_policies, make_population
+from tests.ledgers.make import find_members, make_policies
 
-POLICIES = make_policies(FIELDS)
-
-
-def find_members(*names: str) -> dict[str, Any]:
-    """Return the policies of datasets, with their population."""
-    policies = tuple(POLICIES[name] for name in names)
-    is_member = any(policy.population for policy in policies)
-    return {
-        "policies": policies,
-        "populations": (make_population(),) if is_member else (),
-    }
+POLICIES = make_policies()
 
 
 def ask(ledger: Ledger, *names: str, epsilon: str = "0.01", **fields: Any) -> Request:
     """Make a request of datasets of the ledger."""
-    return request(ledger, epsilon, **find_members(*names), **fields)
+    return request(ledger, epsilon, **find_members(POLICIES, *names), **fields)
 
 
 def check_ledger(
@@ -61,7 +51,7 @@ def check_ledger(
         ledger.reserve(halted)
     for digest, (name, flow) in evidence.items():
         more = {"evidence": digest, "flow": flow, "reason": "x"}
-        (policy,), populations = find_members(name).values()
+        (policy,), populations = find_members(POLICIES, name).values()
         with pytest.raises(ConfigurationError, match="this evidence"):
             ledger.charge_prior(
                 policy, PureDP(epsilon="0.01"), populations=populations, **more

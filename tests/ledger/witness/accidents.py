@@ -18,7 +18,15 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables.columns import TABLES
 from tests.ledger.processes import Child, die
-from tests.ledger.support import edit, granted, make_policy, read, request, url
+from tests.ledger.support import (
+    edit,
+    granted,
+    make_policy,
+    put_back,
+    read,
+    request,
+    url,
+)
 
 POLICY = make_policy(budget="{epsilon: 100}")
 OTHER = make_policy("b", budget="{epsilon: 100}")
@@ -66,9 +74,9 @@ class Host:
         if ledger is None:
             opened.close()
 
-    def copy(self, name: str = "copy") -> Path:
+    def copy(self) -> Path:
         """Copy the ledger as a good backup tool does."""
-        target = self.folder / name
+        target = self.folder / "copy"
         copy_database(self.path, target)
         return target
 
@@ -76,9 +84,24 @@ class Host:
         """Put a file in the ledger's place, without what belonged to the old one."""
         # Ledgers that no test holds any more let go of the old file.
         gc.collect()
-        for end in ("-wal", "-shm"):
-            Path(f"{self.path}{end}").unlink(missing_ok=True)
-        shutil.copyfile(copy, self.path)
+        put_back(self.path, copy)
+
+
+def crash(work: Callable[[], object]) -> None:
+    """Do something in a process that is killed then."""
+
+    def work_and_die(_: object) -> None:
+        work()
+        die()
+
+    code, lines = Child(work_and_die).end()
+    assert code < 0, lines
+
+
+def remove_log(path: Path) -> None:
+    """Remove the companions of a ledger's file."""
+    for end in ("-wal", "-shm"):
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
 
 
 def backup_restored(host: Host) -> None:
@@ -88,17 +111,15 @@ def backup_restored(host: Host) -> None:
     host.replace_by(copy)
 
 
+def died_with_a_log(host: Host) -> None:
+    """A process dies; its -wal file stays where it is."""
+    crash(lambda: host.work(host.open()))
+
+
 def log_deleted(host: Host) -> None:
     """A process dies, and someone tidies its -wal file away."""
-
-    def crash(say: Callable[[str], None]) -> None:
-        host.work()
-        host.work(host.open())
-        die()
-
-    assert Child(crash).end()[0] < 0
-    for end in ("-wal", "-shm"):
-        Path(f"{host.path}{end}").unlink()
+    died_with_a_log(host)
+    remove_log(host.path)
 
 
 def created_anew(host: Host) -> None:
@@ -118,20 +139,13 @@ def snapshot_of_the_disk(host: Host) -> None:
     """Every file of the ledger is as it was a while ago."""
     kept = host.folder / "disk"
     kept.mkdir()
-
-    def crash(say: Callable[[str], None]) -> None:
-        host.work(host.open())
-        die()
-
-    Child(crash).end()
-    for name in host.folder.glob("ledger.db*"):
-        if name.is_file():
-            shutil.copyfile(name, kept / name.name)
+    died_with_a_log(host)
+    for name in filter(Path.is_file, host.folder.glob("ledger.db*")):
+        shutil.copy(name, kept)
     host.work()
-    for end in ("-wal", "-shm"):
-        Path(f"{host.path}{end}").unlink(missing_ok=True)
+    remove_log(host.path)
     for name in kept.iterdir():
-        shutil.copyfile(name, host.folder / name.name)
+        shutil.copy(name, host.folder)
 
 
 def restored_into_the_open_file(host: Host) -> None:
@@ -162,30 +176,27 @@ ACCIDENTS = [
 ]
 
 
-def next_step(host: Host, dataset: str = "a") -> object:
+def next_step(host: Host) -> object:
     """Ask for the next step and return the answer or the error."""
-    ledger = host.open()
-    policy = POLICY if dataset == "a" else OTHER
-    try:
-        return ledger.reserve(request(ledger, "0.25", policies=[policy]))
-    except LedgerError as error:
-        return error
-    finally:
-        ledger.close()
+    with closing(host.open()) as ledger:
+        try:
+            return ledger.reserve(request(ledger, "0.25", policies=[POLICY]))
+        except LedgerError as error:
+            return error
 
 
 def after(
     accident: Callable[[Host], None],
     folder: Path,
     seed: int,
-    *,
-    w: bool,
-    kept: str | None = None,
+    witness: str | None,
 ) -> Host:
-    """Return a host to which an accident has happened."""
+    """Return a host to which an accident has happened.
+
+    Its witness is a file in its folder where no other is named.
+    """
     folder.mkdir()
-    witness = (kept or str(folder / "state")) if w else "none"
-    host = Host(folder, witness, random.Random(seed))
+    host = Host(folder, witness or str(folder / "state"), random.Random(seed))
     host.work()
     accident(host)
     return host
@@ -197,12 +208,12 @@ def after(
 def died_before_writing(host: Host) -> None:
     """A process commits and dies before it writes to the witness."""
 
-    def crash(say: Callable[[str], None]) -> None:
+    def work() -> None:
         ledger = host.open()
         ledger.watch.record = lambda *_: die()  # type: ignore[method-assign,misc]
         granted(ledger, "0.25", policies=[POLICY])
 
-    assert Child(crash).end()[0] < 0
+    crash(work)
 
 
 def died_while_writing(host: Host) -> None:
@@ -210,16 +221,6 @@ def died_while_writing(host: Host) -> None:
     (file,) = Path(host.witness).iterdir()
     with file.open("ab") as opened:
         opened.write(file.read_bytes().splitlines()[-1][: host.chance.randint(1, 90)])
-
-
-def died_with_a_log(host: Host) -> None:
-    """A process dies; its -wal file stays where it is."""
-
-    def crash(say: Callable[[str], None]) -> None:
-        host.work(host.open())
-        die()
-
-    assert Child(crash).end()[0] < 0
 
 
 def only_ended(host: Host) -> None:
@@ -234,11 +235,9 @@ def only_ended(host: Host) -> None:
 
 def used_by_two_processes(host: Host) -> None:
     """Their commits and their lines are in different orders."""
-    first, second = host.open(), host.open()
-    for _ in range(4):
-        host.work(host.chance.choice([first, second]))
-    first.close()
-    second.close()
+    with closing(host.open()) as first, closing(host.open()) as second:
+        for _ in range(4):
+            host.work(host.chance.choice([first, second]))
 
 
 def compacted(host: Host) -> None:

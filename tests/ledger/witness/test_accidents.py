@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.exceptions import LedgerError, LedgerRolledBack, LedgerUnwitnessed
+from dpflow.exceptions import LedgerError, LedgerRolledBack
 from dpflow.ledger.audit.reconcile import reconcile
+from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Granted
 from dpflow.ledger.witness.lines import seal
-from tests.ledger.support import audit, granted, read
+from tests.ledger.support import audit, everything, granted
 from tests.ledger.witness.accidents import (
     ACCIDENTS,
     HARMLESS,
@@ -31,8 +32,7 @@ from tests.ledger.witness.accidents import (
 from tests.postgres import server
 from tests.sizes import scaled
 
-EACH = scaled(5, push=2)
-FEW = scaled(2, push=1)
+EACH, FEW = scaled(5, push=1), scaled(2, push=1)
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,12 @@ def kept(request: pytest.FixtureRequest) -> str | None:
 def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
     """The step is refused, nothing is charged, and the way out is named."""
     for seed in range(EACH if kept is None else FEW):
-        host = after(accident, tmp_path / str(seed), seed, w=True, kept=kept)
-        before = read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
+        host = after(accident, tmp_path / str(seed), seed, kept)
+        before = everything(host.path)
         answer = next_step(host)
         assert isinstance(answer, LedgerRolledBack), (seed, answer)
         assert "dpflow ledger reconcile" in answer.message
-        assert before == read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
+        assert before == everything(host.path)
 
 
 @pytest.mark.promise("older-copy")
@@ -69,9 +69,19 @@ def test_no_accident_is_silent_with_a_witness(tmp_path, accident, kept):
 def test_every_accident_is_silent_without_one(tmp_path, accident):
     """The control: the ledger agrees with itself and grants the step."""
     for seed in range(FEW):
-        host = after(accident, tmp_path / str(seed), seed, w=False)
+        host = after(accident, tmp_path / str(seed), seed, "none")
         assert isinstance(next_step(host), Granted), seed
         audit(host.path)
+
+
+def restored_below(host: Host) -> Ledger:
+    """Return an open ledger into whose file an older copy was restored."""
+    ledger = host.open()
+    host.work(ledger)
+    copy = host.copy()
+    host.work(ledger)
+    copy_database(copy, host.path)
+    return ledger
 
 
 @pytest.mark.promise("older-copy")
@@ -79,31 +89,23 @@ def test_every_accident_is_silent_without_one(tmp_path, accident):
 def test_an_open_process_notices_without_a_witness(tmp_path, more):
     """Before any step, also if others went on with the older copy, however far."""
     host = Host(tmp_path, "none", random.Random(1))
-    ledger = host.open()
-    host.work(ledger)
-    copy = host.copy()
-    host.work(ledger)
-    copy_database(copy, host.path)
+    ledger = restored_below(host)
     for _ in range(more):
         host.work(least=6)
-    before = read(host.path, "SELECT * FROM journal ORDER BY 1, 2")
+    before = everything(host.path)
     for _ in range(2):
         with pytest.raises(LedgerRolledBack, match="which this process saw"):
             ledger.freeze("a", reason="test")
         with pytest.raises(LedgerRolledBack, match="which this process saw"):
             granted(ledger, "0.25", policies=[POLICY])
-    assert read(host.path, "SELECT * FROM journal ORDER BY 1, 2") == before
+    assert everything(host.path) == before
     assert isinstance(next_step(host), Granted)
 
 
 def test_an_open_process_goes_on_after_a_repair(tmp_path, kept):
     """A command of an operator and steps follow the repaired ledger anew."""
     host = Host(tmp_path, kept or str(tmp_path / "state"), random.Random(1))
-    ledger = host.open()
-    host.work(ledger)
-    copy = host.copy()
-    host.work(ledger)
-    copy_database(copy, host.path)
+    ledger = restored_below(host)
     reconcile(host.open(), reason="test")
     assert ledger.freeze("a", reason="test")
     ledger.freeze("a", reason="test", unfreeze=True)
@@ -117,38 +119,20 @@ def test_nothing_else_is_taken_for_an_accident(tmp_path, event, database):
     for kept in (None,) if event in OF_FILES else (None, database):
         for seed in range(FEW):
             folder = tmp_path / f"{seed}-{kept is None}"
-            host = after(event, folder, seed, w=True, kept=kept)
+            host = after(event, folder, seed, kept)
             assert isinstance(next_step(host), Granted), seed
             host.work()
             audit(host.path)
 
 
-# A witness that is missing or damaged
-
-
-def witness_file(host: Host) -> Path:
-    """Return the witness of a host."""
-    (file,) = Path(host.witness).iterdir()
-    return file
-
-
-@pytest.mark.promise("older-copy")
-def test_a_missing_witness_fails_closed(host):
-    """In a new process and in an open one, with how a new machine is enrolled."""
-    ledger = host.open()
-    granted(ledger, "0.25", policies=[POLICY])
-    witness_file(host).unlink()
-    for opened in (ledger, host.open()):
-        with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust") as caught:
-            granted(opened, "0.25", policies=[POLICY])
-        assert caught.value.witness == ledger.watch.witness.address
+# A witness that is damaged
 
 
 @pytest.mark.promise("older-copy")
 @pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])
 def test_a_damaged_witness_fails_closed(host, damage):
     """Whole lines that do not fit their checksums are not skipped."""
-    file = witness_file(host)
+    (file,) = Path(host.witness).iterdir()
     data = file.read_bytes()
     lines = data.splitlines(keepends=True)
     at = len(data) // 2

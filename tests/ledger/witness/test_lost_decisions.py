@@ -13,7 +13,6 @@ from dpflow.exceptions import (
     DpflowError,
     LedgerError,
     LedgerRolledBack,
-    LedgerUnwitnessed,
     PolicyChanged,
     PolicyNotApplied,
 )
@@ -217,15 +216,3 @@ def test_a_lost_term_is_kept_frozen(tmp_path):
     assert restored.freeze("a", reason="x", unfreeze=True)
     assert granted(restored, "0.5", policies=[wider])
     assert verify(restored).bad == []
-
-
-def test_a_freeze_needs_no_witness(tmp_path):
-    """It is for emergencies; without a witness no step runs anyway."""
-    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
-    granted(ledger)
-    for file in (tmp_path / "w").iterdir():
-        file.unlink()
-    freezes(ledger)
-    assert freeze_of(ledger, "a")["reason"] == "wrong sigma"
-    with pytest.raises(LedgerUnwitnessed):
-        granted(ledger)

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from dpflow import PureDP
+from dpflow import PureDP, exceptions
 from dpflow.exceptions import (
     ConfigurationError,
     LedgerCorrupt,
     LedgerMissing,
-    LedgerRolledBack,
     LedgerUnavailable,
     LedgerUnwitnessed,
 )
@@ -34,11 +33,13 @@ from dpflow.ledger.witness.comparison import Watch, state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
+from tests.ledger.cases import read_cases
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     BASIC,
     charged,
     edit,
+    freeze_of,
     granted,
     kinds,
     make,
@@ -48,11 +49,35 @@ from tests.ledger.support import (
     url,
 )
 from tests.postgres import server
+from tests.sizes import scaled
+
+CASES = read_cases(__file__)
 
 
-def test_an_edited_account_is_noticed(tmp_path, place):
+def witness_of(ledger: Ledger) -> Any:
+    """Return the witness of a ledger."""
+    return ledger.watch.witness
+
+
+def failing(*_: object, **__: object) -> None:
+    """Fail as a disk without space does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, place: str) -> Ledger:
+    """Give a ledger that is witnessed at a place."""
+    return make(tmp_path / "ledger.db", place)
+
+
+@pytest.fixture
+def filed(tmp_path: Path) -> Ledger:
+    """Give a ledger whose witness is a file."""
+    return make(tmp_path / "ledger.db", str(tmp_path / "w"))
+
+
+def test_an_edited_account_is_noticed(ledger):
     """A row with its mark computed anew differs from what was witnessed."""
-    ledger = make(tmp_path / "ledger.db", place)
     granted(ledger)
     with ledger.database.transaction() as transaction:
         transaction.begin(["a"], lock=True)
@@ -64,23 +89,14 @@ def test_an_edited_account_is_noticed(tmp_path, place):
         granted(ledger)
 
 
-def uses(ledger: Ledger) -> dict[str, tuple[int, ...]]:
-    """Return what is settled and held on each account."""
-    return {
-        name: use.used for name, use in state_of_ledger(ledger.database).uses.items()
-    }
-
-
-def test_the_witness_is_what_the_ledger_holds(tmp_path, place):
+def test_the_witness_is_what_the_ledger_holds(ledger):
     """Its heads and uses are the ledger's, after each kind, too, and compaction."""
-    ledger = make(tmp_path / "ledger.db", place)
     for _ in range(3):
         charged(ledger, "0.01")
     granted(ledger, "0.01")
     ledger.freeze("a", reason="x")
     ledger.charge_prior(BASIC, PureDP(epsilon="0.02"), reason="x")
-    witness, now = ledger.watch.witness, state_of_ledger(ledger.database)
-    assert witness is not None
+    witness, now = witness_of(ledger), state_of_ledger(ledger.database)
     assert summary(witness.read_all()) == summary(now)
     if isinstance(witness, FileWitness):
         witness._rewrite(None)
@@ -116,9 +132,9 @@ def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
     server().drop(place)
 
 
-def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
+def test_ends_wait_for_the_next_line_on_a_server(ledger, place, monkeypatch):
     """There with the next step, after some others, or last; in a file alone."""
-    ledger, waits = make(tmp_path / "ledger.db", place), is_postgres(place)
+    waits = is_postgres(place)
     charged(ledger, "0.01")
     assert witnessed_number(ledger) == (2 if waits else 3)
     ledger.close()
@@ -130,9 +146,8 @@ def test_ends_wait_for_the_next_line_on_a_server(tmp_path, place, monkeypatch):
     assert witnessed_number(ledger) == 6
 
 
-def test_a_step_compares_the_heads_that_it_read(tmp_path, place):
+def test_a_step_compares_the_heads_that_it_read(ledger):
     """Another thread reads none of them between its read and its lock."""
-    ledger = make(tmp_path / "ledger.db", place)
     charged(ledger, "0.01")
     watch, terms = Watch(ledger.database, witness_of(ledger)), ledger.terms
     scope = Scope(datasets=["a"], accounts=lambda _: [], is_witnessed=True)
@@ -143,34 +158,17 @@ def test_a_step_compares_the_heads_that_it_read(tmp_path, place):
 
 def witnessed_number(ledger: Ledger) -> int:
     """Return the newest number that the witness of a ledger shows."""
-    assert ledger.watch.witness is not None
-    return ledger.watch.witness.read_all().heads["a"].number
-
-
-PASSWORD = "s3cret-word"
-LEDGER = "0" * 31 + "1"
-
-
-def witness_of(ledger: Ledger) -> Any:
-    """Return the witness of a ledger."""
-    return ledger.watch.witness
-
-
-def failing(*_: object, **__: object) -> None:
-    """Fail as a disk without space does."""
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-# Both places
+    return witness_of(ledger).read_all().heads["a"].number
 
 
 def test_a_missing_witness_is_begun_once(tmp_path, place):
-    """It fails closed; `trust` begins it."""
+    """It fails closed and says how a new machine is enrolled; `trust` begins it."""
     path = tmp_path / "ledger.db"
     make(path).close()
     ledger = reopen(path, place)
-    with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
+    with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust") as error:
         granted(ledger)
+    assert error.value.witness == witness_of(ledger).address
     assert kinds(path) == []
     trust(ledger, reason="x")
     granted(ledger)
@@ -178,9 +176,8 @@ def test_a_missing_witness_is_begun_once(tmp_path, place):
         trust(ledger, reason="x")
 
 
-def test_a_witness_that_cannot_be_read_stops_steps(tmp_path, place, monkeypatch):
+def test_a_witness_that_cannot_be_read_stops_steps(ledger, monkeypatch):
     """Nothing is charged; with its answer the step runs."""
-    ledger = make(tmp_path / "ledger.db", place)
     with monkeypatch.context() as patch:
         patch.setattr(witness_of(ledger), "_load", failing)
         with pytest.raises(LedgerUnavailable, match=r"does not answer: .*No space"):
@@ -189,9 +186,8 @@ def test_a_witness_that_cannot_be_read_stops_steps(tmp_path, place, monkeypatch)
     granted(ledger)
 
 
-def test_a_repeated_grant_is_witnessed_again(tmp_path, place):
+def test_a_repeated_grant_is_witnessed_again(ledger):
     """After a lost answer a process cannot know whether the line was written."""
-    ledger = make(tmp_path / "ledger.db", place)
     step, witness = request(ledger), witness_of(ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(witness, "_raise", lambda *_, **__: [])
@@ -201,9 +197,8 @@ def test_a_repeated_grant_is_witnessed_again(tmp_path, place):
     assert witness.read_all().heads["a"].number == 2
 
 
-def test_processes_that_fork_are_served(tmp_path, place):
+def test_processes_that_fork_are_served(ledger):
     """Whatever the parent had open, and the parent goes on."""
-    ledger = make(tmp_path / "ledger.db", place)
     granted(ledger)
     assert Child(lambda say: say(granted(ledger))).end()[0] == 0
     granted(ledger)
@@ -221,7 +216,7 @@ def test_many_writers_lose_no_line(tmp_path, place, compacted, monkeypatch):
     def work(say: Callable[[str], None]) -> None:
         ledger = reopen(path, place)
         gate.wait()
-        for _ in range(10):
+        for _ in range(scaled(10, push=5)):
             charged(ledger, "1e-6")
 
     children = [Child(work) for _ in range(3)]
@@ -235,74 +230,66 @@ def test_many_writers_lose_no_line(tmp_path, place, compacted, monkeypatch):
     assert ledger.watch.problem() is None
 
 
-def test_the_original_is_refused_while_a_copy_is_in_use(tmp_path, place):
-    """The second one to run is refused, and it may be the original."""
-    path, copy = tmp_path / "ledger.db", tmp_path / "copy.db"
-    make(path, place).close()
-    shutil.copy(path, copy)
-    granted(reopen(copy, place))
-    with pytest.raises(LedgerRolledBack, match="a copy of it is in use"):
-        granted(reopen(path, place))
-
-
 # Files
 
 
-def test_the_file_is_for_its_owner_only(tmp_path):
+def test_the_file_is_for_its_owner_only(filed):
     """The file names all datasets."""
-    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
-    path = witness_of(ledger).path
+    path = witness_of(filed).path
     assert (path.stat().st_mode | path.parent.stat().st_mode) & 0o077 == 0
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_full_disk_of_the_witness_gives_the_charge_back(tmp_path, monkeypatch, call):
+def test_a_full_disk_of_the_witness_gives_the_charge_back(
+    tmp_path, filed, monkeypatch, call
+):
     """No body started; the next step, with room again, runs."""
-    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
-    granted(ledger)
+    granted(filed)
     with monkeypatch.context() as patch:
         patch.setattr(file_module, call, failing)
         with pytest.raises(LedgerUnavailable, match="No space left"):
-            granted(ledger)
-    assert kinds(ledger) == ["open", "reserve", "reserve", "void"]
-    granted(ledger)
+            granted(filed)
+    assert kinds(filed) == ["open", "reserve", "reserve", "void"]
+    granted(filed)
     granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
 
 
-def test_a_compaction_that_fails_loses_no_line(tmp_path, monkeypatch):
+def test_a_compaction_that_fails_loses_no_line(tmp_path, filed, monkeypatch):
     """The old file stays, and the next line is written into it."""
     monkeypatch.setattr(file_module, "_LONG_BYTES", 1)
-    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", failing)
         for _ in range(4):
-            charged(ledger, "0.01")
-    whole = witness_of(ledger).path.stat().st_size
-    charged(ledger, "0.01")
-    assert witness_of(ledger).path.stat().st_size < whole
+            charged(filed, "0.01")
+    size = witness_of(filed).path.stat().st_size
+    charged(filed, "0.01")
+    assert witness_of(filed).path.stat().st_size < size
     granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
 
 
-def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path):
-    """No line goes into a file without a reader."""
-    ledger = make(tmp_path / "ledger.db", str(tmp_path / "w"))
-    granted(ledger)
-    path, kept = witness_of(ledger).path, tmp_path / "kept"
+@pytest.mark.promise("older-copy")
+def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path, filed):
+    """No line goes into a file without a reader; a freeze needs no witness."""
+    granted(filed)
+    path, kept = witness_of(filed).path, tmp_path / "kept"
     path.rename(kept)
-    with pytest.raises(LedgerUnwitnessed):
-        granted(ledger)
+    assert filed.freeze("a", reason="wrong sigma")
+    assert freeze_of(filed, "a")["reason"] == "wrong sigma"
+    for ledger in (filed, reopen(tmp_path / "ledger.db", str(tmp_path / "w"))):
+        with pytest.raises(LedgerUnwitnessed, match="dpflow ledger trust"):
+            granted(ledger)
     shutil.copy(kept, path)
     before = kept.read_bytes()
-    granted(ledger)
+    assert filed.freeze("a", reason="over", unfreeze=True)
+    granted(filed)
     assert kept.read_bytes() == before
     assert path.stat().st_size > len(before)
 
 
-def test_a_turn_within_a_turn_does_not_take_its_lock(tmp_path, monkeypatch):
+def test_a_turn_within_a_turn_does_not_take_its_lock(tmp_path, filed, monkeypatch):
     """A signal's handler may write in the thread that writes just now."""
     monkeypatch.setattr(file_module, "_LOCK_SECONDS", 0.1)
-    path, place = tmp_path / "ledger.db", str(tmp_path / "w")
-    ledger, other = make(path, place), reopen(path, place)
+    other = reopen(tmp_path / "ledger.db", str(tmp_path / "w"))
     real = file_module.write
 
     def interrupted(descriptor: int, data: bytes) -> None:
@@ -312,7 +299,7 @@ def test_a_turn_within_a_turn_does_not_take_its_lock(tmp_path, monkeypatch):
         real(descriptor, data)
 
     monkeypatch.setattr(file_module, "write", interrupted)
-    granted(ledger)
+    granted(filed)
     granted(other)
 
 
@@ -324,27 +311,19 @@ def test_a_folder_that_is_a_file_makes_no_ledger(tmp_path):
     assert not (tmp_path / "ledger.db").exists()
 
 
-@pytest.mark.parametrize(
-    ("state", "setting", "ledger", "expected"),
-    [
-        ("/var/state", None, "sqlite:///x.db", "/var/state/dpflow"),
-        ("relative", None, "sqlite:///x.db", "/home/me/.local/state/dpflow"),
-        ("", "/mnt/w", "postgresql://db/x", "/mnt/w"),
-        ("", "none", "postgresql://db/x", None),
-        ("", None, "postgresql://db/x", "is not set"),
-    ],
-)
-def test_where_a_witness_is(monkeypatch, state, setting, ledger, expected):
-    """By default in the user's state folder; a database for many has no default."""
+@pytest.mark.parametrize(("state", "setting", "at", "address"), CASES["addresses"])
+def test_where_a_witness_is(monkeypatch, state, setting, at, address):
+    """By default in the user's state folder, or nowhere if that is set."""
     monkeypatch.setenv("XDG_STATE_HOME", state)
     monkeypatch.setenv("HOME", "/home/me")
-    if expected == "is not set":
-        with pytest.raises(ConfigurationError, match=expected):
-            witness_at(setting, ledger)
-        return
-    made = witness_at(setting, ledger)
-    found = None if made is None else made(LEDGER).address
-    assert found == (expected and f"{expected}/{LEDGER}.witness")
+    make_witness = witness_at(setting, at)
+    assert (make_witness and make_witness("ID").address) == address
+
+
+def test_a_database_for_many_has_no_default():
+    """Its witness has to be named."""
+    with pytest.raises(ConfigurationError, match="is not set"):
+        witness_at(None, "postgresql://db/x")
 
 
 # Databases
@@ -362,22 +341,14 @@ def test_the_ledgers_own_database_is_refused(postgres_url):
     assert kinds(postgres_url) == []
 
 
-@pytest.mark.parametrize(
-    ("damage", "error"),
-    [
-        ("DELETE FROM dpflow_witness.held", LedgerUnwitnessed),
-        ("DROP SCHEMA dpflow_witness CASCADE", LedgerUnwitnessed),
-        ("UPDATE dpflow_witness.held SET value = 'x'", LedgerCorrupt),
-        ("UPDATE dpflow_witness.held SET value = '{}'", LedgerCorrupt),
-    ],
-)
+@pytest.mark.parametrize(("damage", "error"), CASES["damages"])
 def test_a_damaged_database_fails_closed(tmp_path, postgres_url, damage, error):
     """In an open process, and in a new one."""
     ledger = make(tmp_path / "ledger.db", postgres_url)
     granted(ledger)
     edit(postgres_url, damage)
     for opened in (ledger, reopen(tmp_path / "ledger.db", postgres_url)):
-        with pytest.raises(error, match="dpflow ledger trust"):
+        with pytest.raises(getattr(exceptions, error), match="dpflow ledger trust"):
             granted(opened)
 
 
@@ -398,7 +369,8 @@ def test_a_server_that_may_lose_commits_is_refused(tmp_path, postgres_url):
 
 def test_no_answer_means_no_step_and_shows_no_password(tmp_path):
     """No server listens; the error names the place without its password."""
-    setting = f"postgresql://me:{PASSWORD}@127.0.0.1:9/x"
+    password = "s3cret-word"
+    setting = f"postgresql://me:{password}@127.0.0.1:9/x"
     path = tmp_path / "ledger.db"
     with pytest.raises(LedgerUnavailable) as error:
         make(path, setting)
@@ -408,7 +380,7 @@ def test_no_answer_means_no_step_and_shows_no_password(tmp_path):
         granted(open_ledger(url(path), witness=setting))
     assert kinds(path) == []
     for failure in (error.value, refused.value):
-        assert PASSWORD not in f"{failure}{failure.details}"
+        assert password not in f"{failure}{failure.details}"
         assert "me@127.0.0.1:9/x" in failure.message
 
 
