@@ -1,5 +1,8 @@
 """Loads: a failure is free, a replay reads nothing, and what is read stays private."""
 
+# The rows of test_loads.yaml are expressions of the imported names.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import asyncio
@@ -8,6 +11,7 @@ import inspect
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -15,6 +19,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 import sqlalchemy.exc
+import yaml
 
 from dpflow import guarded, release, spend
 from dpflow.exceptions import (
@@ -30,6 +35,7 @@ from tests.projects import NOISY, TENTH, journal, kinds, rewrite_policy, spent
 pytestmark = pytest.mark.quick
 
 SECRET = "Ada Lovelace"
+TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
 class Source:
@@ -61,6 +67,12 @@ def counting(source: Source, decorate: Any = guarded, **declared: Any) -> Any:
         return len(rows) if own else release(len(rows))
 
     return count
+
+
+def loading(load: Any, body: Any = len, **declared: Any) -> Any:
+    """Return a step that loads, by default one that counts its rows at a tenth."""
+    words = {"dataset": "shop", "cost": TENTH, "name": "count", **declared}
+    return guarded(**words, load=load)(body)
 
 
 @pytest.mark.promise("failed-loads")
@@ -136,13 +148,10 @@ def test_budget_that_comes_free_meanwhile_is_not_lost(
     monkeypatch.setattr(ledger, "would_answer", lambda _: refusal)
     if is_async:
 
-        @guarded(dataset="shop", cost=TENTH, load=source.read)
         async def later(rows: list[int]) -> int:
             return len(rows)
 
-        def count(week: int) -> int:
-            return asyncio.run(later(week))
-
+        count = lambda week: asyncio.run(loading(source.read, later)(week))
     else:
         count = counting(source, cost=TENTH, noise="own")
     if fails:
@@ -232,32 +241,14 @@ async def an_async_generator():
 # What is read once only
 
 
-ONCE = {
-    "generator": a_generator,
-    "map": lambda: map(str, [1]),
-    "iterator": lambda: iter([1]),
-    "cursor": lambda: sqlite3.connect(":memory:").execute("SELECT 1"),
-    "csv": lambda: csv.reader(["1"]),
-    "zip": lambda: zip([1], strict=True),
-    "arrow": lambda: pa.table({"n": [1]}).to_reader(),
-    "async": an_async_generator,
-}
-
-
 @pytest.mark.promise("iterators")
-@pytest.mark.parametrize("name", ONCE)
-def test_private_data_is_no_iterator(shop, name):
+@pytest.mark.parametrize("value", TABLES["once"])
+def test_private_data_is_no_iterator(shop, value):
     """Neither what a load returns nor a private argument."""
-    value = ONCE[name]()
-
-    @guarded(dataset="shop", cost=TENTH, load=lambda: value)
-    def count(rows: Any) -> int:
-        return len([*rows])
-
-    @guarded(dataset="shop", cost=TENTH, private=("rows",), data_version="1")
-    def count_given(*rows: Any) -> int:
-        return len([*rows])
-
+    value = eval(value)
+    count = loading(lambda: value)
+    private = {"dataset": "shop", "private": ("rows",), "data_version": "1"}
+    count_given = guarded(**private, cost=TENTH, name="n")(lambda *rows: len([*rows]))
     for call in (count, lambda: count_given([1], value)):
         with pytest.raises(ConfigurationError, match="read once only") as error:
             call()
@@ -276,12 +267,7 @@ class Loader:
 
 def test_what_is_read_again_is_private_data(shop):
     """Such as an object with `__iter__`."""
-
-    @guarded(dataset="shop", cost=TENTH, load=Loader)
-    def count(rows: Loader) -> int:
-        return len([*rows]) + len([*rows])
-
-    assert count() == 4
+    assert loading(Loader, lambda rows: len([*rows]) + len([*rows]))() == 4
 
 
 # What is shown
@@ -291,27 +277,10 @@ class Quoted(ValueError):
     """An error whose class says that there was a person."""
 
 
-ERRORS = [
-    (ConnectionResetError(SECRET), "ConnectionResetError"),
-    (TimeoutError(SECRET), "TimeoutError"),
-    (sqlite3.OperationalError(SECRET), "OperationalError"),
-    (sqlite3.DataError(SECRET), "an error"),
-    (psycopg.errors.UndefinedTable(SECRET), "ProgrammingError"),
-    (psycopg.errors.DivisionByZero(SECRET), "an error"),
-    (psycopg.InterfaceError(SECRET), "InterfaceError"),
-    (duckdb.CatalogException(SECRET), "ProgrammingError"),
-    (duckdb.ConversionException(SECRET), "an error"),
-    (sqlalchemy.exc.OperationalError(SECRET, {}, Exception()), "OperationalError"),
-    (sqlalchemy.exc.DataError(SECRET, {}, Exception()), "an error"),
-    (ZeroDivisionError(SECRET), "an error"),
-    (Quoted(SECRET), "an error"),
-    (type(SECRET, (OSError,), {})(SECRET), "OSError"),
-]
-
-
-@pytest.mark.parametrize(("raised", "name"), ERRORS)
+@pytest.mark.parametrize(("raised", "name"), TABLES["errors"])
 def test_a_load_shows_classes_of_the_system_and_of_drivers(shop, raised, name):
     """And no text, no other class and no traceback into the load."""
+    raised = eval(raised)
     raised.__cause__ = ValueError(SECRET)
     with pytest.raises(LoadFailed) as error:
         counting(Source(raised))(1)
@@ -368,20 +337,10 @@ def test_what_ends_the_program_ends_it(shop, kind):
 
 def test_a_load_has_read_private_data(shop):
     """So it draws no noise, and calls and declares no DP step."""
-
-    @guarded(dataset="shop", cost=TENTH)
-    def inner() -> int:
-        return 1
-
-    def declare() -> None:
-        guarded(dataset="shop", cost=TENTH)(read_week)
-
+    inner = guarded(dataset="shop", cost=TENTH, name="inner")(lambda: 1)
+    declare = lambda: guarded(dataset="shop", cost=TENTH)(read_week)
     for inside in (inner, declare, lambda: release(1)):
-
-        @guarded(dataset="shop", cost=NOISY, load=inside, name="outer")
-        def outer(rows: Any) -> float:
-            return release(1)
-
+        outer = loading(inside, lambda rows: release(len(rows)), cost=NOISY)
         with pytest.raises(LoadFailed) as error:
             outer()
         assert error.value.error_type == "PublicError"
@@ -391,13 +350,9 @@ def test_a_load_has_read_private_data(shop):
 def test_a_failure_of_the_body_is_one_of_the_body(shop):
     """And is charged."""
 
-    @guarded(dataset="shop", cost=TENTH, load=list)
-    def count(rows: list[int]) -> int:
+    def fail(rows: list[int]) -> int:
         raise OSError
 
     with pytest.raises(DPStepFailed):
-        count(())
+        loading(list, fail)(())
     assert spent() == "0.1"
-
-
-# Releases

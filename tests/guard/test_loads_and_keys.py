@@ -19,7 +19,7 @@ from dpflow.exceptions import (
 )
 from dpflow.guard.project import current_project
 from dpflow.ledger.requests import Granted
-from tests.guard.test_loads import Source, counting
+from tests.guard.test_loads import Source, counting, loading
 from tests.projects import TENTH, kinds, spent
 
 pytestmark = pytest.mark.quick
@@ -31,11 +31,7 @@ def of_region(region: str, **declared: Any) -> Any:
     def read(week: int) -> list[str]:
         return [region] * week
 
-    @guarded(dataset="shop", cost=TENTH, load=read, name="count", **declared)
-    def count(rows: list[str]) -> str:
-        return rows[0]
-
-    return count
+    return loading(read, lambda rows: rows[0], **declared)
 
 
 def test_what_a_load_captures_counts_for_the_key(shop):
@@ -46,19 +42,13 @@ def test_what_a_load_captures_counts_for_the_key(shop):
     assert all(step(1) == region for region, step in steps.items())
     cached = functools.lru_cache(maxsize=1)(lambda: shop)
     with pytest.raises(ConfigurationError, match="reads nothing of 'shop'"):
-        guarded(dataset="shop", cost=TENTH, load=cached, release_key="x")(len)
+        loading(cached, release_key="x")
 
 
 def test_a_release_belongs_to_its_load_too(shop):
     """One body behind two loads, under one key, is two functions."""
-
-    def count(rows: list[int]) -> int:
-        return len(rows)
-
-    north, south = (
-        guarded(dataset="shop", cost=TENTH, load=load, release_key="count")(count)
-        for load in (lambda: [1], lambda: [1, 2])
-    )
+    loads = (lambda: [1], lambda: [1, 2])
+    north, south = (loading(load, release_key="count") for load in loads)
     assert [north(), north()] == [1, 1]
     with pytest.raises(ReservationConflict, match="other code"):
         south()
@@ -68,18 +58,8 @@ def test_two_steps_share_one_read(shop):
     """By a cache on a function that their loads call."""
     source = Source()
     read = functools.lru_cache(maxsize=1)(source.read)
-
-    def load(week: int) -> list[int]:
-        return read(week)
-
-    @guarded(dataset="shop", cost=TENTH, load=load)
-    def count(rows: list[int]) -> int:
-        return len(rows)
-
-    @guarded(dataset="shop", cost=TENTH, load=load)
-    def total(rows: list[int]) -> int:
-        return sum(rows)
-
+    load = lambda week: [*read(week)]
+    count, total = loading(load), loading(load, lambda rows: rows[0] + rows[1])
     assert [count(3), total(3), source.reads] == [2, 6, 1]
 
 
@@ -99,13 +79,11 @@ async def test_an_async_step_loads_both_ways(shop):
         await asyncio.sleep(0)
         return [week]
 
+    async def add(rows: list[int]) -> int:
+        return sum(rows)
+
     for load in (read, read_later):
-
-        @guarded(dataset="shop", cost=TENTH, load=load)
-        async def count(rows: list[int]) -> int:
-            return sum(rows)
-
-        assert await count(5) == 5
+        assert await loading(load, add)(5) == 5
     here = threading.current_thread()
     assert [thread is here for thread in seen] == [False, True]
     assert kinds() == ["reserve", "settle"] * 2
@@ -114,9 +92,10 @@ async def test_an_async_step_loads_both_ways(shop):
 async def test_a_failed_load_of_an_async_step_is_free(shop):
     """Refused steps, nested ones and errors, as in a sync step."""
 
-    @guarded(dataset="shop", cost=TENTH)
-    async def inner() -> int:
+    async def count(rows: tuple[int, ...] = ()) -> int:
         return 1
+
+    inner = guarded(dataset="shop", cost=TENTH)(count)
 
     async def fail() -> list[int]:
         raise ConnectionError
@@ -127,13 +106,8 @@ async def test_a_failed_load_of_an_async_step_is_free(shop):
         (inner, "PublicError"),
         (lambda: asyncio.run(inner()), "PublicError"),
     ):
-
-        @guarded(dataset="shop", cost=TENTH, load=load)
-        async def count(rows: list[int]) -> int:
-            return 1
-
         with pytest.raises(LoadFailed) as error:
-            await count()
+            await loading(load, count)()
         assert error.value.error_type == name
     assert kinds() == []
 
@@ -145,21 +119,17 @@ async def test_a_cancelled_load_is_free(shop):
         await asyncio.sleep(60)
         return []
 
-    @guarded(dataset="shop", cost=TENTH, load=read)
     async def count(rows: list[int]) -> int:
         return 1
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(count(), 0.2)
+        await asyncio.wait_for(loading(read, count)(), 0.1)
     assert kinds() == []
 
 
 def test_the_ledger_is_free_while_a_load_runs(shop):
     """The load reads under no lock: another step is charged meanwhile."""
-
-    @guarded(dataset="shop", cost=TENTH)
-    def other() -> int:
-        return 1
+    other = guarded(dataset="shop", cost=TENTH, name="other")(lambda: 1)
 
     def read() -> list[int]:
         thread = threading.Thread(target=other)
@@ -167,11 +137,7 @@ def test_the_ledger_is_free_while_a_load_runs(shop):
         thread.join(10)
         return [len(kinds())]
 
-    @guarded(dataset="shop", cost=TENTH, load=read)
-    def count(rows: list[int]) -> int:
-        return rows[0]
-
-    assert count() == 2
+    assert loading(read, lambda rows: rows[0])() == 2
 
 
 def test_a_step_that_no_longer_fits_after_its_load_is_refused(shop):
@@ -188,12 +154,8 @@ def test_a_step_that_no_longer_fits_after_its_load_is_refused(shop):
         with spend(dataset="shop", cost=whole, step="take", noise="own"):
             pass
 
-    @guarded(dataset="shop", cost=TENTH, load=read)
-    def count(rows: list[int]) -> int:
-        raise AssertionError
-
     with pytest.raises((BudgetRefused, BudgetExhausted)):
-        count()
+        loading(read, pytest.fail)()
     assert spent() == "1"
 
 
