@@ -54,9 +54,6 @@ def made(kind: str, theorem: str, given: dict[str, Any], **other: Any) -> Rule:
 
 
 RULES = [made(*case) for case in CASES]
-STEADY = [rule for rule in RULES if rule.steady]
-FILTER_RULES = [rule for rule in RULES if isinstance(rule, Filter)]
-ODOMETER_RULES = [rule for rule in RULES if isinstance(rule, Odometer)]
 
 small = st.integers(1, 2000)
 COSTS = st.one_of(
@@ -68,8 +65,7 @@ COSTS = st.one_of(
     st.tuples(small, small).map(
         lambda n: ApproxDP(epsilon=Fraction(n[0], 10**4), delta=Fraction(n[1], 10**11))
     ),
-    st.just(TENTH),
-    st.just(TWENTY),
+    st.sampled_from([TENTH, TWENTY]),
 )
 
 
@@ -110,7 +106,7 @@ def test_every_theorem_stands_in_the_table() -> None:
     assert TABLES["odometer"].keys() == ODOMETERS.keys()
 
 
-@pytest.mark.parametrize("rule", STEADY, ids=names)
+@pytest.mark.parametrize("rule", [r for r in RULES if r.steady], ids=names)
 @settings(max_examples=scaled(12, push=6), deadline=None)
 @given(costs=st.lists(COSTS, max_size=8), data=st.data())
 def test_the_order_of_charges_is_irrelevant(rule, costs, data):
@@ -235,7 +231,7 @@ def test_a_rule_names_its_tally_in_its_own_currency(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [r for r in FILTER_RULES if isinstance(r, ThresholdFilter)], ids=names
+    "rule", [r for r in RULES if isinstance(r, ThresholdFilter)], ids=names
 )
 def test_the_smallest_excess_is_refused(rule: ThresholdFilter) -> None:
     """Equality fits, one unit more of any component does not; shares are rounded up."""
@@ -252,7 +248,9 @@ def test_the_smallest_excess_is_refused(rule: ThresholdFilter) -> None:
         assert Fraction(math.nextafter(share, 0)) < exactly <= Fraction(share)
 
 
-@pytest.mark.parametrize("rule", ODOMETER_RULES, ids=names)
+@pytest.mark.parametrize(
+    "rule", [r for r in RULES if isinstance(r, Odometer)], ids=names
+)
 def test_a_step_without_a_price_ends_the_reading(rule: Odometer) -> None:
     """Refused by `price`, counted by `charge`; the reading is infinite until a void."""
     leak = ApproxZCDP(rho="0.01", delta="1e-35")

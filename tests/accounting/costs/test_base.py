@@ -38,19 +38,11 @@ NOTHING = [0, "0", -1, 5e-324, "1e-400", "1e400"]
 DELTAS = [-1, "-1e-30", 1, 2, "1", "9e-36", 5e-324, "1e400", None]
 
 costs = st.one_of(
-    st.builds(
-        lambda s, m: Gaussian(sensitivity=s, noise_multiplier=m),
-        powers(-6, 3),
-        powers(-3, 6),
-    ),
-    st.builds(
-        lambda s, e: Laplace(sensitivity=s, epsilon=e), powers(-6, 3), powers(-6, 3)
-    ),
-    st.builds(lambda e: PureDP(epsilon=e), powers(-9, 3)),
-    st.builds(
-        lambda e, d: ApproxDP(epsilon=e, delta=d), powers(-9, 3), powers(-30, -1)
-    ),
-    st.builds(lambda r: ZCDP(rho=r), powers(-18, 6)),
+    st.builds(Gaussian, sensitivity=powers(-6, 3), noise_multiplier=powers(-3, 6)),
+    st.builds(Laplace, sensitivity=powers(-6, 3), epsilon=powers(-6, 3)),
+    st.builds(PureDP, epsilon=powers(-9, 3)),
+    st.builds(ApproxDP, epsilon=powers(-9, 3), delta=powers(-30, -1)),
+    st.builds(ZCDP, rho=powers(-18, 6)),
 )
 
 

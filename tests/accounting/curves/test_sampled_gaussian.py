@@ -105,7 +105,7 @@ rates = st.one_of(powers(-9, 0), powers(-9, -1).map(lambda x: 1 - x))
 orders = st.one_of(powers(-4, 6).map(lambda x: 1 + x), st.just(Fraction("1.0001")))
 
 
-@settings(max_examples=scaled(30), deadline=None)
+@settings(max_examples=scaled(30, push=12), deadline=None)
 @given(rate=rates, noise=powers(-1, 6), order=orders)
 @example(rate=Fraction(1, 10**9), noise=Fraction(10**6), order=Fraction("1.0001"))
 @example(rate=Fraction("0.999999999"), noise=Fraction(1), order=Fraction("2.5"))

@@ -23,7 +23,13 @@ from dpflow.accounting.fixed.stops import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.accounting.oracle import MP, assert_just_above, gaussian_delta, real
+from tests.accounting.oracle import (
+    MP,
+    assert_just_above,
+    gaussian_delta,
+    powers,
+    real,
+)
 from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
@@ -31,8 +37,6 @@ TABLES = read_tables(__file__)
 MILLIONTH = Fraction(1, 10**6)
 TENTH = PureDP(epsilon="0.1")
 TWENTY = Gaussian(sensitivity=1, sigma=20)
-
-Steps = list[tuple[Fraction, Fraction]]
 
 
 def fractions(*texts: str) -> list[Fraction]:
@@ -49,10 +53,13 @@ def test_vectors_of_theorem_15() -> None:
         assert float(sum(alone)) == pytest.approx(lemma, 1e-12)
 
 
-def exact_theorem_15(steps: Steps, stops: list[int], epsilons: list[Fraction]) -> Any:
+def exact_theorem_15(
+    step: tuple[Fraction, Fraction], stops: list[int], epsilons: list[Fraction]
+) -> Any:
     """Return the recursion's value in 60 digits, node by node on probabilities."""
     at = dict(zip(stops, epsilons, strict=True))
-    last = stops[-1]
+    epsilon, delta = step
+    top, lost = 1 / (1 + MP.exp(-real(epsilon))), real(delta)
 
     @cache
     def value(depth: int, loss: Fraction) -> Any:
@@ -60,10 +67,7 @@ def exact_theorem_15(steps: Steps, stops: list[int], epsilons: list[Fraction]) -
         best = MP.mpf(0)
         if depth in at:
             best = max(best, -MP.expm1(real(at[depth]) - size))
-        if depth < last:
-            epsilon, delta = steps[depth]
-            top = 1 / (1 + MP.exp(-real(epsilon)))
-            lost = real(delta)
+        if depth < stops[-1]:
             later = top * value(depth + 1, loss + epsilon)
             later += (1 - top) * value(depth + 1, loss - epsilon)
             best = max(best, lost + (1 - lost) * later)
@@ -72,22 +76,17 @@ def exact_theorem_15(steps: Steps, stops: list[int], epsilons: list[Fraction]) -
     return value(0, Fraction(0))
 
 
-def sized(low: int, high: int) -> st.SearchStrategy[Fraction]:
-    """Draw numbers of five digits between two powers of ten."""
-    return st.floats(low, high).map(lambda x: Fraction(f"{10**x:.5g}"))
-
-
 @settings(max_examples=scaled(12), deadline=None)
 @given(st.data())
 def test_theorem_15_in_60_digits(data: st.DataObject) -> None:
     """The float recursion is never below the exact one, and within 1e-9 of it."""
     count = data.draw(st.integers(1, 25))
     lost = st.sampled_from(fractions("0", "0", "1e-30", "1e-9", "0.1"))
-    step = (data.draw(sized(-9, 3)), data.draw(lost))
+    step = (data.draw(powers(-9, 3)), data.draw(lost))
     stops = sorted(data.draw(st.sets(st.integers(1, count), min_size=1, max_size=4)))
     shares = st.floats(0, 1).map(lambda x: Fraction(f"{x:.4g}"))
     epsilons = [data.draw(shares) * step[0] * k for k in stops]
-    true = exact_theorem_15([step] * count, stops, epsilons)
+    true = exact_theorem_15(step, stops, epsilons)
     computed = theorem_15(step, stops, epsilons)
     assert_just_above(computed, true, unit=Fraction(1, 10**299))
 

@@ -16,6 +16,7 @@ from dpflow.accounting.rules.tightening import admits_less, tighten_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from tests.accounting.tables import read_tables
+from tests.sizes import scaled
 
 TABLES = read_tables(__file__)
 PURE = PureDP(epsilon="0.1")
@@ -28,7 +29,7 @@ def test_members_are_priced_at_their_own_sums():
     rule = make_filter("auto", epsilon=5, delta="1e-6")
     own, total = [m.zero() for m in rule.members], rule.zero()
     noise = Laplace(sensitivity=1, epsilon="0.1"), ExponentialMechanism(epsilon="0.1")
-    for cost in (PURE, *noise) * 30:
+    for cost in (PURE, *noise) * scaled(30, push=10):
         total = total + rule.price(cost, total)
         pairs = zip(rule.members, own, strict=True)
         own = [used + member.price(cost, used) for member, used in pairs]

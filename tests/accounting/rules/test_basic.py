@@ -31,9 +31,9 @@ from tests.sizes import scaled
 millionths = st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6))
 tiny_deltas = st.integers(0, 10**6).map(lambda n: Fraction(n, 10**12))
 costs = st.one_of(
-    st.builds(lambda e: PureDP(epsilon=e), millionths),
-    st.builds(lambda e, d: ApproxDP(epsilon=e, delta=d), millionths, tiny_deltas),
-    st.builds(lambda e: Laplace(sensitivity=1, epsilon=e), millionths),
+    st.builds(PureDP, epsilon=millionths),
+    st.builds(ApproxDP, epsilon=millionths, delta=tiny_deltas),
+    st.builds(Laplace, sensitivity=st.just(1), epsilon=millionths),
 )
 
 

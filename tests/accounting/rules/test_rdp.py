@@ -122,7 +122,7 @@ def boundary(rule, direction: list[int]) -> Tally | None:
 
 
 @pytest.mark.parametrize("conversion", ["tight", "classic"])
-@settings(max_examples=scaled(12), deadline=None)
+@settings(max_examples=scaled(12, push=6), deadline=None)
 @given(epsilon=powers(-9, 3), delta=DELTAS, shape=st.tuples(ORDERS, PARTS, PARTS))
 def test_the_decision_is_sound_and_tight_at_its_boundary(
     conversion, epsilon, delta, shape
