@@ -29,12 +29,11 @@ EVIL = "<script>alert('1')</script>\"&\x00\u202e"
 CANARIES = ("canary-271828", "canary-161803", "canary-141421")
 
 
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """Return the folder of a project that has charges, a failure and refusals."""
+def make_shop(folder, monkeypatch):
+    """Make a project that has charges, a failure and refusals."""
     flows = "flows: {weekly: {epsilon: 0.9, halt_at_epsilon: 3}}\n"
     odometer = "odometer: {theorem: rdp, delta: 1e-6}\nother_flows: allow\n"
-    make_project(tmp_path, monkeypatch, POLICY + odometer + flows)
+    make_project(folder, monkeypatch, POLICY + odometer + flows)
 
     @guarded(
         dataset="shop",
@@ -60,38 +59,48 @@ def shop(tmp_path, monkeypatch):
     for _ in range(2):
         with pytest.raises(BudgetRefused):
             greedy()
-    return tmp_path
 
 
-def test_a_page_of_a_bad_ledger_says_so_first(shop):
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """Return the record of the project's page; no test changes the project."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_shop(tmp_path_factory.mktemp("shop"), patch)
+        yield report()
+
+
+@pytest.fixture(scope="module")
+def text(record):
+    """Return the page."""
+    return render(record)
+
+
+def test_a_page_of_a_bad_ledger_says_so_first(record, text):
     """Before any number."""
-    made = report()
     problem = Finding(problem="entry 3 was edited")
-    bad = replace(made.stamp, found=replace(made.stamp.found, bad=[problem]))
-    text = render(replace(made, stamp=bad))
-    assert text.index("The ledger is bad.") < text.index("Status")
-    assert "entry 3 was edited" in text
-    assert "Let no step run before each line is explained. Where" in text
-    assert "agrees with its journal" not in text
-    assert "The ledger is bad" not in render(made)
+    found = replace(record.stamp.found, bad=[problem])
+    bad = render(replace(record, stamp=replace(record.stamp, found=found)))
+    assert bad.index("The ledger is bad.") < bad.index("Status")
+    assert "entry 3 was edited" in bad
+    assert "Let no step run before each line is explained. Where" in bad
+    assert "agrees with its journal" not in bad
+    assert "The ledger is bad" not in text
 
 
-def test_no_value_no_argument_and_no_failure_is_on_it(shop):
+def test_no_value_no_argument_and_no_failure_is_on_it(record, text):
     """Their digests are; the canaries are in the ledger or were in the process."""
-    made = report()
-    for text in (render(made), str(made), str(data_of(made))):
-        assert not any(canary in text for canary in CANARIES)
-    (kept,) = made.releases
-    assert kept.digest in render(made)
+    for form in (text, str(record), str(data_of(record))):
+        assert not any(canary in form for canary in CANARIES)
+    (kept,) = record.releases
+    assert kept.digest in text
     # What is kept would be found if it were shown.
     from dpflow.ledger.views.releases import release_value
 
     assert CANARIES[0] in release_value(current_project().ledger, "count/W1")[1]
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_runs(shop):
+def test_nothing_comes_from_elsewhere_and_nothing_runs(text):
     """No script, no style of an element, no address but those inside the page."""
-    text = render(report())
     tree = Tree(text)
     tags = {tag for tag, _ in tree.found}
     assert tags.isdisjoint({"script", "iframe", "object", "embed", "form", "base"})
@@ -103,9 +112,8 @@ def test_nothing_comes_from_elsewhere_and_nothing_runs(shop):
     assert "url(" not in text
 
 
-def test_its_policy_allows_its_own_style_and_no_other(shop):
+def test_its_policy_allows_its_own_style_and_no_other(text):
     """By the hash of what stands between the tags; a changed style has another."""
-    text = render(report())
     style = re.search("<style>(.*?)</style>", text, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     (meta,) = [m for m in Tree(text).all("meta") if "http-equiv" in m]
@@ -132,7 +140,7 @@ def hostile(value):
     return value
 
 
-def test_hostile_names_are_text(shop):
+def test_hostile_names_are_text(record):
     """Wherever a name can stand: dataset, unit, flow, step, account, key, message."""
     held = OpenReservation(
         reservation="r",
@@ -140,15 +148,12 @@ def test_hostile_names_are_text(shop):
         alive=False,
         at="then",
     )
-    evil = hostile(report(warnings=("w",), reservations=(held,)))
+    evil = hostile(replace(record, warnings=("w",), reservations=(held,)))
     stamp = replace(evil.stamp, found=Verification(bad=[Finding(problem=EVIL)]))
     evil = replace(evil, stamp=stamp)
     live = Live(here=EVIL, dataset=EVIL)
-    for text in (
-        render(evil),
-        render(evil, live=live),
-        render_problem(EVIL, live=live),
-    ):
+    page_text = render(evil)
+    for text in (page_text, render(evil, live=live), render_problem(EVIL, live=live)):
         tree = Tree(text)
         assert not tree.all("script")
         assert (tree.wrong, tree.open) == ([], [])
@@ -156,35 +161,26 @@ def test_hostile_names_are_text(shop):
         assert "\x00" not in text
         assert "\u202e" not in text
         assert "&lt;script&gt;" in text
-    assert render(evil).count("&lt;script&gt;") >= 60
+    assert page_text.count("&lt;script&gt;") >= 60
 
 
-def test_without_escaping_the_test_above_would_fail(shop, monkeypatch):
+def test_without_escaping_the_test_above_would_fail(record, monkeypatch):
     """The hostile unit of a policy would be a script."""
-    made = report(warnings=(EVIL,))
     monkeypatch.setattr(page._environment(), "autoescape", False)
     page._environment().cache.clear()
     try:
-        assert "<script>alert" in render(made)
+        assert "<script>alert" in render(replace(record, warnings=(EVIL,)))
     finally:
         page._environment.cache_clear()
 
 
-GATED = """\
-dataset: shop
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 1, delta: 1e-6}
-filter: gdp
-odometer: {theorem: rdp, delta: 1e-6}
-flows:
-  weekly: {halt_at_epsilon: 0.8}
-"""
-
-
 def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
     """The page and the picture say by which gate, and count the same."""
-    make_project(tmp_path, monkeypatch, GATED)
+    text = POLICY.replace("{epsilon: 1}", "{epsilon: 1, delta: 1e-6}")
+    text = text.replace("basic", "gdp") + "odometer: {theorem: rdp, delta: 1e-6}\n"
+    make_project(
+        tmp_path, monkeypatch, f"{text}flows: {{weekly: {{halt_at_epsilon: 0.8}}}}\n"
+    )
     cost = Gaussian(sensitivity=1, sigma=30)
     count = guarded(dataset="shop", cost=cost, flow="weekly", name="count", fresh=True)(
         lambda: release(4000)
@@ -195,13 +191,13 @@ def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
             count()
         except BudgetExhausted:
             refused += 1
-    made = report()
-    (section,) = made.sections
+    halted = report()
+    (section,) = halted.sections
     assert section.status.refused == 2
     assert "2 refusals" in section.burn_down.sentence()
     titles = [title for title, _ in section.burn_down.lines]
     assert titles == ["dataset shop", "odometer of weekly, halts at 0.8"]
-    tree = Tree(render(made))
+    tree = Tree(render(halted))
     said = " ".join(each for _, each in tree.text)
     assert "No whole run fits the odometer of weekly since" in said
     assert "weekly: no whole run fits its odometer" in said
@@ -210,9 +206,8 @@ def test_a_halt_is_seen_everywhere(tmp_path, monkeypatch):
     assert float(meter["high"]) < 0.001 < float(meter["value"]) < 0.95
 
 
-def test_it_can_be_read_by_everyone(shop):
+def test_it_can_be_read_by_everyone(text):
     """Language, one h1, headings in order, texts for pictures, heads of tables."""
-    text = render(report())
     tree = Tree(text)
     assert (tree.wrong, tree.open) == ([], [])
     assert tree.all("html") == [{"lang": "en"}]
@@ -234,12 +229,15 @@ def test_it_can_be_read_by_everyone(shop):
         assert attrs.get("aria-labelledby", "main") in names
 
 
-def test_an_officer_finds_all_that_is_signed(shop):
+def test_an_officer_finds_all_that_is_signed(tmp_path, monkeypatch):
     """In the open, for paper hides what a reader would have to click: page.txt has it.
 
     What an ended term refused is there, too.
     """
-    rewrite_policy(shop, "{epsilon: 1}\n", "{epsilon: 0.9}\nlifetime: {epsilon: 3}\n")
+    make_shop(tmp_path, monkeypatch)
+    rewrite_policy(
+        tmp_path, "{epsilon: 1}\n", "{epsilon: 0.9}\nlifetime: {epsilon: 3}\n"
+    )
     command = ("policy", "apply", "shop", "--new-term", "--reason", "a second year")
     assert run(*command).exit_code == 0
     tree = Tree(render(report()))
@@ -269,9 +267,9 @@ def browse(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_browser_shows_the_page_without_an_error(shop, browse):
+def test_a_browser_shows_the_page_without_an_error(text, browse):
     """Light, dark and narrow pages differ; a script that fails would be noticed."""
-    text, dark = render(report()), "--blink-settings=preferredColorScheme=0"
+    dark = "--blink-settings=preferredColorScheme=0"
     pictures = [browse(text, *o) for o in ((), (dark,), ("--window-size=320,900",))]
     assert len({picture for picture, _ in pictures}) == 3
     assert not any(wrong for _, wrong in pictures)
@@ -279,9 +277,9 @@ def test_a_browser_shows_the_page_without_an_error(shop, browse):
 
 
 @pytest.mark.slow
-def test_a_narrow_page_does_not_scroll_sideways(shop, browse, tmp_path):
+def test_a_narrow_page_does_not_scroll_sideways(text, browse, tmp_path):
     """At 390 pixels, in a frame: a window of the browser is wider."""
-    (tmp_path / "narrow.html").write_text(render(report()), "utf-8")
+    (tmp_path / "narrow.html").write_text(text, "utf-8")
     frame = """<iframe src="narrow.html" style="width: 390px"></iframe><script>
         document.querySelector("iframe").onload = event => {
             const page = event.target.contentDocument.documentElement
@@ -293,15 +291,13 @@ def test_a_narrow_page_does_not_scroll_sideways(shop, browse, tmp_path):
 
 
 @pytest.mark.slow
-def test_paper_has_the_guarantee(shop, browse, tmp_path):
+def test_paper_has_the_guarantee(text, browse, tmp_path):
     """A print has all words of the page but those of its links to itself."""
     if not shutil.which("pdftotext"):
         pytest.skip("pdftotext is missing; poppler-utils has it")
-    page_text = render(report())
-    browse(page_text, "--no-pdf-header-footer", out="--print-to-pdf")
+    browse(text, "--no-pdf-header-footer", out="--print-to-pdf")
     command = ["pdftotext", "-raw", str(tmp_path / "page.png"), "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     paper = "".join(done.stdout.decode().split())
-    tree = Tree(page_text)
-    for text in tree.words("h2", "h3", "p", "li", "td", "dt"):
-        assert "".join(text.split()) in paper or text.startswith("Skip"), text
+    for words in Tree(text).words("h2", "h3", "p", "li", "td", "dt"):
+        assert "".join(words.split()) in paper or words.startswith("Skip"), words
