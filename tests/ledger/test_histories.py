@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from random import Random
@@ -14,7 +13,6 @@ import pytest
 from dpflow.exceptions import BudgetRefused, DpflowError, LedgerError
 from dpflow.ledger.decisions import reserve, settlement
 from dpflow.ledger.decisions.charges_by_hand import Posted
-from dpflow.ledger.decisions.decision import Author
 from dpflow.ledger.decisions.gates import Gate
 from dpflow.ledger.requests import Busy, Granted, Replayed
 from dpflow.ledger.tables.transaction import Transaction
@@ -53,17 +51,14 @@ def simplified(answer: Any) -> Any:
     return answer
 
 
-def jumping(author: Callable[[], Author], clock: Random) -> Callable[[], Author]:
-    """Return what says who acts, at times in any order."""
-    return lambda: author()._replace(at=clock.choice(CLOCKS))
-
-
-def foretold(seed: int, database: Callable[[], Any] = in_memory) -> Play:
+def foretold(seed: int) -> Play:
     """Play a history on the model and on a ledger, and compare after each command."""
     owners, clock = People(), Random(seed)
-    model, workers = Model(owners), Workers(owners, database(), **LOSSES)
+    model, workers = Model(owners), Workers(owners, in_memory(), **LOSSES)
+    author = workers.ledgers[0].author
     for ledger in workers.ledgers:
-        ledger.author = jumping(ledger.author, clock)  # type: ignore[method-assign]
+        # Times come in any order.
+        ledger.author = lambda: author()._replace(at=clock.choice(CLOCKS))  # type: ignore[method-assign]
     ledgers = [workers, model]
     history = Play(seed, owners, ledgers, simple=True, describe=simplified)
     for _ in range(2 * LENGTH):
@@ -91,39 +86,27 @@ def test_every_history_keeps_the_promises(seed):
     play_once(seed)
 
 
-@pytest.mark.parametrize("database", [in_sqlite, in_postgres])
-@pytest.mark.parametrize("seed", range(scaled(1)))
-def test_every_database_keeps_the_promises(seed, database):
-    """The same in a file and on a server."""
-    foretold(99 + seed, database)
+CASES = [(in_memory, seed) for seed in range(HISTORIES)]
+for database in (in_sqlite, in_postgres):
+    CASES += [(database, 1000 + seed) for seed in range(scaled(2, push=1))]
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
-def test_lost_commits_and_two_processes_change_nothing(seed):
-    """With all kinds of policies: a lost commit is found by the next sending."""
+@pytest.mark.parametrize(("database", "seed"), CASES)
+def test_lost_commits_and_two_processes_change_nothing(database, seed):
+    """With all kinds of policies, a file and a server answer like a ledger in memory.
+
+    A lost commit is found by the next sending.
+    """
     owners = People()
-    ledgers = [Workers(owners, in_memory()), Workers(owners, in_memory(), **LOSSES)]
-    agree(Play(seed, owners, ledgers))
-    assert ledgers[1].lost
-
-
-@pytest.mark.parametrize("database", [in_sqlite, in_postgres])
-@pytest.mark.parametrize("seed", range(scaled(2, push=1)))
-def test_all_databases_answer_alike(seed, database):
-    """A file and a server give the answers of a ledger in memory."""
-    owners = People()
-    places = in_memory(), database()
-    agree(Play(1000 + seed, owners, [Workers(owners, place) for place in places]))
-
-
-def agree(history: Play) -> None:
-    """Play a history on two ledgers, and compare after each command."""
+    ledgers = [Workers(owners, in_memory()), Workers(owners, database(), **LOSSES)]
+    history = Play(seed, owners, ledgers)
     for _ in range(LENGTH):
         history.step()
         for command, (one, other) in history.answers[-1:]:
             assert one == other, command
-    one, other = (ledger.sums() for ledger in history.ledgers)
-    assert one == other
+    first, second = (ledger.sums() for ledger in ledgers)
+    assert first == second
+    assert ledgers[1].lost
 
 
 #: Answers that the histories have to meet.

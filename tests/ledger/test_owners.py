@@ -7,8 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -53,38 +55,29 @@ def await_end(owners: Any, name: str) -> None:
 
 
 class Worker:
-    """Another process that owns something."""
+    """Another process that owns something until its gate opens."""
 
     def __init__(self, owners: Any) -> None:
-        self._gate = Gate()
+        self.gate = Gate()
 
         def work(say: Callable[[str], None]) -> None:
             say(owners.mine())
-            self._gate.wait()
+            self.gate.wait()
 
         self.child = Child(work)
         self.name = self.child.line()
 
-    def finish(self) -> None:
-        """Let the process end normally."""
-        self._gate.open()
-        self.child.end()
-
 
 def test_threads_get_one_name(owners):
     """However many ask for it first at the same time."""
-    names: list[str] = []
     start = threading.Barrier(8)
 
-    def ask() -> None:
+    def ask(_: int) -> str:
         start.wait()
-        names.append(owners.mine())
+        return owners.mine()
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        names = [*threads.map(ask, range(8))]
     assert names == [owners.mine()] * 8
 
 
@@ -105,7 +98,8 @@ def test_a_forked_child_is_another_owner(owners):
     assert worker.name != mine
     assert owners.alive(worker.name)
     assert answer_of_child(lambda: owners.alive(mine)) == "True"
-    worker.finish()
+    worker.gate.open()
+    worker.child.end()
     await_end(owners, worker.name)
     # The name that a child inherited is not its own to give up.
     answer_of_child(owners.close)
@@ -150,10 +144,8 @@ def test_a_name_that_cannot_be_checked_lives(owners, monkeypatch):
     answer_of_child(owners.mine)
     assert not owners.alive("f" * 32)
 
-    def refused(*_: object) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(os, "open", refused)
+    refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(os, "open", Mock(side_effect=refused))
     assert owners.alive("f" * 32)
 
 

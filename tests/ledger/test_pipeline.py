@@ -11,6 +11,7 @@ import pytest
 
 from dpflow.ledger.tables.postgres_connection import Connection, Server
 from dpflow.ledger.tables.postgres_pipeline import StatementPipeline
+from tests.ledger.cases import read_cases
 
 
 @pytest.fixture
@@ -27,23 +28,11 @@ def ask(pipeline: StatementPipeline, statement: bytes, **values: Any) -> list[An
     return pipeline.rows(answer)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (b"text", 'it\'s \\ "so" 100 % größer, {a,b}'),
-        (b"text", ""),
-        (b"text", None),
-        (b"bigint", -(2**63)),
-        (b"text[]", ["", "a,b", '"', "{}", "NULL"]),
-        (b"text[]", []),
-        (b"bigint[]", [1, 2**40]),
-        (b"boolean", True),
-    ],
-)
+@pytest.mark.parametrize(("kind", "value"), read_cases(__file__))
 def test_values_come_back_as_they_were_sent(connection, kind, value):
     """Each, and in a statement that names it twice."""
     pipeline = StatementPipeline(connection)
-    text = b"SELECT CAST(%(x)s AS " + kind + b"), 7 %% 4, CAST(%(x)s AS " + kind + b")"
+    text = f"SELECT CAST(%(x)s AS {kind}), 7 %% 4, CAST(%(x)s AS {kind})".encode()
     for _ in range(2):
         assert ask(pipeline, text, x=value) == [(value, 3, value)]
     assert len(connection.prepared) == 1
