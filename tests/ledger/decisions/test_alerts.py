@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from dpflow import Gaussian, OutputDP, PureDP, guarded
+from dpflow import Gaussian, guarded
 from dpflow.accounting import FILTERS
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, views
-from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.decisions.terms import FIRST
 from dpflow.ledger.requests import Alert, Granted
 from dpflow.ledger.views.entries import alert_text
 from dpflow.policy import Policy
-from tests.ledger.support import audit, granted, make_policy, request
+from tests.ledger.support import granted, make_policy, request
 from tests.projects import TENTH, make_project
 
 POLICY = make_policy(alerts="[0.5, 0.8, 0.95]")
@@ -27,53 +26,6 @@ def charged(
 ) -> tuple[Alert, ...]:
     """Reserve a step and settle it; return its alerts."""
     return ledger.settle(granted(ledger, cost, policies=(policy,)), **ends).alerts
-
-
-def reached(ledger: Ledger, cost: Any = "0.1", **ends: Any) -> list[str]:
-    """Reserve a step and settle it; return the thresholds that it crossed."""
-    return [alert.threshold for alert in charged(ledger, cost, **ends)]
-
-
-def test_what_an_outcome_returns_crosses_nothing(ledger):
-    """Held amounts above each threshold that are settled below say nothing."""
-    cells = OutputDP({"none": "0.1", "answer": "0.9"})
-    policy = make_policy(alerts="[0.5]", filter="output-dp")
-    assert charged(ledger, cells, policy, reported="none") == ()
-    (alert,) = charged(ledger, "0.5", policy)
-    assert (alert.threshold, round(alert.used_fraction, 9)) == ("0.5", 0.6)
-
-
-def test_each_kind_of_end_and_charges_by_hand_alert(ledger):
-    """A failure, a forfeit, a correction and prior spending."""
-    assert reached(ledger, "0.5", outcome="failed") == ["0.5"]
-    dead = granted(ledger, "0.3", policies=(POLICY,), owner="0" * 32)
-    (alert,) = ledger.forfeit(dead, reason="gone").alerts
-    assert alert.threshold == "0.8"
-    ledger.charge_prior(POLICY, PureDP(epsilon="0.15"), reason="before")
-    assert views.alerts(ledger, "a")[0].threshold == "0.95"
-    other = make_policy("b", alerts="[0.5]")
-    name = granted(ledger, "0.1", policies=(other,))
-    ledger.amend(name, PureDP(epsilon="0.7"), reason="as drawn")
-    assert [view.threshold for view in views.alerts(ledger, "b")] == ["0.5"]
-    audit(ledger)
-
-
-def test_a_plan_that_fits_permanently_alerts_in_its_first_window_only(ledger):
-    """Thirteen reports under a window of four weeks raise three."""
-    policy = make_policy(
-        unit="customer-week",
-        partition="{by: week}",
-        window="{length: 4}",
-        filter="basic",
-        alerts="[0.5, 0.75, 0.99]",
-    )
-    told = []
-    for week in range(1, 14):
-        parts = (f"2026-W{week:02}",)
-        name = granted(ledger, "0.25", policies=(policy,), partitions=parts)
-        told += [(week, a.threshold) for a in ledger.settle(name).alerts]
-    assert told == [(2, "0.5"), (3, "0.75"), (4, "0.99")]
-    assert verify(ledger).bad == []
 
 
 @pytest.mark.parametrize("theorem", sorted(set(FILTERS) - {"individual", "sequence"}))

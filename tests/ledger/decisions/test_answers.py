@@ -7,7 +7,7 @@ composition, with the fields of the file that it is `like`. An act begins with i
   names the charge for `settle`, `void`, `forfeit` and `amend`.
 - `prior`, `freeze`, `unfreeze`, `apply`, `propose`, `repair`: what a person does.
 - `promise`, `advice`: the words of a file's guarantee, of its terms, and about it.
-- `journal`, `term`, `sums`, `spent`, `kinds`, `states`, `accounts`, `view`: what the
+- `journal`, `term`, `sums`, `spent`, `kinds`, `alerts`, `accounts`, `view`: what the
   ledger then holds.
 
 An act reads the first file, or those that it names. `error` is the type of its error,
@@ -27,6 +27,7 @@ import pytest
 import yaml
 
 import dpflow
+import dpflow.costs
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import BudgetRefused, DpflowError
 from dpflow.forecast.advice import advice
@@ -45,7 +46,6 @@ from tests.ledger.support import (
     kinds,
     policy_text,
     repair,
-    state_of,
     sums,
     terms_of,
 )
@@ -99,7 +99,8 @@ def read_cost(value: Any) -> Cost:
         return dpflow.EarlyStopping(read_cost(options["step"]), stops=stops)
     if name == "OutputDP":
         return dpflow.OutputDP(options)
-    cost: Cost = getattr(dpflow, name)(**options)
+    module = dpflow if hasattr(dpflow, name) else dpflow.costs
+    cost: Cost = getattr(module, name)(**options)
     return cost
 
 
@@ -124,7 +125,9 @@ class Play:
     def act(self, act: Mapping[str, Any]) -> Any:
         """Do an act and return its answer."""
         verb = next(iter(act))
-        return getattr(self, verb)(act[verb], act)
+        for _ in range(int(act.get("times", 1))):
+            answer = getattr(self, verb)(act[verb], act)
+        return answer
 
     def fail(self, act: Mapping[str, Any]) -> DpflowError:
         """Do an act and return its error, which leaves no trace but a refusal's."""
@@ -164,7 +167,9 @@ class Play:
         """Settle a charge."""
         reported = act.get("reported")
         reported = int(reported) if str(reported).isdigit() else reported
-        return self.ledger.settle(self.charges[name], reported=reported)
+        outcome = act.get("outcome", "completed")
+        charge = self.charges[name]
+        return self.ledger.settle(charge, outcome=outcome, reported=reported)
 
     def void(self, name: str, _: Any) -> None:
         """Void a charge."""
@@ -241,10 +246,11 @@ class Play:
         for account, expected in accounts.items():
             assert kinds(self.ledger, account)[-len(expected) :] == expected
 
-    def states(self, expected: Mapping[str, str], _: Any) -> None:
-        """Compare the states of charges."""
-        for name, state in expected.items():
-            assert state_of(self.ledger, self.charges[name]) == state
+    def alerts(self, datasets: Mapping[str, list[str]], _: Any) -> None:
+        """Compare accounts and thresholds of alerts, newest first."""
+        for dataset, expected in datasets.items():
+            alerts = views.alerts(self.ledger, dataset)
+            assert [f"{a.account} {a.threshold}" for a in alerts] == expected
 
     def spent(self, expected: Mapping[str, str], _: Any) -> None:
         """Compare what the flows of the first term spent."""
@@ -265,13 +271,16 @@ class Play:
     "row",
     rows(
         "access",
+        "alerts",
         "applications",
         "edits",
         "freezes_and_corrections",
         "lifetimes",
+        "odometers",
         "partitions",
         "refusals",
         "windows",
+        "wrong_requests",
     ),
 )
 def test_a_ledger_answers_as_its_rows_say(ledger, row):
@@ -303,7 +312,8 @@ def play_row(ledger: Ledger, row: Mapping[str, Any]) -> None:
 
 def check_answer(answer: Any, act: Mapping[str, Any]) -> None:
     """Compare an answer or an error with the row of its act."""
-    text = f"{answer} {getattr(answer, 'fits', '')}"
+    details = getattr(answer, "details", {})
+    text = f"{answer} {details.get('fits')} {details.get('left')}"
     for words in act.get("words", ()):
         pattern = words.replace("{user}", system_user())
         assert re.search(pattern, text, re.DOTALL), (act, text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
@@ -15,29 +14,22 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
-    BudgetExhausted,
-    BudgetRefused,
     UnsupportedCost,
 )
-from dpflow.ledger import views
 from dpflow.ledger.decisions.refusals import Shortage, describe_members
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.views.accounts import standing_gates
 from tests.ledger.support import (
     audit,
     body,
-    everything,
     granted,
     make_policy,
     read,
     refused,
     sums,
 )
+from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
-
-TENTH = Fraction(1, 10)
-ODOMETER = "a#1/odometer/weekly"
 
 
 # Refusals
@@ -71,104 +63,23 @@ def test_what_would_fit_fits(ledger):
     granted(ledger, suggested)
 
 
-# Odometers
-
-HALTING = make_policy(
-    budget="{epsilon: 20, delta: 1e-6}",
-    filter="gdp",
-    odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-    flows="{weekly: {halt_at_epsilon: 3}, free: {}}",
-)
-STEP, SMALL = Gaussian(sensitivity=1, sigma=5), Gaussian(sensitivity=1, sigma=500)
-
-
-def weekly(ledger: Ledger, cost: Cost, run: str | None = "run 1", **more: Any) -> str:
-    """Reserve in a run of the weekly flow."""
-    fields = {"policies": [HALTING], "flow": "weekly", "flow_run": run, **more}
-    return granted(ledger, cost, **fields)
-
-
-#: Steps after six that the halt leaves room for, and how each is refused.
-HALTED = "halted this flow run"
-AFTER_SIX = [
-    (STEP, {}, "above halt_at_epsilon 3"),
-    *((cost, {}, HALTED) for cost in (SMALL, STEP)),
-    (SMALL, {"run": "run 2"}, None),
-    (SMALL, {"run": None}, None),
-    (STEP, {"flow": "free"}, None),
-    (STEP, {"run": "run 2"}, "would rise"),
-    (SMALL, {"run": "run 2"}, HALTED),
-]
-
-
-def test_an_odometer_halts_its_flow_run(ledger, path):
-    """At log(1e6)/7 + n * 0.16 <= 3 there are six steps; then none of the run.
-
-    Another run's cheaper step fits, its dear one does not; no other flow is halted.
-    """
-    for _ in range(6):
-        ledger.settle(weekly(ledger, STEP))
-    assert sums(path, ODOMETER) == (Fraction(96, 100), 0)
-    assert sums(path) == (Fraction(24, 100), 0)
-    errors = []
-    for cost, fields, words in AFTER_SIX:
-        if words is None:
-            weekly(ledger, cost, **fields)
-            continue
-        with pytest.raises(BudgetRefused, match=words) as caught:
-            weekly(ledger, cost, **fields)
-        errors.append(caught.value)
-        if words == HALTED:
-            assert "No further DP step" in caught.value.fits
-    first = errors[0]
-    assert type(first) is BudgetExhausted
-    assert (first.gate, first.theorem) == ("odometer", "rdp")
-    reading = Fraction(6 * 16, 100) + Fraction("1.973644")
-    assert 3 - reading - Fraction(1, 10**5) < Fraction(first.left["epsilon"])
-    assert Fraction(first.left["epsilon"]) < 3 - reading
-    audit(path)
-
-
 def test_a_reading_at_the_halt_is_admitted(ledger):
     """Exactly at it, and not a hair above; an undefined reading is above any."""
-    weekly(ledger, STEP)
-    gate = standing_gates(ledger, "a")[ODOMETER]
+    policy = make_policy(
+        budget="{epsilon: 20, delta: 1e-6}",
+        filter="gdp",
+        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
+        flows="{weekly: {halt_at_epsilon: 3}}",
+    )
+    step = Gaussian(sensitivity=1, sigma=5)
+    granted(ledger, step, policies=[policy], flow="weekly")
+    gate = standing_gates(ledger, "a")["a#1/odometer/weekly"]
     assert isinstance(gate.rule, Odometer)
-    price = gate.price(STEP)
+    price = gate.price(step)
     reading_at = Fraction(gate.rule.read(gate.used + price))
     assert gate._replace(halt=reading_at).admits(price)
     assert not gate._replace(halt=reading_at - Fraction(1, 10**40)).admits(price)
     assert not gate._replace(used=Tally((0, 1))).admits(price)
-
-
-def test_an_uncovered_step_makes_the_reading_undefined(ledger, path):
-    """It is counted, and a void takes the count back; a halt would never halt then."""
-    policy = make_policy(
-        budget="{epsilon: 20, delta: 1e-6}",
-        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        flows="{weekly: {}, halts: {halt_at_epsilon: 3}}",
-    )
-    here: dict[str, Any] = {"policies": [policy]}
-    cost, small = ApproxDP(epsilon="0.1", delta="1e-9"), PureDP(epsilon="0.01")
-
-    def reading() -> float:
-        (view,) = (v for v in views.accounts(ledger) if v.id == ODOMETER)
-        assert view.reading is not None
-        return view.reading
-
-    reservation = weekly(ledger, cost, **here)
-    assert read(path, f"SELECT held FROM account WHERE id = '{ODOMETER}'") == [
-        ("[0,1]",)
-    ]
-    assert reading() == float("inf")
-    weekly(ledger, small, **here)
-    ledger.void(reservation, reason="test")
-    assert reading() < 3
-    before = everything(path)
-    with pytest.raises(UnsupportedCost):
-        weekly(ledger, cost, flow="halts", **here)
-    assert before == everything(path)
-    weekly(ledger, small, flow="halts", **here)
 
 
 FILTERS = ("auto", "gdp", "residue", "rdp", "zcdp", "basic", "rogers", "whitehouse")
@@ -192,7 +103,7 @@ def draw_cost(draw: random.Random) -> Cost:
 def test_a_refused_step_needs_more_than_remains(theorem):
     """Needed and remaining shares are of one component, and never negative."""
     draw, refused = random.Random(7), 0
-    for _ in range(40):
+    for _ in range(scaled(40, push=8)):
         rule = make_filter(theorem, epsilon=Fraction(2), delta=Fraction("1e-6"))
         used = rule.zero()
         for _ in range(30):

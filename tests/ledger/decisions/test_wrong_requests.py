@@ -7,50 +7,30 @@ from typing import Any
 import pytest
 
 from dpflow import (
-    ApproxDP,
     EarlyStopping,
     PoissonSampledGaussian,
     RandomizedResponse,
     SparseVector,
 )
-from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.costs import RenyiDP
-from dpflow.exceptions import BudgetRefused, ConfigurationError, UnsupportedCost
+from dpflow.exceptions import ConfigurationError, UnsupportedCost
 from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
-    POPULATION,
     everything,
     granted,
     make_policy,
-    request,
 )
 
 pytestmark = pytest.mark.quick
 
-BOTH, WIDE = "{epsilon: 5, delta: 1e-6}", "{epsilon: 10, delta: 1e-5}"
 WEEKS = make_policy(unit="user-week", partition="{by: week}")
 MONTHS = make_policy(unit="user-month", partition="{by: month}")
 DAYS = make_policy(unit="user-day", partition="{by: day}")
 HOURS = make_policy(unit="user-hour", partition="{by: hour}", zone="Europe/Berlin")
 REGIONS = make_policy(partition="{by: region}")
-TWO = ("2026-W01", "2026-W02")
-MEMBER = make_policy("m", population="p")
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
-LOSS = ApproxDP(epsilon="0.5", delta="1e-7")
-
-
-def costing(cost: Cost, *parts: str, **fields: str) -> dict[str, Any]:
-    """Return a request of a cost on a dataset with these fields."""
-    return {"cost": cost, "policies": [make_policy(**fields)], "partitions": parts}
-
-
-def joined(by: str, unit: str) -> dict[str, Any]:
-    """Return a request of weeks and of a dataset that is divided otherwise."""
-    other = make_policy("b", unit=unit, partition=f"{{by: {by}}}")
-    return {"policies": (WEEKS, other), "partitions": TWO[:1]}
 
 
 #: What no ledger keeps, by field of a request: a database that keeps other text than
@@ -81,48 +61,11 @@ FACTS = ("key", "owner", "alerts", "units", "accounts")
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({name: value}, "") for name, values in KEPT.items() for value in values),
     *(({"body": {name: "x"}}, f"says '{name}'") for name in FACTS),
-    # A step that names no part could read everything.
-    ({"policies": [WEEKS]}, "partitions="),
-    ({"partitions": TWO}, "divided"),
-    ({"policies": [WEEKS], "partitions": TWO[:1] * 2}, "once"),
+    ({"policies": ()}, "reads no dataset"),
     *(
         ({"policies": [policy], "partitions": (name,)}, "did not run|must be text")
         for policy, names in NAMES
         for name in names.split("|")
-    ),
-    # A week would pass for a region, and give people of all regions a new budget.
-    (joined("region", "customer"), "'a' by week, 'b' by region"),
-    (joined("month", "user-month"), "'a' by week, 'b' by month"),
-    ({"policies": [MEMBER]}, "belong to the populations"),
-    ({"populations": [POPULATION]}, "belong to the populations"),
-    # Rules that keep no delta say so.
-    (costing(LOSS, budget="{epsilon: 10}"), "keeps no delta for steps"),
-    (costing(LOSS, budget=WIDE, filter="residue"), "keeps no delta for steps"),
-    (costing(LOSS, budget=WIDE, filter="gdp"), ""),
-    # Where the cap would have to guess, and a delta over parts of a window.
-    (
-        costing(
-            RenyiDP(order=100, epsilon="0.01"),
-            *TWO,
-            unit="user-week",
-            partition="{by: week}",
-            lifetime=BOTH,
-            budget="{epsilon: 1, delta: 1e-6}",
-            filter="rdp",
-        ),
-        "one partition at a time",
-    ),
-    (
-        costing(
-            ApproxDP(epsilon="0.1", delta="1e-6"),
-            TWO[0],
-            unit="customer-week",
-            partition="{by: week}",
-            window="{length: 2}",
-            budget="{epsilon: 9, delta: 0.1}",
-            filter="zcdp",
-        ),
-        "",
     ),
 ]
 
@@ -154,17 +97,15 @@ def test_a_cost_priced_for_the_other_relation_is_refused(ledger, relation, cost)
 
     Nor what it would charge for one person only, where a replaced one is two people.
     """
-    step = {"budget": BOTH, "filter": "{theorem: rdp, order: 8}"}
-    with pytest.raises(UnsupportedCost, match=relation):
-        granted(ledger, **costing(cost, relation=relation, **step))
     other = {"replace-one": "add-or-remove"}.get(relation, "replace-one")
-    granted(ledger, **costing(cost, relation=other, **step))
-
-
-def test_datasets_that_are_divided_alike_are_joined_part_by_part(ledger):
-    """And a group that has no price over two weeks has one week at a time."""
-    with pytest.raises(ConfigurationError, match="reads no dataset"):
-        request(ledger, policies=())
-    granted(ledger, "1", **joined("week", "user-week"))
-    with pytest.raises(BudgetRefused):
-        granted(ledger, "0.1", policies=(WEEKS,), partitions=TWO[:1])
+    refusing, granting = (
+        make_policy(
+            relation=name,
+            budget="{epsilon: 5, delta: 1e-6}",
+            filter="{theorem: rdp, order: 8}",
+        )
+        for name in (relation, other)
+    )
+    with pytest.raises(UnsupportedCost, match=relation):
+        granted(ledger, cost, policies=[refusing])
+    granted(ledger, cost, policies=[granting])
