@@ -14,15 +14,16 @@ from dpflow.config import (
     LEDGER_VARIABLE,
     POLICIES_VARIABLE,
     SETTINGS,
-    WITNESS_VARIABLE,
     Settings,
     settings,
 )
 from dpflow.durable import sync, sync_path
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.opening import sqlite_path, witness_at
+from tests.accounting.tables import read_tables
 
 pytestmark = pytest.mark.quick
+ROWS = read_tables(__file__)
 
 
 @pytest.fixture
@@ -71,42 +72,17 @@ def test_the_root_is_the_nearest_project_above(folder):
     assert folder.parent == settings(folder.parent).root
 
 
-def test_variables_come_before_pyproject_and_that_before_defaults(folder, monkeypatch):
-    """Relative paths lie under the root; an empty variable is no setting."""
-    write(
-        folder,
-        '[tool.dpflow]\nledger_url = "sqlite:///data/l.db"\npolicies = "rules"\n',
-    )
-    monkeypatch.setenv(LEDGER_VARIABLE, " ")
+@pytest.mark.parametrize("row", ROWS["settings"])
+def test_variables_come_before_pyproject_and_that_before_defaults(
+    folder, monkeypatch, row
+):
+    """Of ledger, policies and witness; blanks at the ends are no part of a setting."""
+    write(folder, row["file"])
+    for name, text in row["environment"].items():
+        monkeypatch.setenv(name, text)
     setup = settings(folder)
-    assert f"sqlite:///{folder}/data/l.db" == setup.ledger_url
-    assert folder / "rules" == setup.policies
-    monkeypatch.setenv(LEDGER_VARIABLE, "sqlite:////var/ledger.db")
-    monkeypatch.setenv(POLICIES_VARIABLE, "/var/policies")
-    setup = settings(folder)
-    assert setup.ledger_url == "sqlite:////var/ledger.db"
-    assert str(setup.policies) == "/var/policies"
-
-
-def test_blanks_at_the_ends_of_a_setting_are_no_part_of_it(folder, monkeypatch):
-    """`echo` and forms of platforms add them to secrets."""
-    write(folder, '[tool.dpflow]\npolicies = "rules "\n')
-    for end in ("\n", "\r\n", " "):
-        monkeypatch.setenv(LEDGER_VARIABLE, f"postgresql://host/db{end}")
-        monkeypatch.setenv(ENVIRONMENT_VARIABLE, f" ann{end}")
-        setup = settings(folder)
-        assert (setup.ledger_url, setup.environment) == ("postgresql://host/db", "ann")
-        assert setup.policies == folder / "rules"
-
-
-def test_the_witness_can_be_a_folder_or_waived(folder, monkeypatch):
-    """Relative folders lie under the root; the environment comes first."""
-    write(folder, '[tool.dpflow]\nwitness = "seen"')
-    assert settings(folder).witness == str(folder / "seen")
-    monkeypatch.setenv(WITNESS_VARIABLE, "/mnt/other")
-    assert settings(folder).witness == "/mnt/other"
-    monkeypatch.setenv(WITNESS_VARIABLE, "none")
-    assert settings(folder).witness == "none"
+    for name, text in row["settings"].items():
+        assert str(getattr(setup, name)) == text.format(folder=folder)
 
 
 def place_of(setup, key):
@@ -114,10 +90,7 @@ def place_of(setup, key):
     return str(getattr(setup, key)).removeprefix("sqlite:///")
 
 
-PLACES = ["ledger_url", "policies", "witness", "people"]
-
-
-@pytest.mark.parametrize("key", PLACES)
+@pytest.mark.parametrize("key", ["ledger_url", "policies", "witness", "people"])
 @pytest.mark.parametrize("in_file", [True, False])
 def test_a_home_is_expanded_and_a_variable_is_refused(
     folder, monkeypatch, key, in_file
@@ -135,12 +108,7 @@ def test_a_home_is_expanded_and_a_variable_is_refused(
 
     assert place_of(configured("~/here/x"), key) == "/home/ann/here/x"
     assert place_of(configured("./~/x"), key) == f"{folder}/~/x"
-    for path, absolute in (
-        ("$HOME/x", "Write the absolute path: /home/ann/x."),
-        ("/data/${HOME}/x", "Write the absolute path: /data//home/ann/x."),
-        ("$DPFLOW_NOT_SET/x", "Write the absolute path."),
-        ("~nobody-of-this-name/x", "Write the absolute path."),
-    ):
+    for path, absolute in ROWS["variables"].items():
         with pytest.raises(ConfigurationError) as caught:
             configured(path)
         assert str(caught.value).startswith(f"{key} ({SETTINGS[key]}) is '{path}'")
