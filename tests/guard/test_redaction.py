@@ -86,13 +86,18 @@ def group(text):
     return BaseExceptionGroup(text, [ValueError(text), inner])
 
 
+def failing(body, **declared):
+    """Return what the outside sees of the error that ends a body."""
+    return caught(guarded(**{"dataset": "shop", "cost": TENTH, **declared})(body))
+
+
 def ended(error):
-    """Return what the outside sees of an error that ends a body."""
+    """Return what the outside sees of an error that a body raises."""
 
     def end():
         raise error
 
-    return caught(guarded(dataset="shop", cost=TENTH)(end))
+    return failing(end)
 
 
 def test_what_ends_a_program_or_a_test_survives_without_text(shop):
@@ -134,7 +139,6 @@ CHANGES = [
 def test_a_public_error_leaves_a_body_as_dpflow_made_it(shop, change):
     """Its text is dpflow's, whatever the body did to the error that it caught."""
 
-    @guarded(dataset="shop", cost=NOISY)
     def count():
         release(1.0)
         try:
@@ -143,7 +147,7 @@ def test_a_public_error_leaves_a_body_as_dpflow_made_it(shop, change):
             change(error)
             raise
 
-    error = caught(count)
+    error = failing(count, cost=NOISY)
     assert type(error) is PublicError
     assert "charged in full" in error.message
     assert "drew noise twice" in error.message
@@ -161,12 +165,8 @@ def test_a_public_error_of_other_code_is_withheld(shop, kind):
 
 def test_a_warning_names_no_class_that_a_body_made(shop, recwarn, caplog):
     """The name of a class can hold private data, and no module has such a class."""
-
-    @guarded(dataset="shop", cost=TENTH, release_key="x")
-    def count():
-        return type(CANARY, (), {"__module__": CANARY})()
-
-    count()
+    unstorable = type(CANARY, (), {"__module__": CANARY})
+    guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(unstorable)()
     texts = [str(warning.message) for warning in recwarn]
     assert any("cannot be stored" in text for text in texts)
     assert CANARY not in f"{texts}{caplog.text}"
@@ -248,9 +248,8 @@ def named_ending(text):
 
 def public_subclass(text):
     """Make an error of a class that derives from the public ones."""
-    return type("PublicError", (PublicError,), {"__module__": "dpflow.exceptions"})(
-        text
-    )
+    module = {"__module__": "dpflow.exceptions"}
+    return type("PublicError", (PublicError,), module)(text)
 
 
 def quoting(text):
@@ -325,16 +324,16 @@ def test_an_error_shows_only_its_type(tmp_path, monkeypatch, caplog, by_spend):
 
 def test_a_scopes_cancellation_is_kept_without_text(shop):
     """A cancel scope looks for its own one, here or behind; nothing else stays."""
+
+    def count(scope):
+        try:
+            raise asyncio.CancelledError(scope + read_private())
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError(read_private()) from None
+
     for scope in ("Cancelled via cancel scope ", "Cancelled by "):
-
-        @guarded(dataset="shop", cost=TENTH)
-        def count(scope=scope):
-            try:
-                raise asyncio.CancelledError(scope + read_private())
-            except asyncio.CancelledError:
-                raise asyncio.CancelledError(read_private()) from None
-
-        error = caught(count)
+        step = guarded(dataset="shop", cost=TENTH)(count)
+        error = caught(lambda scope=scope, step=step: step(scope))
         assert [type(each) for each in chain(error)] == [asyncio.CancelledError]
         assert error.args == ((scope,) if "scope" in scope else ())
 
@@ -362,12 +361,11 @@ def test_the_error_names_no_file_of_compiled_text(shop, monkeypatch, module):
     monkeypatch.setitem(sys.modules, "nowhere", ModuleType("nowhere"))
     name = module if module in sys.modules else "nowhere"
 
-    @guarded(dataset="shop", cost=TENTH)
     def count():
         text = compile("1/0", read_private(), "exec")
         exec(text, {"__name__": name})
 
-    assert CANARY not in caught(count).message
+    assert CANARY not in failing(count).message
 
 
 def test_errors_keep_shows_the_original(tmp_path, monkeypatch):
@@ -382,7 +380,7 @@ def test_errors_keep_shows_the_original(tmp_path, monkeypatch):
         with spend(dataset="shop", cost=TENTH, step="count"):
             body()
 
-    assert caught(guarded(dataset="shop", cost=TENTH)(body)) is original
+    assert failing(body) is original
     assert caught(block) is original
     assert original.args == (CANARY,)
     assert spent() == "0.2"
@@ -393,8 +391,7 @@ def test_one_policy_that_redacts_is_enough(tmp_path, monkeypatch):
     other = POLICY.replace("shop", "open") + "errors: keep\n"
     make_project(tmp_path, monkeypatch, POLICY, other)
     (tmp_path / "private.txt").write_text(CANARY, "utf-8")
-    both = guarded(dataset=("open", "shop"), cost=TENTH)(fail_with)
-    error = caught(lambda: both(ValueError))
+    error = failing(lambda: fail_with(ValueError), dataset=("open", "shop"), name="n")
     assert type(error) is DPStepFailed
     assert error.dataset == "open, shop"
 
@@ -402,18 +399,17 @@ def test_one_policy_that_redacts_is_enough(tmp_path, monkeypatch):
 def test_a_signal_while_the_failure_is_posted_leaks_nothing(shop):
     """Ctrl-C in the settlement of a failed step has nothing private behind it."""
 
-    @guarded(dataset="shop", cost=TENTH)
     def count():
         # The settlement blocks on the ledger's lock until the alarm.
         held_lock.enter_context(locked_ledger(shop))
         current_project().ledger.database.lock_seconds = 30
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
         raise ValueError(read_private())
 
     old = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with contextlib.ExitStack() as held_lock:
-            error = caught(count)
+            error = failing(count)
     finally:
         signal.signal(signal.SIGALRM, old)
     assert type(error) is KeyboardInterrupt
