@@ -7,8 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
@@ -46,23 +48,17 @@ SMALL = Fraction(1, 10**6)
 
 
 def racers(
-    target: Callable[[int, Callable[[str], None]], None],
-    processes: int = PROCESSES,
-    ready: Callable[[], object] = lambda: None,
+    target: Callable[[int, Callable[[str], None]], None], processes: int = PROCESSES
 ) -> list[list[str]]:
-    """Start processes together, run `ready` here, and return what each said."""
+    """Start processes together and return what each said."""
     gate = Gate()
 
-    def run(number: int) -> Callable[[Callable[[str], None]], None]:
-        def work(say: Callable[[str], None]) -> None:
-            gate.wait()
-            target(number, say)
+    def run(number: int, say: Callable[[str], None]) -> None:
+        gate.wait()
+        target(number, say)
 
-        return work
-
-    children = [Child(run(number)) for number in range(processes)]
+    children = [Child(partial(run, number)) for number in range(processes)]
     gate.open()
-    ready()
     ended = [child.end() for child in children]
     assert {code for code, _ in ended} == {0}, ended
     return [lines for _, lines in ended]
@@ -71,9 +67,8 @@ def racers(
 @pytest.mark.parametrize("budget", spread([100, 96, 1], 2))
 def test_processes_are_granted_the_budget_and_no_step_more(place, budget):
     """Processes ask until they are refused; half of them never settle."""
-    ledger = make_ledger(place)
-    granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
-    ledger.close()
+    with closing(make_ledger(place)) as ledger:
+        granted(ledger, PureDP(epsilon=1 - budget * SMALL), step="before")
 
     def ask(number: int, say: Callable[[str], None]) -> None:
         ledger = open_ledger(url(place))
@@ -122,21 +117,15 @@ def test_one_process_makes_the_release_and_the_others_replay_it(place):
 def test_a_held_ledger_is_waited_for_and_no_longer(place):
     """By another process or thread: nothing was sent, so nothing is sent again."""
     granted(make_ledger(place))
-    with closing(impatient(place)) as patient:
+    with closing(impatient(place)) as patient, ThreadPoolExecutor(1) as threads:
         step, since = request(patient), time.monotonic()
-        with (
-            holding(place),
-            pytest.raises(LedgerUnavailable, match="another process") as e,
-        ):
+        busy = pytest.raises(LedgerUnavailable, match="another process")
+        with holding(place), busy as caught:
             patient.reserve(step)
-        assert time.monotonic() - since >= e.value.waited == 0.4
-        answers: list[str] = []
+        assert time.monotonic() - since >= caught.value.waited == 0.4
         with patient.database.snapshot():
-            ask = lambda: answers.append(refusal(lambda: patient.reserve(step)))
-            thread = threading.Thread(target=ask)
-            thread.start()
-            thread.join()
-        assert answers == ["LedgerUnavailable"]
+            answer = threads.submit(refusal, lambda: patient.reserve(step))
+            assert answer.result() == "LedgerUnavailable"
         patient.reserve(step)
         assert kinds(place) == ["open", "reserve", "reserve"]
 

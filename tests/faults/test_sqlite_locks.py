@@ -26,7 +26,8 @@ from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite import SqliteDatabase
 from dpflow.ledger.tables.transaction import VERSION, Transaction
 from tests.faults.drivers import FaultySqlite
-from tests.ledger.processes import Child, die, holding
+from tests.faults.support import Nth
+from tests.ledger.processes import answer_of_child, holding
 from tests.ledger.support import (
     BASIC,
     audit,
@@ -50,15 +51,13 @@ SHORT = 0.4
 
 def test_closing_waits_for_the_lock(path):
     """For the same reason, up to the deadline."""
-    ledger, other = impatient(path), SqliteDatabase(path)
-    granted(ledger)
-    with other.transaction():
-        since = time.monotonic()
-        ledger.database.close()
-        assert time.monotonic() - since >= SHORT
-    granted(ledger)
-    ledger.close()
-    other.close()
+    with closing(impatient(path)) as ledger, closing(SqliteDatabase(path)) as other:
+        granted(ledger)
+        with other.transaction():
+            since = time.monotonic()
+            ledger.database.close()
+            assert time.monotonic() - since >= SHORT
+        granted(ledger)
 
 
 def test_a_link_to_the_ledger_shares_its_lock(ledger, path):
@@ -97,19 +96,17 @@ def number_in(transaction: Transaction) -> int:
 @pytest.mark.promise("long-read")
 def test_a_reader_holds_up_no_writer(path):
     """It sees the state that it began with; another writer is waited for (control)."""
-    ledger, reader = impatient(path), SqliteDatabase(path)
-    granted(ledger)
-    with reader.snapshot() as reading:
-        before = number_in(reading)
+    with closing(impatient(path)) as ledger, closing(SqliteDatabase(path)) as reader:
         granted(ledger)
-        assert number_in(reading) == before
-    with reader.snapshot() as reading:
-        assert number_in(reading) == before + 1
-    with reader.transaction(), pytest.raises(LedgerUnavailable) as caught:
-        granted(ledger)
-    assert caught.value.waited == SHORT
-    ledger.close()
-    reader.close()
+        with reader.snapshot() as reading:
+            before = number_in(reading)
+            granted(ledger)
+            assert number_in(reading) == before
+        with reader.snapshot() as reading:
+            assert number_in(reading) == before + 1
+        with reader.transaction(), pytest.raises(LedgerUnavailable) as caught:
+            granted(ledger)
+        assert caught.value.waited == SHORT
 
 
 def test_a_long_log_is_begun_anew(path, monkeypatch):
@@ -168,21 +165,8 @@ def test_another_version_is_refused_inside_each_write(ledger, path):
 @pytest.mark.promise("failed-call")
 def test_a_charge_that_is_found_counts_once_its_log_was_synced(path, monkeypatch):
     """The log is written once more; while it cannot be, the step does not run."""
-    database = FaultySqlite(path)
-    ledger = ledger_on(database)
-    granted(ledger)
-    # As long as another program reads the file, closing it keeps the log.
-    reader = sqlite3.connect(path)
-    reader.execute("SELECT count(*) FROM ledger").fetchone()
-    commits: list[str] = []
+    database, sync = FaultySqlite(path), sqlite_files.sync_path
     synced: list[str] = []
-    sync = sqlite_files.sync_path
-
-    def fail(sql: str) -> None:
-        if sql == "COMMIT" and not commits:
-            commits.append(sql)
-            message = "disk I/O error"
-            raise sqlite3.OperationalError(message)
 
     def noted(place: Path) -> None:
         synced.append(place.name)
@@ -191,33 +175,33 @@ def test_a_charge_that_is_found_counts_once_its_log_was_synced(path, monkeypatch
     def failed(place: Path) -> None:
         raise OSError(errno.EIO, "the disk failed", str(place))
 
-    database.after = fail
-    monkeypatch.setattr(sqlite_files, "sync_path", noted)
-    granted(ledger)
-    assert synced == ["ledger.db-wal"]
-    commits.clear()
-    monkeypatch.setattr(sqlite_files, "sync_path", failed)
-    with pytest.raises(LedgerUnavailable):
+    def grant_after_failure(sync_path: Callable[[Path], None]) -> None:
+        failure = Nth(0, sqlite3.OperationalError("disk I/O error"), once=True)
+        database.after = lambda sql: failure(sql) if sql == "COMMIT" else None
+        monkeypatch.setattr(sqlite_files, "sync_path", sync_path)
         granted(ledger)
-    reader.close()
-    monkeypatch.setattr(sqlite_files, "sync_path", sync)
-    granted(ledger)
-    ledger.close()
+
+    # As long as another program reads the file, closing it keeps the log.
+    with closing(ledger_on(database)) as ledger:
+        granted(ledger)
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("SELECT count(*) FROM ledger").fetchone()
+            grant_after_failure(noted)
+            assert synced == ["ledger.db-wal"]
+            with pytest.raises(LedgerUnavailable):
+                grant_after_failure(failed)
+        monkeypatch.setattr(sqlite_files, "sync_path", sync)
+        granted(ledger)
 
 
 def test_another_program_may_remove_the_log_meanwhile(tmp_path, monkeypatch):
     """Who closes the file last empties the log into it; SQLite then makes a new one."""
     log, look = tmp_path / "ledger.db-wal", Path.stat
     log.write_bytes(b"x")
-
-    def removed(place: Path, **options: bool) -> object:
-        result = look(place, **options)
-        log.unlink()
-        return result
-
-    monkeypatch.setattr(Path, "stat", removed)
-    sqlite_files.sync_log(tmp_path / "ledger.db")
-    assert not os.path.exists(log)  # noqa: PTH110 (Path.stat is replaced)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", lambda place: (look(place), log.unlink())[0])
+        sqlite_files.sync_log(tmp_path / "ledger.db")
+    assert not log.exists()
 
 
 # Locks that the system does not give
@@ -268,26 +252,17 @@ def test_a_lock_that_sqlite_does_not_get_is_waited_for_once(path, monkeypatch):
     """
     monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 1)
     database = FaultySqlite(path)
-    ledger = ledger_on(database)
-    granted(ledger)
-    step, begun = request(ledger), list[str]()
-
-    def hold(say: Callable[[str], None]) -> None:
-        connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("BEGIN IMMEDIATE")
-        say("held")
-        time.sleep(60)
-
-    child = Child(hold)
-    assert child.line() == "held"
-    database.before = begun.append
-    with pytest.raises(LedgerUnavailable, match=r"try again .*fuser") as error:
-        ledger.reserve(step)
-    assert begun.count("BEGIN IMMEDIATE") == 1
-    assert error.value.details["waited"] >= 0.8
-    child.kill()
-    assert isinstance(ledger.reserve(step), Granted)
-    ledger.close()
+    with closing(ledger_on(database)) as ledger:
+        granted(ledger)
+        step, statements = request(ledger), list[str]()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            database.before = statements.append
+            with pytest.raises(LedgerUnavailable, match=r"try again .*fuser") as error:
+                ledger.reserve(step)
+        assert statements.count("BEGIN IMMEDIATE") == 1
+        assert error.value.details["waited"] >= 0.8
+        assert isinstance(ledger.reserve(step), Granted)
 
 
 def without_record_locks(patch: pytest.MonkeyPatch) -> None:
@@ -302,23 +277,13 @@ def without_record_locks(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.promise("no-locks")
 def test_an_owner_that_the_system_does_not_show_is_not_waited_for(path, monkeypatch):
     """A dead owner that was taken for a living one would keep its key for an hour."""
-
-    def claim(say: Callable[[str], None]) -> None:
-        ledger = open_ledger(url(path))
-        granted(ledger, key="x")
-        say("claimed")
-        die()
-
+    answer_of_child(lambda: granted(open_ledger(url(path)), key="x"))
     with closing(open_ledger(url(path))) as ledger:
         step = request(ledger, key="x")
-        child = Child(claim)
-        assert child.line() == "claimed"
-        child.end()
         with monkeypatch.context() as patch:
             without_record_locks(patch)
-            with pytest.raises(
-                LedgerUnavailable, match=r"No locks available.*try again"
-            ):
+            words = r"No locks available.*try again"
+            with pytest.raises(LedgerUnavailable, match=words):
                 ledger.reserve(step)
         assert isinstance(ledger.reserve(step), Granted)
 
