@@ -7,8 +7,10 @@ integrated. Wrong scales go through the same function and are caught.
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from dpflow.mechanisms.perturbed_models import (
 )
 from tests.mechanisms.projects import make_shop
 from tests.projects import account
+from tests.sizes import scaled, spread
 
 GRID = np.linspace(-400, 400, 80_001)
 
@@ -61,14 +64,14 @@ def worst(recipe, e1, e2, **wrong):
     rng, people = np.random.default_rng(7), recipe.train + 4
     none = model = 0.0
     # All agree: then one person's change has the largest pull; or people at random.
-    agreed = np.ones(people), np.ones(people)
+    agreed = np.ones((2, people))
     mixed = rng.uniform(-1, 1, people), np.where(rng.random(people) < 0.5, -1.0, 1.0)
-    for rows, labels in (agreed, mixed):
-        first = law(recipe, e1, e2, rows, labels, **wrong)
+    for data in (agreed, np.array(mixed)):
+        first = law(recipe, e1, e2, *data, **wrong)
         for person in (0, people - 1):
-            other_rows, other = rows.copy(), labels.copy()
-            other_rows[person], other[person] = 1.0, -labels[person]
-            second = law(recipe, e1, e2, other_rows, other, **wrong)
+            other = data.copy()
+            other[:, person] = 1.0, -data[1, person]
+            second = law(recipe, e1, e2, *other, **wrong)
             none = max(none, abs(math.log(first[1] / second[1])))
             seen = (first[0] > 1e-200) & (second[0] > 1e-200)
             losses = np.log(first[0][seen] / second[0][seen])
@@ -77,15 +80,15 @@ def worst(recipe, e1, e2, **wrong):
 
 
 RECIPES = [Recipe(3, "0.2", 0.8), Recipe(2, "0.05", 0.5), Recipe(20, 1, 1.0)]
+BUDGETS = ((1.0, 0.5), (0.5, 0.5), (2.0, 0.1))
 
 
 def test_no_cell_loses_more_than_it_costs():
     """None costs the test, a model the larger epsilon."""
-    for recipe in RECIPES:
-        for e1, e2 in ((1.0, 0.5), (0.5, 0.5), (2.0, 0.1)):
-            none, model = worst(recipe, e1, e2)
-            assert none <= e2 * (1 + 1e-3)
-            assert model <= max(e1, e2) * (1 + 1e-3)
+    for recipe, (e1, e2) in spread(itertools.product(RECIPES, BUDGETS), 5):
+        none, model = worst(recipe, e1, e2)
+        assert none <= e2 * (1 + 1e-3)
+        assert model <= max(e1, e2) * (1 + 1e-3)
 
 
 def test_wrong_scales_are_caught():
@@ -114,7 +117,7 @@ def unit_rows(rng, people, columns):
 def test_one_person_moves_the_minimum_no_farther_than_declared():
     """Real fits of random neighbours; the bound is approached, never passed."""
     rng, recipe, moved = np.random.default_rng(3), Recipe(12, "0.5", 1.0), 0.0
-    for _ in range(60):
+    for _ in range(scaled(60, push=20)):
         rows = unit_rows(rng, 12, 3)
         classes = np.where(rng.random(12) < 0.5, -1.0, 1.0)
         other = rows.copy()
@@ -138,7 +141,7 @@ def test_the_solver_reaches_its_tolerance():
 
 def test_the_noise_is_k_norm_noise():
     """Gamma distributed length, and a direction without preference."""
-    sample = np.array([k_norm_noise(3, Fraction(2)) for _ in range(500)])
+    sample = np.array([k_norm_noise(3, Fraction(2)) for _ in range(300)])
     lengths = np.linalg.norm(sample, axis=1)
     limit = math.sqrt(math.log(2e9) / (2 * len(lengths)))
     statistic = stats.kstest(lengths, stats.gamma(3, scale=2).cdf).statistic
@@ -187,27 +190,20 @@ def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     """Fitted to the first people; both noises as declared; tested on the others."""
     rows, labels = people()
     recipe, seen = Recipe(300, "0.1", 50.0), {}
-
-    def record(name, result):
-        def call(*arguments):
-            seen[name] = arguments
-            return result(*arguments)
-
-        return call
-
     # The noisy error decides, not the true one, which is at most 2.
     for name, result in (
         ("k_norm_noise", lambda size, _: np.ones(size)),
         ("add_noise", lambda *_: 50.5),
         ("minimum", minimum),
     ):
-        monkeypatch.setattr(mechanism, name, record(name, result))
+        seen[name] = mock.Mock(side_effect=result)
+        monkeypatch.setattr(mechanism, name, seen[name])
     assert draw(COST, rows, labels, **RECIPE, threshold=50.0).cell == "none"
     classes = np.where(labels, 1.0, -1.0)
-    assert (seen["minimum"][0] == rows[:300]).all()
-    assert (seen["minimum"][1] == classes[:300]).all()
-    assert seen["k_norm_noise"] == (3, recipe.sensitivity / 5)
-    cost, error = seen["add_noise"]
+    assert (seen["minimum"].call_args.args[0] == rows[:300]).all()
+    assert (seen["minimum"].call_args.args[1] == classes[:300]).all()
+    assert seen["k_norm_noise"].call_args.args == (3, recipe.sensitivity / 5)
+    cost, error = seen["add_noise"].call_args.args
     assert cost == Laplace(sensitivity=recipe.test_sensitivity(100), epsilon=1)
     noisy = minimum(rows[:300], classes[:300], recipe) + 1
     assert error == pytest.approx(mean_error(noisy, rows[300:], classes[300:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import mpmath
 import numpy as np
@@ -36,14 +36,14 @@ def law(numbers, share, relation, *, max_rows=1):
 
 def neighbours(relation, max_rows):
     """Yield all pairs of small data sets that differ in one person's numbers."""
+    some = partial(itertools.combinations_with_replacement, POINTS)
     for size in range(4):
-        for others in itertools.combinations_with_replacement(POINTS, size):
-            for own in itertools.combinations_with_replacement(POINTS, max_rows):
-                if relation == "add-or-remove":
-                    yield others, others + own
-                    continue
-                for new in itertools.product(POINTS, repeat=max_rows):
-                    yield others + own, others + new
+        for others, own in itertools.product(some(size), some(max_rows)):
+            if relation == "add-or-remove":
+                yield others, others + own
+                continue
+            for new in itertools.product(POINTS, repeat=max_rows):
+                yield others + own, others + new
 
 
 def losses(one, other):
@@ -93,13 +93,9 @@ def test_what_is_no_number_counts_as_zero():
 def test_a_step_releases_its_bounds_once(dpflow_ledger):
     """Its price is the declared one; a second call replays."""
     dpflow_ledger.use(fixture_policy())
-    tenth = ExponentialMechanism(epsilon="0.1")
-
-    def bounds():
-        return private_bounds([3, 4, 5], [1, 10, 100], ["0.1", "0.9"])
-
-    words = {"dataset": "orders", "release_key": "bounds"}
-    step = guarded(cost=Repeated(tenth, 2), **words)(bounds)
+    cost = Repeated(ExponentialMechanism(epsilon="0.1"), 2)
+    bounds = lambda: private_bounds([3, 4, 5], [1, 10, 100], ["0.1", "0.9"])
+    step = guarded(dataset="orders", cost=cost, release_key="bounds")(bounds)
     first = step()
     assert step() == first
     assert set(first) <= {1, 10, 100}
