@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from fractions import Fraction
 
@@ -15,7 +14,7 @@ from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailab
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables import postgres_connection as sessions
 from dpflow.ledger.tables.loading import find_scope, load_rows
-from tests.ledger.processes import Child
+from tests.ledger.processes import answer_of_child
 from tests.ledger.support import audit, granted, read, request, sums
 from tests.postgres import server
 
@@ -24,20 +23,11 @@ from tests.postgres import server
 
 def test_makers_in_parallel_make_one_ledger(postgres_url):
     """The others are refused."""
-    answers: list[str] = []
-
-    def make() -> None:
-        try:
-            answers.append(create_ledger(postgres_url).id)
-        except ConfigurationError as error:
-            answers.append(type(error).__name__)
-
-    threads = [threading.Thread(target=make) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers.count("ConfigurationError") == 3
+    with ThreadPoolExecutor(4) as threads:
+        makers = [threads.submit(create_ledger, postgres_url) for _ in range(4)]
+    errors = [type(maker.exception()) for maker in makers]
+    assert errors.count(ConfigurationError) == 3
+    assert errors.count(type(None)) == 1
     assert read(postgres_url, "SELECT count(*) FROM ledger") == [(1,)]
 
 
@@ -101,15 +91,11 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
     granted(ledger, "0.1")
     monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.3)
     with closing(open_ledger(postgres_url)) as slow:
-
-        def stop() -> None:
-            with slow.database.transaction() as transaction:
-                transaction.begin(["a"], lock=True)
-                granted(ledger, "0.1")
-                transaction.begin(["a"], lock=True)
-
-        with pytest.raises(LedgerUnavailable, match="server closed the connection"):
-            stop()
+        closed = pytest.raises(LedgerUnavailable, match="server closed the connection")
+        with closed, slow.database.transaction() as transaction:
+            transaction.begin(["a"], lock=True)
+            granted(ledger, "0.1")
+            transaction.begin(["a"], lock=True)
         granted(slow, "0.1")
 
 
@@ -163,18 +149,15 @@ def test_who_looks_dead_and_lives_is_charged_and_so_is_its_successor(postgres_ur
     kill += "AND datname = current_database()"
     assert read(postgres_url, kill) == [(True,)]
     # In this process the name counts as alive; another process asks.
-    child = Child(lambda say: say(granted(open_ledger(postgres_url), "0.25", key="w")))
-    assert child.end()[0] == 0
+    answer_of_child(lambda: granted(open_ledger(postgres_url), "0.25", key="w"))
 
-    def work(say: Callable[[str], None]) -> None:
+    def charge_again() -> str:
         ledger = open_ledger(postgres_url)
         late = granted(ledger, "0.25", key="week/1")
-        say(late)
         ledger.settle(late, value='"second"')
+        return late
 
-    child = Child(work)
-    late = child.line()
-    assert child.end() == (0, [])
+    late = answer_of_child(charge_again)
     first.settle(early, value='"first"')
     assert sums(postgres_url) == (Fraction(1, 2), Fraction(1, 4))
     kept = "SELECT charge, value FROM release WHERE state = 'settled'"
