@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tomllib
 from fractions import Fraction
 
@@ -30,6 +28,8 @@ from dpflow.noise.sources import (
 )
 from dpflow.testing import dpflow_ledger, ledger_for_tests  # noqa: F401 (a fixture)
 from tests.projects import NOISY, ROOT, journal, make_project, outcome, rows, run_python
+
+pytest_plugins = ["pytester"]
 
 VISITS = """\
 dataset: visits
@@ -233,36 +233,30 @@ def test_without_the_fixture_the_same_calls_work(tmp_path):
 # As pytest loads it
 
 
-def test_the_plugin_is_registered_and_light():
-    """Every run of pytest loads it, so it must cost next to nothing."""
+LIGHT = """
+import json, os, sys
+sys.modules["pytest"] = None
+import dpflow.testing
+modules = sorted(name for name in sys.modules if name.startswith("dpflow"))
+from dpflow import PureDP, guarded
+before = dict(os.environ)
+with dpflow.testing.ledger_for_tests() as ledger:
+    ledger.use(sys.argv[1])
+    step = guarded(dataset="visits", cost=PureDP(epsilon="0.5"))(lambda: 3)
+    answers = [step(), len(ledger.charges("visits"))]
+print(json.dumps([modules, *answers, os.environ == before]))
+"""
+
+
+def test_the_plugin_is_registered_light_and_of_use_without_pytest():
+    """Every run of pytest loads it; the context manager works without pytest."""
     data = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     # Under the module's own name, so that `-p dpflow.testing` is the same plugin.
     plugins = data["project"]["entry-points"]["pytest11"]
     assert plugins == {"dpflow.testing": "dpflow.testing"}
-    script = (
-        "import json, sys, dpflow.testing\n"
-        "print(json.dumps(sorted(n for n in sys.modules if n.startswith('dpflow'))))"
-    )
-    assert run_python(script) == ["dpflow", "dpflow.testing"]
-
-
-def test_no_pytest_is_needed():
-    """The context manager works where pytest is not installed."""
-    script = (
-        "import json, os, sys; sys.modules['pytest'] = None\n"
-        "from dpflow.testing import *\n"
-        "from dpflow import Laplace, guarded\n"
-        "POLICY = 'dataset: visits\\nunit: person\\nrelation: add-or-remove\\n'\n"
-        "POLICY += 'budget: {epsilon: 1}\\nfilter: basic\\n'\n"
-        "before = dict(os.environ)\n"
-        "with ledger_for_tests() as ledger:\n"
-        "    ledger.use(POLICY)\n"
-        "    cost = Laplace(sensitivity=1, epsilon='0.5')\n"
-        "    step = guarded(dataset='visits', cost=cost, noise='own')(lambda: 3)\n"
-        "    answers = [step(), len(ledger.charges('visits'))]\n"
-        "print(json.dumps([*answers, os.environ == before]))"
-    )
-    assert run_python(script) == [3, 1, True]
+    modules, *answers = run_python(LIGHT, VISITS.replace("gdp", "basic"))
+    assert modules == ["dpflow", "dpflow.testing"]
+    assert answers == [3, 1, True]
 
 
 CHILD = """
@@ -300,17 +294,10 @@ def test_has_no_trace_of_it():
 """
 
 
-def test_a_test_leaves_no_trace_in_the_environment(tmp_path):
+def test_a_test_leaves_no_trace_in_the_environment(pytester, monkeypatch):
     """Also where the test patched what the fixture had set."""
-    (tmp_path / "test_order.py").write_text(ORDER, "utf-8")
-    plugins = ("-p", "no:cacheprovider", "-p", "dpflow.testing")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("DPFLOW_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, str(tmp_path)],
-        cwd=tmp_path,
-        env={**clean, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    for name in [name for name in os.environ if name.startswith("DPFLOW_")]:
+        monkeypatch.delenv(name)
+    pytester.makepyfile(ORDER)
+    plugins = ("-p", "no:asyncio", "-p", "no:cacheprovider", "-p", "dpflow.testing")
+    pytester.runpytest_inprocess(*plugins).assert_outcomes(passed=2)
