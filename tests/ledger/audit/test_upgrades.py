@@ -84,8 +84,7 @@ DAMAGE = "UPDATE account SET version = version + 1"
 def test_an_upgraded_ledger_goes_on(begun, monkeypatch):
     """Replayed from, settled and charged; an older process says its version."""
     ledger, witness = begun.ledger, begun.witness
-    assert begun.upgrade(witness=witness) == 5
-    assert begun.upgrade(witness=witness) == 6
+    assert [begun.upgrade(witness=witness) for _ in range(2)] == [5, 6]
     for call in (lambda: granted(ledger), lambda: ledger.settle(begun.charge)):
         with pytest.raises(LedgerUnavailable, match=r"version 6.*newer dpflow"):
             call()
@@ -151,9 +150,8 @@ def test_it_waits_for_steps_and_gives_up(postgres_url, tmp_path, monkeypatch):
 def test_a_backup_of_an_older_version_is_of_that_version(begun):
     """It has the tables and columns of the ledger, and no newer ones."""
     dropped = ["evidence"] if begun.is_file else []
-    begun.change(
-        "ALTER TABLE run DROP COLUMN completed", *(f"DROP TABLE {t}" for t in dropped)
-    )
+    statements = [f"DROP TABLE {name}" for name in dropped]
+    begun.change("ALTER TABLE run DROP COLUMN completed", *statements)
     begun.change("set_version", version=3)
     begun.ledger.database.version = 3
     backup(begun.ledger, begun.saved)
@@ -174,8 +172,7 @@ def test_a_backup_that_does_not_fit_is_not_begun(begun, monkeypatch):
     assert size > 50_000
     needed = size * (1 + begun.is_file)
     usage = SimpleNamespace(free=needed - 1)
-    disks = SimpleNamespace(disk_usage=lambda _: usage)
-    monkeypatch.setattr(upgrades, "shutil", disks)
+    monkeypatch.setattr(upgrades, "shutil", Mock(disk_usage=lambda _: usage))
     with pytest.raises(LedgerUnavailable, match=f"{needed:,} bytes"):
         begun.upgrade()
     assert not begun.saved.exists()
@@ -215,7 +212,7 @@ def test_rewritten_requests_are_verified(begun, monkeypatch):
     assert verify(upgraded).bad == []
     with upgraded.database.transaction() as transaction:
         transaction.begin(lock=False)
-        rows = [*read_rows(transaction, tables()["charge"])]
+        rows = read_rows(transaction, tables()["charge"])
         edited = next(row for row in rows if row["id"] != charge)
         row = Charge.from_columns(tuple(edited.values()))
         assert row.request["note"] == 1
