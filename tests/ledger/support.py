@@ -302,13 +302,6 @@ def everything(path: Place | Ledger) -> list[Any]:
     return [sorted(read(path, f"SELECT * FROM {name}"), key=repr) for name in tables]
 
 
-def error_of(call: Callable[[], object]) -> type[DpflowError]:
-    """Return the type of the error that a call raises."""
-    with pytest.raises(DpflowError) as caught:
-        call()
-    return caught.type
-
-
 def freeze_of(ledger: Ledger, dataset: str) -> Any:
     """Return who froze a dataset and why; None if it is not frozen."""
     ((text,),) = read(ledger, "SELECT frozen FROM dataset WHERE name = ?", dataset)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -90,15 +89,6 @@ def test_settled_usage_in_place_of_thresholds_is_caught(ledger, monkeypatch):
 # Terms that another program wrote
 
 
-@contextmanager
-def any_lifetime(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Open terms without the condition of the lifetime."""
-    checked = "dpflow.ledger.decisions.policy_changes.lifetime_error"
-    with monkeypatch.context() as patch:
-        patch.setattr(checked, lambda *_, **__: None)
-        yield patch
-
-
 @pytest.mark.parametrize(
     ("other", "match"),
     [
@@ -112,7 +102,9 @@ def test_a_term_past_its_lifetime_is_found(path, monkeypatch, other, match):
     """By `verify`, which compares the terms with their lifetime."""
     ledger = make_ledger(path)
     granted(ledger, YEAR, policies=[policy()])
-    with any_lifetime(monkeypatch):
+    checked = "dpflow.ledger.decisions.policy_changes.lifetime_error"
+    with monkeypatch.context() as patch:
+        patch.setattr(checked, lambda *_, **__: None)
         ledger.apply(policy(**other), **NEW)
     granted(ledger, YEAR, policies=[policy(**other)])
     assert match in str(verify(ledger).bad)
@@ -139,15 +131,14 @@ def basic(epsilon: str, lifetime: str | None = None, **fields: str) -> Policy:
     return make_policy(budget=f"{{epsilon: {epsilon}}}", **fields)
 
 
-def spent(ledger: Ledger) -> Fraction:
-    """Return the epsilon that was ever admitted and not voided, by the journal."""
-    units = sum(
-        held[0]
+def most_spent(ledger: Ledger) -> Fraction:
+    """Return the most epsilon that was admitted and not voided, by the journal."""
+    changes = [
+        sum(held[0] for _, held in entry.postings.values())
         for entry in entries(ledger)
-        for _, held in entry.postings.values()
         if entry.kind in ("reserve", "void")
-    )
-    return Fraction(units, UNIT)
+    ]
+    return Fraction(max(accumulate(changes)), UNIT)
 
 
 # Whatever is done
@@ -185,7 +176,7 @@ def _act(ledger: Ledger, chance: random.Random, files: list[Policy]) -> None:
 
 
 def run_deeds(ledger: Ledger, seed: int) -> None:
-    """Do many things in random order and check after each."""
+    """Do many things in random order."""
     chance = random.Random(seed)
     # A lifetime of 5 is promised first, and nobody passes --raise-lifetime.
     files = [basic("2", "5")]
@@ -196,14 +187,13 @@ def run_deeds(ledger: Ledger, seed: int) -> None:
         except (BudgetRefused, PolicyChanged, PolicyNotApplied):
             # Whoever was refused undoes the edit, or tries on.
             files[:] = files[:1] if chance.random() < _UNDONE else files
-            continue
-        assert spent(ledger) <= _LIFETIME
 
 
-@pytest.mark.parametrize("seed", spread(range(6), 4))
+@pytest.mark.parametrize("seed", spread(range(6), 2))
 def test_no_sequence_of_edits_and_charges_passes_the_lifetime(ledger, seed):
     """What all terms admitted stays within the lifetime that was promised first."""
     run_deeds(ledger, seed)
+    assert most_spent(ledger) <= _LIFETIME
     opened = [v.opened["epsilon"] for v in views.terms(ledger, "a") if v.charged]
     assert sum(map(Fraction, opened)) <= _LIFETIME
     audit(ledger)
@@ -224,6 +214,5 @@ def _reset_in_place(ledger: Ledger, given: Policy, **_: object) -> None:
 def test_an_apply_that_resets_usage_in_place_is_caught(ledger, monkeypatch):
     """Control: a known-bad `apply` passes the lifetime."""
     monkeypatch.setattr(Ledger, "apply", _reset_in_place)
-    with pytest.raises(AssertionError):
-        run_deeds(ledger, 0)
-    assert spent(ledger) > _LIFETIME
+    run_deeds(ledger, 0)
+    assert most_spent(ledger) > _LIFETIME
