@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -41,13 +41,9 @@ def block():
 
 def in_a_thread():
     """Call the inner step in a thread that copies the context."""
-    errors = []
     context = contextvars.copy_context()
-    call = lambda: errors.append(caught(inner))
-    thread = threading.Thread(target=context.run, args=(call,))
-    thread.start()
-    thread.join()
-    raise errors[0]
+    with ThreadPoolExecutor() as pool:
+        pool.submit(context.run, inner).result()
 
 
 def in_to_thread():
@@ -79,11 +75,7 @@ def test_an_inner_step_is_refused_and_not_charged(shop, call):
 @pytest.mark.promise("inner-step")
 def test_a_body_that_lets_the_error_escape_fails_and_stays_charged(shop):
     """The reason is shown, for it holds the name of the outer step only."""
-
-    @guarded(dataset="shop", cost=NOISY, name="outer")
-    def outer():
-        block()
-
+    outer = guarded(dataset="shop", cost=NOISY, name="outer")(lambda: block() and 1)
     error = caught(outer)
     assert isinstance(error, PublicError)
     assert "one after another" in error.message

@@ -18,16 +18,15 @@ from dpflow import (
 )
 from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
+from dpflow.guard.charge import current_execution
 from dpflow.rounding import number_from_text
 from tests.projects import POLICY, TENTH, account, journal, make_project
 
+pytestmark = pytest.mark.quick
+
 STOPS = (2, 4, 8)
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a project whose dataset takes epsilon 1 by the sum rule."""
-    return make_project(tmp_path, monkeypatch)
+STOPPING = EarlyStopping(TENTH, stops=STOPS)
+COST = OutputDP({"none": "0.1", "answer": "0.5"})
 
 
 def used(component: str = "epsilon") -> Fraction:
@@ -41,7 +40,7 @@ def stopped_at(number: int, cost: Cost | None = None) -> int:
     """Run a step that stops after a number of sub-steps; return the number that ran."""
     seen = 0
 
-    @guarded(dataset="shop", cost=cost or EarlyStopping(TENTH, stops=STOPS))
+    @guarded(dataset="shop", cost=cost or STOPPING)
     def fit() -> int:
         nonlocal seen
         for step in iterations():
@@ -79,10 +78,10 @@ def test_under_output_a_stop_is_a_cell(tmp_path, monkeypatch):
         assert used("delta") == Fraction(count, 10**7)
 
 
-def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
+def test_a_body_that_fails_is_charged_in_full(shop: Path) -> None:
     """Its error may come from any sub-step."""
 
-    @guarded(dataset="shop", cost=EarlyStopping(TENTH, stops=STOPS))
+    @guarded(dataset="shop", cost=STOPPING)
     def fit() -> None:
         for step in iterations():
             if step.number == 2:
@@ -93,7 +92,7 @@ def test_a_body_that_fails_is_charged_in_full(project: Path) -> None:
     assert used() == Fraction(8, 10)
 
 
-def test_a_loop_cannot_go_on_after_its_step_has_ended(project: Path) -> None:
+def test_a_loop_cannot_go_on_after_its_step_has_ended(shop: Path) -> None:
     """Its charge is posted, so nothing would pay for more."""
     kept = {}
 
@@ -117,7 +116,7 @@ TEST = Laplace(sensitivity=1, epsilon="0.05")
 BOTH = EarlyStopping(Composed(SUBSTEP, TEST), stops=(3, 6))
 
 
-def test_each_part_of_a_substep_is_drawn_once(project):
+def test_each_part_of_a_substep_is_drawn_once(shop):
     """The second draw of a part, and one after its sub-step, have nothing to pay."""
     answers, first = [], []
 
@@ -145,10 +144,9 @@ def test_each_part_of_a_substep_is_drawn_once(project):
     assert used() == 3 * Fraction(15, 100)
 
 
-def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
+def test_an_outcome_is_reported_once_and_in_time(shop: Path) -> None:
     """By a step whose cost has outcomes, and one that it knows."""
-    cost = OutputDP({"none": "0.1", "answer": "0.5"})
-    with spend(dataset="shop", cost=cost, step="ask") as charge:
+    with spend(dataset="shop", cost=COST, step="ask") as charge:
         with pytest.raises(InvalidCost, match="unknown cell"):
             charge.report("other")
         charge.report("none")
@@ -163,45 +161,29 @@ def test_an_outcome_is_reported_once_and_in_time(project: Path) -> None:
         charge.report("none")
 
 
-pytestmark = pytest.mark.quick
-
-COST = OutputDP({"none": "0.1", "answer": "0.5"})
-
-
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a project whose dataset has epsilon 1 by cells."""
     return make_project(tmp_path, monkeypatch, POLICY.replace("basic", "output-dp"))
 
 
 def ask(output: object, cell: object, cost: object = COST) -> object:
     """Run a step that returns an output, under a cell function."""
-
-    @guarded(dataset="shop", cost=cost, cell=cell)
-    def step() -> object:
-        return output
-
-    return step()
+    return guarded(dataset="shop", cost=cost, cell=cell, name="n")(lambda: output)()
 
 
 @pytest.mark.parametrize(("output", "epsilon"), [(None, "0.1"), (7, "0.5")])
-def test_the_cell_of_the_output_is_charged(shop, output, epsilon):
+def test_the_cell_of_the_output_is_charged(cells, output, epsilon):
     """It is read off what the body returned, and journaled."""
     assert ask(output, lambda o: "none" if o is None else "answer") == output
     assert used() == Fraction(epsilon)
     assert journal()[-1].body["reported"] == ("none" if output is None else "answer")
 
 
-def raising(output: object) -> str:
-    """Fail with a text that holds the output."""
-    msg = f"secret {output}"
-    raise ValueError(msg)
-
-
 @pytest.mark.parametrize(
-    "cell", [lambda _: "other", lambda _: None, lambda _: True, raising]
+    "cell", [lambda _: "other", lambda _: None, lambda _: True, lambda n: {}[n]]
 )
-def test_without_a_known_cell_the_step_is_charged_in_full(shop, cell):
+def test_without_a_known_cell_the_step_is_charged_in_full(cells, cell):
     """A warning says so, without the output; the output is kept."""
     with pytest.warns(RuntimeWarning, match="charged in full") as caught:
         assert ask(4711, cell) == 4711
@@ -209,27 +191,18 @@ def test_without_a_known_cell_the_step_is_charged_in_full(shop, cell):
     assert "4711" not in "".join(str(each.message) for each in caught)
 
 
-def test_two_answers_that_differ_are_none(shop: Path) -> None:
+def test_two_answers_that_differ_are_none(cells: Path) -> None:
     """What the body reported and what the cell function says must agree."""
-
-    def run(cell: str) -> None:
-        @guarded(dataset="shop", cost=COST, cell=lambda _: cell)
-        def step() -> int:
-            from dpflow.guard.charge import current_execution
-
-            current_execution("a test").report("none")
-            return 1
-
-        step()
-
-    run("none")
+    step = {"dataset": "shop", "cost": COST, "name": "n"}
+    body = lambda: current_execution("a test").report("none")
+    guarded(**step, cell=lambda _: "none")(body)()
     assert used() == Fraction("0.1")
     with pytest.warns(RuntimeWarning, match="contradicts"):
-        run("answer")
+        guarded(**step, cell=lambda _: "answer")(body)()
     assert used() == Fraction("0.6")
 
 
-def test_a_cell_needs_a_cost_with_cells(shop: Path) -> None:
+def test_a_cell_needs_a_cost_with_cells(cells: Path) -> None:
     """For a cost function, that is noticed by a full charge."""
     with pytest.warns(RuntimeWarning, match="contradicts its cost"):
         ask(1, lambda _: "none", cost=lambda: TENTH)

@@ -16,13 +16,11 @@ pytestmark = pytest.mark.quick
 def test_an_async_step_without_an_event_loop_of_asyncio_is_refused(shop):
     """As trio runs it: by its own loop, which asyncio does not know."""
 
-    @guarded(dataset="shop", cost=TENTH)
     async def count():
         return 1
 
-    coroutine = count()
     with pytest.raises(ConfigurationError, match="under asyncio only"):
-        coroutine.send(None)
+        guarded(dataset="shop", cost=TENTH)(count)().send(None)
     assert rows(shop)["journal"] == []
 
 
@@ -59,13 +57,8 @@ def test_a_changed_cost_under_one_key_replays_the_release_or_is_an_error(
 ):
     """One log line names both costs in Python form; nothing is charged."""
     costs = [TENTH, Laplace(sensitivity=1, epsilon="0.2")]
-    step = guarded(
-        dataset="shop",
-        cost=lambda: costs[0],
-        release_key="x",
-        on_change=change,
-        name="count",
-    )(lambda: 1)
+    words = {"release_key": "x", "on_change": change, "name": "count"}
+    step = guarded(dataset="shop", cost=lambda: costs[0], **words)(lambda: 1)
     step()
     before = rows(shop)
     made = repr(costs.pop(0))
@@ -83,9 +76,8 @@ def test_a_changed_cost_under_one_key_replays_the_release_or_is_an_error(
 
 def test_a_warning_that_is_an_error_comes_after_the_charge_was_posted(shop):
     """`-W error` cannot leave a charge unsettled."""
-    step = guarded(dataset="shop", cost=TENTH, release_key="x", fresh=True, name="n")(
-        lambda: object() or None
-    )
+    words = {"release_key": "x", "fresh": True, "name": "n"}
+    step = guarded(dataset="shop", cost=TENTH, **words)(lambda: object() or None)
     with pytest.warns(RuntimeWarning):
         step()
     with pytest.MonkeyPatch.context() as patch:
@@ -106,9 +98,8 @@ def shop(tmp_path, monkeypatch):
 def test_a_block_with_a_delta_is_refused_in_windows(tmp_path, monkeypatch):
     """It could answer again when rows of other parts have arrived."""
     weeks = "partition: {by: week}\nwindow: {length: 2}\n"
-    policy = POLICY.replace("1}", "1, delta: 1e-6}").replace(
-        "customer", "customer-week"
-    )
+    policy = POLICY.replace("1}", "1, delta: 1e-6}")
+    policy = policy.replace("customer", "customer-week")
     make_project(tmp_path, monkeypatch, policy + weeks)
     block = {"dataset": "shop", "step": "count", "partitions": "2026-W05"}
     loss = ApproxDP(epsilon="0.1", delta="1e-9")

@@ -7,6 +7,7 @@ import json
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,18 +31,10 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch, theorem: str) -> None
 
 def customers(cost: Cost, number: Any, **options: Any) -> Any:
     """Run a step that releases a number, kept under its key."""
-
-    @guarded(
-        dataset="shop",
-        cost=cost,
-        release_key="customers",
-        ignore=("options", "number"),
-        length=len(number) if isinstance(number, list) else None,
-    )
-    def step() -> Any:
-        return release(number, **options)
-
-    return step()
+    words = {"release_key": "customers", "ignore": ("options", "number"), "name": "n"}
+    length = len(number) if isinstance(number, list) else None
+    step = guarded(dataset="shop", cost=cost, length=length, **words)
+    return step(lambda: release(number, **options))()
 
 
 @pytest.mark.parametrize("theorem", ["gdp", "zcdp", "rdp", "auto", "output-dp"])
@@ -99,16 +92,11 @@ def test_whole_numbers_are_refined_until_an_answer_will_do(
 def test_whole_numbers_get_noise_in_fine_steps(tmp_path, monkeypatch):
     """Noise in steps of 1 would cost more than the price of continuous noise."""
     project(tmp_path, monkeypatch, "gdp")
-    scales, draw = [], draws.whole_laplace
-
-    def drawn(scale):
-        scales.append(scale)
-        return draw(scale)
-
-    monkeypatch.setattr(draws, "whole_laplace", drawn)
+    sample = Mock(wraps=draws.whole_laplace)
+    monkeypatch.setattr(draws, "whole_laplace", sample)
     cost = Refined(Laplace(sensitivity=1, epsilon="0.1"), spreads=[20])
     assert len(customers(cost, [2970, 528], until=lambda _: False)) == 2
-    assert min(scales) > 10 * 2**18
+    assert min(call.args[0] for call in sample.call_args_list) > 10 * 2**18
 
 
 def test_the_interval_is_kept_in_the_release(tmp_path, monkeypatch):

@@ -51,15 +51,9 @@ def test_a_call_has_its_public_arguments_by_name():
 
 
 ROWS = [
-    pd.DataFrame({"a": [1]}),
-    pd.Series([1]),
-    np.ones(2),
-    pl.DataFrame({"a": [1]}),
-    pl.Series([1]),
-    pa.table({"a": [1]}),
-    [{"a": 1}],
-    [("ann", 1)],
-    [["ann", 1]],
+    *(pd.DataFrame({"a": [1]}), pd.Series([1]), np.ones(2), pa.table({"a": [1]})),
+    *(pl.DataFrame({"a": [1]}), pl.Series([1])),
+    *([{"a": 1}], [("ann", 1)], [["ann", 1]]),
 ]
 NO_ROWS = ["mon", b"mon", 1, np.float64(1), np.str_("mon"), pd.Timestamp(0), [1], ()]
 
@@ -68,13 +62,10 @@ def test_private_data_as_a_public_argument_is_said_first(shop):
     """The refusal of a key names private= first; a table as an argument warns once."""
     with pytest.raises(ConfigurationError, match=r"private data, say private=\('df'"):
         define_step(lambda df: df, name="n", dataset="d", cost=TENTH, release_key="k")
+    cost = Gaussian(sensitivity=1, noise_multiplier=99)
     for value in ROWS:
-        cost = Gaussian(sensitivity=1, noise_multiplier=99)
-
-        @guarded(dataset="shop", cost=cost, flow="weekly")
-        def count(df):
-            return release(0.0)
-
+        step = guarded(dataset="shop", cost=cost, flow="weekly", name="n")
+        count = step(lambda df: release(0.0 * len(df)))
         with pytest.warns(RuntimeWarning, match=r"private=\('df',\)") as warned:
             assert count(value) != count(value)
         assert len(warned) == 1
@@ -110,30 +101,20 @@ def shop(tmp_path, monkeypatch):
     return make_project(tmp_path, monkeypatch, POLICY)
 
 
-def planned(name="revenue", sensitivity=100, flow="weekly", **said):
-    """Return a planned with planned noise."""
-    said = said or {"fresh": True}
-
-    def body(week):
-        return release(0.0)
-
+def planned(name="revenue", sensitivity=100, flow="weekly"):
+    """Return a step with planned noise."""
     cost = Gaussian(sensitivity=sensitivity, noise="planned")
-    return guarded(dataset="shop", cost=cost, flow=flow, name=name, **said)(body)
+    step = guarded(dataset="shop", cost=cost, flow=flow, name=name, fresh=True)
+    return step(lambda week: release(0.0 * week))
 
 
 def test_three_planned_runs_fit_and_the_fourth_does_not(shop):
     """Whatever the sensitivity of a planned, the ledger admits what was planned."""
-    run = [planned(), planned("customers", sensitivity=1)]
+    revenue, customers = planned(), planned("customers", sensitivity=1)
     for week in range(3):
-        for each in run:
-            each(week)
-    refused = 0
-    for each in run:
-        try:
-            each(3)
-        except BudgetRefused:
-            refused += 1
-    assert refused > 0
+        revenue(week), customers(week)
+    with pytest.raises(BudgetRefused):
+        revenue(3), customers(3)
 
 
 def test_a_step_without_a_plan_is_refused_and_nothing_is_written(shop):
@@ -149,17 +130,8 @@ def test_a_step_above_its_planned_cost_is_logged_and_runs(shop, caplog, sigma, w
     """The bound is for planning; the filter decides."""
     bound = "{cost: 'Gaussian(sensitivity=1, sigma=100)'}"
     rewrite_policy(shop, "customers: 1", f"customers: {bound}")
-
-    @guarded(
-        dataset="shop",
-        cost=Gaussian(sensitivity=1, sigma=sigma),
-        flow="weekly",
-        name="customers",
-        fresh=True,
-    )
-    def customers():
-        return release(0.0)
-
-    customers()
+    cost = Gaussian(sensitivity=1, sigma=sigma)
+    step = guarded(dataset="shop", cost=cost, flow="weekly", name="customers")
+    step(lambda: release(0.0))()
     assert kinds() == ["reserve", "settle"]
     assert ("more than the plan of flow 'weekly'" in caplog.text) is warned
