@@ -95,11 +95,8 @@ def test_the_best_whole_order_is_named_for_sampled_steps(filter_name):
 
 def test_a_sequence_declares_its_workload():
     """And gets no other theorem suggested, for it was chosen with its steps."""
-    text = GOOD.replace(
-        "filter: gdp",
-        "filter: {theorem: sequence, steps: [{cost: {mechanism: PureDP, epsilon: 0.1}, "
-        "times: 5}]}",
-    )
+    steps = "[{cost: {mechanism: PureDP, epsilon: 0.1}, times: 5}]"
+    text = GOOD.replace("gdp", f"{{theorem: sequence, steps: {steps}}}")
     policy = parse_policy(text)
     assert workload_of_sequence(policy) == (WorkloadStep(PureDP(epsilon="0.1"), 5),)
     assert suggestion(policy, workload_of_sequence(policy)) is None

@@ -9,10 +9,12 @@ import pytest
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, schedule_of
 from dpflow.forecast.deployment import read_schedule
+from tests.accounting.tables import read_tables
 from tests.snapshots import answers, differences
 
 pytestmark = pytest.mark.quick
 
+TABLES = read_tables(__file__)
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
@@ -26,47 +28,13 @@ def runs(*keys: str) -> list[tuple[datetime, list[str]]]:
 
 def test_intervals_are_read_and_added():
     """Months are months of the calendar; a 31st becomes the last day."""
-    for text, words, times, later in (
-        ("week", "7 days", 5, "2026-03-07"),
-        ("2 weeks", "14 days", 4, "2026-03-28"),
-        ("12 hours", "12 hours", 3, "2026-02-01"),
-        ("month", "1 month", 3, "2026-04-30"),
-        ("quarter", "3 months", 3, "2026-10-31"),
-        ("Year", "12 months", 3, "2029-01-31"),
-        ("year", "12 months", 9000, "None"),
-    ):
+    for text, words, times, later in TABLES["intervals"]:
         every = Every.parse(text)
         assert every.text == words
         assert str(every.after(date(2026, 1, 31), times)) == later
-    for text in ("", "fortnight", "0 days", "-1 day", "1.5 days"):
+    for text in TABLES["no_intervals"]:
         with pytest.raises(ConfigurationError, match="week, month"):
             Every.parse(text)
-
-
-DAYS = [f"a/2026-01-0{day}" for day in range(5, 10)]
-WEEKS = [f"a/1997-W{week}" for week in range(14, 20)]
-MONTHS = ["2025-11", "2025-12", "2026-01", "2026-02", "2026-03"]
-
-
-SCHEDULES = [
-    (WEEKS, "7 days", "1997-05-12"),
-    (DAYS, "1 day", "2026-01-10"),
-    ([*DAYS[:4], "a/2026-01-12"], "1 day", "2026-01-13"),
-    (MONTHS, "1 month", "2026-04-01"),
-    ([WEEKS[5], *WEEKS[:5]], "7 days", "1997-05-05"),
-    ([*WEEKS[:5], WEEKS[4]], "7 days", "1997-05-05"),
-]
-NO_SCHEDULE = [
-    [],
-    DAYS[:4],
-    [*DAYS[:4], DAYS[3]],
-    [WEEKS[5], WEEKS[0]],
-    [*WEEKS[:4], WEEKS[5], WEEKS[4]],
-    WEEKS[::-1],
-    ["", "", "", "", "", ""],
-    [f"a/2026-W{week}" for week in range(90, 99)],
-    ["2026-01-01", "2026-01-02", "2026-02-11", "2026-02-20", "2026-07-01"],
-]
 
 
 def test_five_ordered_dates_in_keys_are_a_schedule():
@@ -74,11 +42,11 @@ def test_five_ordered_dates_in_keys_are_a_schedule():
 
     Fewer dates are none, nor are the times of runs, or dates without a usual distance.
     """
-    for keys, every, first in SCHEDULES:
-        schedule = schedule_of(runs(*keys))
+    for row in TABLES["schedules"]:
+        schedule = schedule_of(runs(*row["keys"]))
         assert schedule.source == "release keys"
-        assert (schedule.every.text, str(schedule.first)) == (every, first)
-    for keys in NO_SCHEDULE:
+        assert [schedule.every.text, str(schedule.first)] == row["schedule"]
+    for keys in TABLES["no_schedules"]:
         assert schedule_of(runs(*keys)) is None
 
 
@@ -114,11 +82,7 @@ def test_a_schedule_of_equal_distances_is_read(tmp_path):
 
 def test_a_file_of_another_shape_has_no_schedule(tmp_path):
     """As Prefect refuses it; nor has a folder without the file."""
-    texts = ["{", "deployments: true", "deployments: {a: 1}"]
-    for each in ("true", "86400", "{cron: 0 6 * * *}"):
-        made = f"{{entrypoint: flows.py:weekly, schedules: {each}}}"
-        texts.append(f"deployments: [{made}]")
-    for text in texts:
+    for text in TABLES["files"]:
         (tmp_path / "prefect.yaml").write_text(text, "utf-8")
         assert read_schedule(tmp_path, "weekly", since=TODAY) is None
     (tmp_path / "prefect.yaml").unlink()

@@ -12,14 +12,9 @@ import numpy as np
 import pytest
 
 from docs._site.prices import EXAMPLES
+from dpflow import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Gaussian,
-    Laplace,
-)
 from dpflow.accounting.costs.notions import ApproxDP, PureDP, RenyiCurve
 from dpflow.accounting.costs.outcomes import OutputDP
 from dpflow.accounting.rules.individual import PersonBudgets
@@ -73,27 +68,20 @@ def test_a_gate_that_never_refuses_has_no_end():
         assert steps_that_fit(GATES["dataset"], cost) == (supported, None)
 
 
-SHARES = [
-    ("basic", "0", ["1", "1", "1"], 1.0),
-    ("basic", "0", ["2", "2.5"], 1.5),
-    ("gdp", "1e-6", ["2.5", "0.5"], 0.7559),
-    ("auto", "1e-6", ["2.5", "0.5"], None),
-    ("basic", "0", [], None),
-]
-
-
 def test_thresholds_of_shares_add_up():
     """Epsilons do under the sum rule; gdp has mu squared; auto has no one threshold."""
-    for theorem, delta, shares, part in SHARES:
+    for theorem, delta, shares, part in (
+        ("basic", "0", ["1", "1", "1"], 1.0),
+        ("basic", "0", ["2", "2.5"], 1.5),
+        ("gdp", "1e-6", ["2.5", "0.5"], 0.7559),
+        ("auto", "1e-6", ["2.5", "0.5"], None),
+        ("basic", "0", [], None),
+    ):
         flows = {f"f{n}": {"epsilon": e, "delta": delta} for n, e in enumerate(shares)}
-        policy = Policy(
-            dataset="d",
-            unit="person",
-            relation="add-or-remove",
-            budget={"epsilon": 3, "delta": delta},
-            filter=theorem,
-            flows={**flows, "none": {}},
-        )
+        account = {"dataset": "d", "unit": "person", "relation": "add-or-remove"}
+        budget = {"epsilon": 3, "delta": delta}
+        flows = {**flows, "none": {}}
+        policy = Policy(**account, budget=budget, filter=theorem, flows=flows)
         assert reach_of_shares(policy.to_pinned()) == pytest.approx(part, abs=1e-3)
 
 
@@ -102,19 +90,14 @@ SCHEDULE = Schedule(Every(seconds=604_800), date(2026, 1, 5), "schedule")
 
 def made(flow: str, *ahead: tuple[date, float, int], **fields: object) -> Outlook:
     """Return an outlook on the same account, a tenth of which is used."""
-    base = Outlook(
-        dataset="d",
-        flow=flow,
-        runs_left=len(ahead),
-        per_run="",
-        limited_by=None,
-        schedule=SCHEDULE,
-        account="d#1",
-        used=0.1,
-        ahead=ahead,
-        steps=2,
-    )
-    return replace(base, **fields)
+    forecast = {
+        "flow": flow,
+        "runs_left": len(ahead),
+        "per_run": "",
+        "limited_by": None,
+    }
+    account = {"dataset": "d", "account": "d#1", "used": 0.1, "schedule": SCHEDULE}
+    return Outlook(**{**forecast, **account, "ahead": ahead, "steps": 2, **fields})
 
 
 WEEKLY = made("w", (date(2026, 1, 5), 0.3, 1), (date(2026, 1, 12), 0.5, 2))

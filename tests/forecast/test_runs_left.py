@@ -21,8 +21,7 @@ from dpflow.ledger.requests import Request
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
-
-pytestmark = pytest.mark.storages("sqlite")
+from tests.accounting.tables import read_tables
 
 TENTH = PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))
@@ -93,15 +92,7 @@ def summed(epsilon: int, *lines: str, **names: str) -> Policy:
     return governed(budget, "filter: basic", *lines, **names)
 
 
-POLICIES = {
-    "dataset": "budget: {epsilon: 1}\nfilter: basic\n",
-    "share": "budget: {epsilon: 3}\nfilter: basic\nflows: {f: {epsilon: 1.25}}\n",
-    "odometer": "budget: {epsilon: 8, delta: 1e-6}\nfilter: zcdp\n"
-    "odometer: {theorem: rdp, delta: 1e-6}\nflows: {f: {halt_at_epsilon: 2}}\n",
-    "output-dp": "budget: {epsilon: 1}\nfilter: output-dp\n",
-    "residue": "budget: {epsilon: 2, delta: 1e-6}\nfilter: residue\n",
-    "auto": "budget: {epsilon: 1, delta: 1e-6}\nfilter: auto\n",
-}
+POLICIES = read_tables(__file__)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +125,9 @@ def test_dividing_what_is_left_would_be_wrong(ledger):
 
 def test_a_population_limits_too(ledger):
     """Also by what another dataset's runs charge it, as they stand."""
-    whole = Policy(
-        dataset="population/all",
-        unit="person",
-        relation="add-or-remove",
-        budget={"epsilon": "0.5"},
-        filter="basic",
-        other_flows="allow",
-    )
+    account = {"dataset": "population/all", "budget": {"epsilon": "0.5"}}
+    unit = {"unit": "person", "relation": "add-or-remove"}
+    whole = Policy(**account, **unit, filter="basic", other_flows="allow")
     policy = summed(3, "population: all")
     run_once(ledger, policy, [(TENTH, None)], population=whole)
     (outlook,) = outlooks(ledger, "d")
