@@ -74,8 +74,7 @@ class NotingVFS(apsw.VFS):
     def xDelete(self, path: str, sync: bool) -> None:  # noqa: N802
         """Delete; without a sync of the folder the file may come back."""
         super().xDelete(path, sync)
-        what = "delete" if sync else "unlink"
-        self.note(Path(path).name, what)
+        self.note(Path(path).name, "delete" if sync else "unlink")
 
     def sync(self, file: str) -> None:
         """Note a sync, or that it failed."""
@@ -173,33 +172,26 @@ class ApswDatabase(Database):
     Args:
         path: A ledger file that exists.
         vfs: How it is written.
-        journal: SQLite's journal mode.
-        synchronous: How often SQLite syncs.
-        pages: After how many pages of WAL SQLite checkpoints.
         anew: Whether a new connection syncs the log anew, as dpflow's do.
+        settings: `journal`, SQLite's journal mode; `synchronous`, how often it syncs;
+            `pages`, after how many pages of WAL it checkpoints.
     """
 
     _errors = (apsw.Error,)
 
     def __init__(
-        self,
-        path: Path,
-        vfs: NotingVFS,
-        *,
-        journal: str = "WAL",
-        synchronous: str = "FULL",
-        pages: int = 30,
-        anew: bool = True,
+        self, path: Path, vfs: NotingVFS, *, anew: bool = True, **settings: Any
     ) -> None:
         super().__init__(str(path), read_only=False)
         self._anew, self.path, self.vfs = anew, path, vfs
-        self._pragmas = (
+        journal = settings.get("journal", "WAL")
+        self._pragmas = {
             # A file system in Python has no shared memory, which a WAL needs else.
-            f"locking_mode = {'EXCLUSIVE' if journal == 'WAL' else 'NORMAL'}",
-            f"journal_mode = {journal}",
-            f"synchronous = {synchronous}",
-            f"wal_autocheckpoint = {pages}",
-        )
+            "locking_mode": "EXCLUSIVE" if journal == "WAL" else "NORMAL",
+            "journal_mode": journal,
+            "synchronous": settings.get("synchronous", "FULL"),
+            "wal_autocheckpoint": settings.get("pages", 30),
+        }
         self._connection: apsw.Connection | None = None
 
     @contextmanager
@@ -234,8 +226,8 @@ class ApswDatabase(Database):
             # Known before it is used, so that whatever happens now closes it.
             connection = apsw.Connection(str(self.path), flags, self.vfs.name)
             self._connection = connection
-            for pragma in self._pragmas:
-                connection.pragma(*(part.strip() for part in pragma.split("=")))
+            for name, value in self._pragmas.items():
+                connection.pragma(name, value)
         return self._connection
 
     def _sync_log(self) -> None:
@@ -256,16 +248,14 @@ class ApswDatabase(Database):
 
 
 @contextmanager
-def noted_database(
-    folder: Path, kind: type[ApswDatabase] = ApswDatabase, **settings: Any
-) -> Iterator[ApswDatabase]:
+def noted_database(folder: Path, **settings: Any) -> Iterator[ApswDatabase]:
     """Give an empty ledger, alone in a folder, whose writes are noted."""
     for old in folder.iterdir():
         old.unlink()
     path = folder / "ledger.db"
     path.write_bytes(empty_ledger())
     vfs = NotingVFS(f"noting-{uuid.uuid4().hex}")
-    database = kind(path, vfs, **settings)
+    database = ApswDatabase(path, vfs, **settings)
     yield database
     vfs.fault = lambda _: None
     database.close()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
-import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
-from pathlib import Path
 
 from dpflow.ledger.tables.sqlite import make_tables
 from dpflow.ledger.tables.transaction import Identity
@@ -39,12 +38,6 @@ def figure(search: str, **counts: object) -> None:
     FIGURES.append(line)
 
 
-def memory_folder() -> Path:
-    """Make a folder that no disk slows down, where there is one."""
-    memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-
-
 def nothing(_: str) -> None:
     """Let a statement be."""
 
@@ -70,10 +63,6 @@ class Nth:
 @cache
 def empty_ledger() -> bytes:
     """Return the content of a new ledger's file."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute("BEGIN")
-    make_tables(connection, IDENTITY, SECRET, 1)
-    connection.execute("COMMIT")
-    content = connection.serialize()
-    connection.close()
-    return content
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        make_tables(connection, IDENTITY, SECRET, 1)
+        return connection.serialize()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from dpflow.exceptions import LedgerUnavailable
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.tables import sqlite_files
 from dpflow.ledger.tables.sqlite_files import mount_of
-from tests.faults.support import memory_folder
+from tests.in_memory import MEMORY
 from tests.ledger.processes import answer_of_child
 from tests.ledger.support import granted, new_ledger, url
 
@@ -41,16 +43,11 @@ def path(tmp_path: Path) -> Path:
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
     """Let the kernel say that a folder's file system is of another type."""
-    number = mount_of(folder)[0]
-    lines = []
-    for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines():
-        before, _, after = line.partition(" - ")
-        if line.split(" ")[0] == number:
-            after = " ".join((kind, *after.split(" ")[1:]))
-        lines.append(f"{before} - {after}\n")
-    text = folder.parent / f"mountinfo-{kind}"
-    text.write_text("".join(lines), "utf-8")
-    monkeypatch.setattr(sqlite_files, "_MOUNTINFO", text)
+    lines = Path("/proc/self/mountinfo").read_text("utf-8")
+    line = rf"(?m)^({mount_of(folder)[0]} .* - )\S+"
+    path = folder.parent / f"mountinfo-{kind}"
+    path.write_text(re.sub(line, rf"\g<1>{kind}", lines), "utf-8")
+    monkeypatch.setattr(sqlite_files, "_MOUNTINFO", path)
 
 
 @pytest.mark.promise("network-file")
@@ -64,10 +61,9 @@ def test_a_network_file_system_is_refused(path, tmp_path, monkeypatch, kind):
     with pytest.raises(LedgerUnavailable, match="local disk") as caught:
         open_ledger(url(path))
     assert f"on {kind}. Locks do not hold" in caught.value.message
-    names = sorted(tmp_path.iterdir())
     with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
         create_ledger(url(tmp_path / "new.db"))
-    assert sorted(tmp_path.iterdir()) == names
+    assert [*tmp_path.glob("new*")] == []
     # One that is connected had been checked; each new connection is checked again.
     opened.database.close()
     with pytest.raises(LedgerUnavailable, match=f"on {kind}"):
@@ -79,7 +75,7 @@ def test_a_network_file_system_is_refused(path, tmp_path, monkeypatch, kind):
 
 def test_a_link_does_not_hide_a_network(path, tmp_path, monkeypatch):
     """What counts is where the file lies, and where its log is."""
-    link = memory_folder() / "link.db"
+    link = Path(tempfile.mkdtemp(dir=MEMORY)) / "link.db"
     link.symlink_to(path)
     pretend(monkeypatch, tmp_path, "nfs4")
     with pytest.raises(LedgerUnavailable, match="on nfs4"):

@@ -27,9 +27,10 @@ from dpflow.ledger.opening import create_ledger, open_ledger
 from tests.faults.drivers import FaultySqlite
 from tests.ledger.processes import Child, die, dying
 from tests.ledger.support import audit, granted, make_policy, sums, url
+from tests.ledger.support import put_back as replace_by_copy
 
 POLICY = make_policy(budget="{epsilon: 100}")
-TENTH = Fraction(1, 10)
+TENTH, DIED = Fraction(1, 10), "the disk died"
 #: How many steps the backup knows, and how many ran.
 KNOWN, RAN = 3, 8
 #: Where a line is a point to die at.
@@ -58,12 +59,11 @@ def before(tmp_path: Path) -> Path:
     path = folder / "ledger.db"
     create_ledger(url(path), witness=witness).close()
     charge(path, KNOWN, witness)
-    ledger = open_ledger(url(path), witness=witness)
-    backup(ledger, folder / "kept.db")
-    ledger.close()
+    with closing(open_ledger(url(path), witness=witness)) as ledger:
+        backup(ledger, folder / "kept.db")
     charge(path, 3, witness)
 
-    def crash(say: Callable[[str], object]) -> None:
+    def crash(_: object) -> None:
         ledger = open_ledger(url(path), witness=witness)
         for _ in range(RAN - KNOWN - 3):
             ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
@@ -76,10 +76,14 @@ def before(tmp_path: Path) -> Path:
 
 def put_back(folder: Path, witness: str) -> None:
     """Restore the backup."""
-    path = folder / "ledger.db"
-    restores.restore(
-        folder / "kept.db", url(path), reason="the disk died", witness=witness
-    )
+    at = url(folder / "ledger.db")
+    restores.restore(folder / "kept.db", at, reason=DIED, witness=witness)
+
+
+def repair(folder: Path, witness: str) -> None:
+    """Reconcile the ledger with its witness."""
+    with closing(open_ledger(url(folder / "ledger.db"), witness=witness)) as ledger:
+        reconcile(ledger, reason=DIED)
 
 
 def deaths(before: Path, act: Callable[[Path], None], step: int) -> Iterator[Path]:
@@ -145,21 +149,14 @@ def test_a_restore_that_dies_never_forgets(before, step):
 
 
 @pytest.mark.promise("dead-restore")
-@pytest.mark.parametrize("act", ["restore", "reconcile"])
+@pytest.mark.parametrize("act", [put_back, repair])
 def test_with_a_witness_it_fails_closed(before, act):
     """A restore or a repair that died is refused until it is made good, or is whole."""
 
     def acting(folder: Path) -> None:
-        witness = str(folder / "witness")
-        if act == "restore":
-            put_back(folder, witness)
-            return
-        path = folder / "ledger.db"
-        for end in ("-wal", "-shm"):
-            Path(f"{path}{end}").unlink()
-        shutil.copyfile(folder / "kept.db", path)
-        ledger = open_ledger(url(path), witness=witness)
-        reconcile(ledger, reason="the disk died")
+        if act is repair:
+            replace_by_copy(folder / "ledger.db", folder / "kept.db")
+        act(folder, str(folder / "witness"))
 
     for folder in deaths(before, acting, 67):
         used = next_step(folder, str(folder / "witness"))
@@ -167,7 +164,7 @@ def test_with_a_witness_it_fails_closed(before, act):
 
 
 @pytest.mark.promise("dead-restore")
-@pytest.mark.parametrize("act", ["restore", "reconcile"])
+@pytest.mark.parametrize("act", [put_back, repair])
 def test_a_restore_that_died_before_its_last_rename_is_made_good(
     before, monkeypatch, act
 ):
@@ -178,11 +175,7 @@ def test_a_restore_that_died_before_its_last_rename_is_made_good(
         assert Child(lambda _: put_back(before, witness)).end() == (-9, [])
     assert sum(sums(path)) == RAN * TENTH
     assert next_step(before, witness) is None
-    if act == "restore":
-        put_back(before, witness)
-    else:
-        with closing(open_ledger(url(path), witness=witness)) as ledger:
-            reconcile(ledger, reason="the disk died")
+    act(before, witness)
     used = next_step(before, witness)
     # Charges of the epoch that never began are charged twice, and none is lost.
     assert used is not None
