@@ -9,7 +9,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from dpflow import Gaussian
 from dpflow.cli import app
 from dpflow.ledger.decisions.terms import view_policy
 from dpflow.policy import load_policy
@@ -49,9 +48,6 @@ def test_a_bad_answer_is_prompted_for_again(empty, monkeypatch):
     assert policy["lifetime"] == {"epsilon": 4.042, "delta": "4e-7"}
     comment = "filter: gdp  # Gaussian, Laplace and pure steps; `auto` for"
     assert comment in (empty.policies / "sales.yaml").read_text()
-
-
-COUNT = Gaussian(sensitivity=1, noise_multiplier=20)
 
 
 def test_the_default_delta_is_far_below_one_in_all_people() -> None:

@@ -7,20 +7,19 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import dpflow
 from dpflow import spend
 from dpflow.accounting import FILTERS, make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.cli import app
 from dpflow.exceptions import BudgetRefused, UnsupportedCost
 from dpflow.forecast.theorems import epsilon_used
 from dpflow.guard.project import current_project
 from dpflow.prefect import artifacts
 from dpflow.show.gauges import prometheus
 from tests.accounting.tables import read_tables
+from tests.cli.support import run
 from tests.projects import make_project, run_python
 from tests.sizes import SCALE
 
@@ -54,11 +53,11 @@ def charged(dataset: str, cost: Cost, outcome: int | str | None = None) -> None:
             step.report(outcome)
 
 
-def looked_at(*arguments: str, refusable: bool = False) -> None:
+def looked_at(command: str, *, refusable: bool = False) -> None:
     """Run a command that ends with an answer, or with a sentence of dpflow."""
-    result = CliRunner().invoke(app, arguments)
-    assert isinstance(result.exception, SystemExit | None), arguments
-    assert result.exit_code == 0 or refusable, (arguments, result.output)
+    result = run(*command.split())
+    assert isinstance(result.exception, SystemExit | None), command
+    assert result.exit_code == 0 or refusable, (command, result.output)
 
 
 @pytest.mark.parametrize("theorem", ["basic", "output-dp", "rogers", "auto"])
@@ -97,11 +96,8 @@ def test_no_view_ends_in_an_exception(
     make_project(tmp_path, monkeypatch, *(policy(d, theorem) for d in datasets))
     for dataset, (cost, outcome) in CHARGES.items():
         charged(dataset, cost, outcome)
-    runner = CliRunner()
     for cost in ("PureDP(epsilon=0.1)", "ApproxDP(epsilon=0.1, delta=5e-7)"):
-        runner.invoke(
-            app, ["ledger", "charge", "prior", "--cost", cost, "--reason", "r"]
-        )
+        run("ledger", "charge", "prior", "--cost", cost, "--reason", "r")
     lost = (
         "import os\nfrom dpflow import PureDP, spend\n"
         "with spend(dataset='forfeit', cost=PureDP(epsilon='0.1'), noise='own'):\n"
@@ -112,28 +108,18 @@ def test_no_view_ends_in_an_exception(
     for dataset in ("frozen", "tightened"):
         charged(dataset, PURE)
         charged(dataset, APPROX)
-    runner.invoke(app, ["freeze", "frozen", "--reason", "r"])
+    run("freeze", "frozen", "--reason", "r")
     path = tmp_path / "policies" / f"{datasets.index('tightened')}.yaml"
     path.write_text(policy("tightened", theorem, epsilon=2), "utf-8")
-    runner.invoke(app, ["policy", "apply", "tightened", "--reason", "r"])
+    run("policy", "apply", "tightened", "--reason", "r")
 
-    for arguments in (
-        ["history"],
-        ["status"],
-        ["status", "--json"],
-        ["status", "--details"],
-        ["report", "--out", "report.html"],
-        *(["why", dataset] for dataset in alone),
-    ):
-        looked_at(*arguments)
-    for arguments in (
-        *(["forecast", d, "--cost", "PureDP(epsilon=0.1)"] for d in alone),
-        ["policy", "registry", "half"],
-        ["plot", "burndown", "half", "--out", "x.svg"],
-        ["plot", "burndown", "tightened", "--out", "x.svg"],
-        ["policy", "check"],
-    ):
-        looked_at(*arguments, refusable=True)
+    for command in ROWS["answers"]:
+        looked_at(command)
+    for command in ROWS["answers or refusals"]:
+        looked_at(command, refusable=True)
+    for dataset in alone:
+        looked_at(f"why {dataset}")
+        looked_at(f"forecast {dataset} --cost PureDP(epsilon=0.1)", refusable=True)
     record = dpflow.status()
     assert len(record.datasets) == len(datasets)
     assert prometheus(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import dpflow
 from dpflow import PureDP, guarded
 from dpflow.cli import app
 from dpflow.exceptions import BudgetRefused, ConfigurationError
+from tests.accounting.tables import read_tables
 from tests.projects import POLICY, TENTH, make_project, rows
 
 FLOW = "<b>weekly</b>"
@@ -52,30 +54,13 @@ def printed(*arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-CALLS = [
-    (lambda: dpflow.history("shop"), ["history", "shop"]),
-    (lambda: dpflow.history(limit=2, all_accounts=True),
-     ["history", "--limit", "2", "--all-accounts"]),
-    (lambda: dpflow.history(decisions=True), ["history", "--decisions"]),
-    (lambda: dpflow.why("shop"), ["why", "shop"]),
-    (lambda: dpflow.why("shop", by=["week"], term=1),
-     ["why", "shop", "--by", "week", "--term", "1"]),
-    (lambda: dpflow.forecast("shop", costs=["PureDP(epsilon=0.1)"]),
-     ["forecast", "shop", "--cost", "PureDP(epsilon=0.1)"]),
-    (lambda: dpflow.forecast("shop", like=FLOW), ["forecast", "shop", "--like", FLOW]),
-    (lambda: dpflow.forecast("shop", like=FLOW, runs=40),
-     ["forecast", "shop", "--like", FLOW, "--runs", "40"]),
-    (dpflow.status, ["status"]),
-]  # fmt: skip
-
-
 def test_each_is_the_record_behind_its_command(shop) -> None:
     """`--json` prints it; to look writes nothing; a notebook shows a table of texts."""
     before = rows(shop)
-    for call, command in CALLS:
-        record = call()
+    for call, command in read_tables(__file__).items():
+        record = eval(call, {"dpflow": dpflow})
         data, html = json.dumps(record.as_json()), record._repr_html_()
-        assert json.loads(data) == printed(*command)
+        assert json.loads(data) == printed(*shlex.split(command))
         assert rows(shop) == before
         assert len(list(ET.fromstring(html).iter("tr"))) > 1
         assert "<b>" not in html
