@@ -23,37 +23,21 @@ from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity, Transaction
 from dpflow.policy import Policy
 from tests.in_memory import MEMORY
+from tests.ledger.cases import read_cases
 from tests.ledger.support import POPULATION, make_policy
 from tests.postgres import server
 
 #: Number of commands of a history.
 LENGTH = 50
 
-FLOWS = "{f: {epsilon: 0.6, halt_at_epsilon: 1.5}, g: {}}"
-PLAIN = make_policy("a", flows=FLOWS, odometer="{theorem: basic, delta: 0}")
-MEMBERS = {
-    "b": make_policy("b", population="p"),
-    "c": make_policy("c", population="p", partition="{by: region}"),
+CASES = read_cases(__file__)
+#: Policies by dataset: of all kinds, or those of which each answer is easily foretold.
+POLICIES = {
+    kind: {name: make_policy(name, **fields) for name, fields in CASES[kind].items()}
+    for kind in ("all", "simple")
 }
-WHOLE = make_policy(
-    "d", unit="customer-week", partition="{by: week}", lifetime="{epsilon: 2}"
-)
-WINDOWS = make_policy(
-    "w", unit="customer-week", partition="{by: week}", window="{length: 2}"
-)
-#: The default filter, whose prices depend on what is used.
-AUTO = make_policy("auto", budget="{epsilon: 1, delta: 1e-6}", filter="auto")
-#: Its source has two names.
-SOURCED = {name: make_policy(name, source="visits") for name in ("e", "other-e")}
-#: Datasets of which each answer is easily foretold, and the requests on them.
-SIMPLE = {
-    "s": make_policy(
-        "s", budget="{epsilon: 6}", flows="{f: {epsilon: 2}}", other_flows="allow"
-    ),
-    "b": make_policy("b", population="p"),
-    "q": make_policy("q", population="p", budget="{epsilon: 0.9}"),
-}
-SIMPLE_CHOICES = [["s"], ["s"], ["s"], ["b"], ["q"], ["b", "q"], ["b", "s"]]
+#: Datasets with one source.
+SOURCED = ("e", "other-e")
 COSTS = [
     PureDP(epsilon="0.1"),
     PureDP(epsilon="0.3"),
@@ -64,8 +48,6 @@ COSTS = [
 ]
 SIMPLE_COSTS = [COSTS[0], COSTS[4], COSTS[4], COSTS[2]]
 WEEKS = ("2026-W01", "2026-W02", "2026-W03")
-CHOICES = [["a"]] * 3 + [["b"], ["c"], ["b", "c"], ["d"], ["e"], ["w"], ["w"]]
-CHOICES += [["auto"], ["auto"], ["auto", "a"]]
 
 
 class People:
@@ -197,9 +179,10 @@ class Play:
     ) -> None:
         self.describe = describe or described
         self.random, self.owners, self.ledgers = Random(seed), owners, ledgers
-        self.policies: dict[str, Policy] = {"a": PLAIN, "d": WHOLE, "w": WINDOWS}
-        self.policies |= {"auto": AUTO, **MEMBERS, **SOURCED}
-        self.choices, self.costs = CHOICES, COSTS
+        kind = "simple" if simple else "all"
+        self.policies: dict[str, Policy] = dict(POLICIES[kind])
+        self.choices = CASES["choices"][kind]
+        self.costs = SIMPLE_COSTS if simple else COSTS
         self.open: list[tuple[str, Request]] = []
         self.ended: list[tuple[str, Request]] = []
         self.answers: list[tuple[str, list[Any]]] = []
@@ -207,8 +190,6 @@ class Play:
         self.deeds += [self.die] * 3 + [self.again, self.amend, self.prior]
         self.deeds += [self.freeze, self.apply, self.withdraw]
         if simple:
-            self.policies = dict(SIMPLE)
-            self.choices, self.costs = SIMPLE_CHOICES, SIMPLE_COSTS
             self.deeds.remove(self.apply)
 
     def play(self, length: int) -> Play:
@@ -240,7 +221,7 @@ class Play:
         random = self.random
         names = random.choice(self.choices)
         if names == ["e"]:
-            names = [random.choice([*SOURCED])]
+            names = [random.choice(SOURCED)]
         policies = tuple(self.policies[name] for name in names)
         member = any(policy.population for policy in policies)
         partitions: tuple[str, ...] = ()
@@ -336,28 +317,29 @@ class Play:
 
     def apply(self) -> None:
         """Apply an edited file, tighter or looser, or one without its source."""
-        if self.random.random() < 0.3:
-            name = self.random.choice([*SOURCED])
-            source = self.random.choice(["visits", "shop", None])
-            policy = make_policy(name, **({} if source is None else {"source": source}))
-        elif self.random.random() < 0.2:
-            policy = make_policy(
+        random, name = self.random, "a"
+        changes: dict[str, str] = {}
+        if random.random() < 0.3:
+            name = random.choice(SOURCED)
+            source = random.choice(["visits", "shop", None])
+            changes = {} if source is None else {"source": source}
+        elif random.random() < 0.2:
+            epsilon = random.choice(["0.7", "0.9", "1"])
+            name, changes = (
                 "w",
-                unit="customer-week",
-                partition="{by: week}",
-                window="{length: 2}",
-                budget=f"{{epsilon: {self.random.choice(['0.7', '0.9', '1'])}}}",
+                {**CASES["all"]["w"], "budget": f"{{epsilon: {epsilon}}}"},
             )
         else:
-            epsilon = self.random.choice(["0.8", "0.9", "1", "1.5"])
-            lifetime = self.random.choice(["2", "4"])
-            policy = make_policy(
-                "a",
-                flows=self.random.choice([FLOWS, FLOWS, "{g: {}}"]),
-                odometer="{theorem: basic, delta: 0}",
-                budget=f"{{epsilon: {epsilon}}}",
-                lifetime=f"{{epsilon: {lifetime}}}",
-            )
+            epsilon = random.choice(["0.8", "0.9", "1", "1.5"])
+            lifetime = random.choice(["2", "4"])
+            flows = CASES["all"]["a"]["flows"]
+            changes = {
+                **CASES["all"]["a"],
+                "flows": random.choice([flows, flows, "{g: {}}"]),
+                "budget": f"{{epsilon: {epsilon}}}",
+                "lifetime": f"{{epsilon: {lifetime}}}",
+            }
+        policy = make_policy(name, **changes)
         new_term = self.random.random() < 0.5
         answer = self.ask("apply", policy, reason="x", new_term=new_term)
         if not isinstance(answer, DpflowError):

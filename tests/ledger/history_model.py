@@ -25,10 +25,6 @@ LIMITS = {
 }
 
 
-class Expected(Exception):
-    """An error that the ledger should answer; its text is the error's class."""
-
-
 def epsilon(cost: Any, reported: int | None = None) -> Fraction:
     """Return what a cost takes of a budget of basic composition."""
     if hasattr(cost, "stops"):

@@ -124,16 +124,18 @@ def holding(path: Place) -> Iterator[None]:
         assert child.end() == (0, [])
 
 
-def await_death(ledger: Ledger, charge: str) -> None:
-    """Wait until a ledger sees that the owner of a charge has died.
-
-    The server of a database hears of it a moment after the operating system.
-    """
+def await_end(owners: Any, name: str) -> None:
+    """Wait until an owner is dead: a server hears of it a moment after the system."""
     until = time.monotonic() + 10
-    ((owner,),) = read(ledger, "SELECT owner FROM charge WHERE id = ?", charge)
-    while ledger.owners.alive(owner):
+    while owners.alive(name):
         assert time.monotonic() < until
         time.sleep(0.005)
+
+
+def await_death(ledger: Ledger, charge: str) -> None:
+    """Wait until a ledger sees that the owner of a charge has died."""
+    ((owner,),) = read(ledger, "SELECT owner FROM charge WHERE id = ?", charge)
+    await_end(ledger.owners, owner)
 
 
 def killed(path: Place, cost: str = "0.1") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,40 +17,30 @@ import pytest
 from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import SessionOwners
-from tests.ledger.processes import Child, Gate, answer_of_child
+from tests.ledger.processes import Child, Gate, answer_of_child, await_end
 from tests.postgres import server
 
 
 @pytest.fixture(params=["file", "postgres"])
 def owners(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Give the owners of a ledger, in a file or in a database."""
+    """Give the owners of a ledger, in a file or in a database.
+
+    `another` returns the owners of the same ledger, as another object has them.
+    """
     if request.param == "file":
         result: Any = Owners(tmp_path / "owners")
+        result.another = lambda: Owners(tmp_path / "owners")
     else:
         at = request.getfixturevalue("postgres_url")
         result = SessionOwners(PostgresDatabase(at).server)
-        result.at = at
+        result.another = lambda: SessionOwners(PostgresDatabase(at).server)
     yield result
     result.close()
 
 
-def again(owners: Any) -> Any:
-    """Return the owners of the same ledger, as another object has them."""
-    if isinstance(owners, Owners):
-        return Owners(owners._path)
-    return SessionOwners(PostgresDatabase(owners.at).server)
-
-
 def seen_from_outside(owners: Any, name: str) -> bool:
     """Ask another process whether an owner lives."""
-    return answer_of_child(lambda: again(owners).alive(name)) == "True"
-
-
-def await_end(owners: Any, name: str) -> None:
-    """Wait until an owner is dead: a server hears of it a moment later."""
-    until = time.monotonic() + 5
-    while owners.alive(name):
-        assert time.monotonic() < until
+    return answer_of_child(lambda: owners.another().alive(name)) == "True"
 
 
 class Worker:
@@ -129,7 +118,7 @@ def test_closing_gives_the_name_up(owners):
     """Its open reservations then have no owner, and the next name is a new one."""
     first = owners.mine()
     owners.close()
-    asking = again(owners)
+    asking = owners.another()
     await_end(asking, first)
     asking.close()
     assert not seen_from_outside(owners, first)
@@ -152,10 +141,10 @@ def test_a_name_that_cannot_be_checked_lives(owners, monkeypatch):
 @pytest.mark.parametrize("owners", ["file"], indirect=True)
 def test_names_in_one_file_keep_their_locks(owners):
     """Other objects of this process may read, take and give up names there."""
-    dead, other = Worker(owners), Owners(owners._path)
+    dead, other = Worker(owners), owners.another()
     dead.child.kill()
     name, second = owners.mine(), other.mine()
-    for asking in (owners, other, Owners(owners._path)):
+    for asking in (owners, other, owners.another()):
         assert not asking.alive(dead.name)
         assert not asking.alive("f" * 32)
     assert seen_from_outside(owners, second)
@@ -190,7 +179,7 @@ def test_a_forked_child_takes_no_name_of_its_parent(postgres_url):
 def test_many_names_do_not_collide(postgres_url):
     """The two halves of a lock's number are looked up as they were taken."""
     asking = SessionOwners(PostgresDatabase(postgres_url).server)
-    elsewhere = server().new_database()
+    elsewhere = server().url("postgres")
     for name in ("f" * 32, "0" * 31 + "1", "7fffffff80000000" * 2, "8" + "0" * 31):
         key = int.from_bytes(bytes.fromhex(name)[:8], signed=True)
         for url, alive in ((elsewhere, False), (postgres_url, True)):
@@ -199,4 +188,3 @@ def test_many_names_do_not_collide(postgres_url):
                 assert asking.alive(name) is alive
         await_end(asking, name)
     asking.close()
-    server().drop(elsewhere)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import getpass
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import dpflow
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger import create_ledger, open_ledger
-from dpflow.ledger import provenance as room
 from dpflow.ledger.provenance import provenance, system_user
 from tests.ledger.support import url
 
@@ -26,26 +26,24 @@ def fresh() -> None:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Make a repository with one commit by Ann."""
-    for arguments in (
-        ("init", "--quiet"),
-        ("config", "user.name", "Ann"),
-        ("config", "user.email", "ann@example.com"),
-    ):
-        _git(tmp_path, *arguments)
     (tmp_path / "policy.yaml").write_text("dataset: a\n")
-    _git(tmp_path, "add", "policy.yaml")
-    _git(tmp_path, "commit", "--quiet", "-m", "first")
+    for line in (
+        "init --quiet",
+        "add policy.yaml",
+        "-c user.name=Ann -c user.email=ann@example.com commit --quiet -m first",
+    ):
+        _git(tmp_path, line)
     return tmp_path
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
+def _git(folder: Path, line: str) -> str:
+    command = ["git", "-C", str(folder), *line.split()]
     return subprocess.run(command, check=True, stdout=-1, text=True).stdout.strip()
 
 
 def commit_of(folder: Path) -> str:
     """Return the newest commit of a repository."""
-    return _git(folder, "rev-parse", "HEAD")
+    return _git(folder, "rev-parse HEAD")
 
 
 # Code
@@ -82,28 +80,20 @@ def test_the_variables_of_a_hook_lead_nowhere(
 
 def test_a_user_without_a_name_is_unknown(monkeypatch):
     """As in some containers."""
-
-    def no_user() -> str:
-        raise KeyError("uid 1000")
-
-    monkeypatch.setattr(room.getpass, "getuser", no_user)
+    monkeypatch.setattr(getpass, "getuser", Mock(side_effect=KeyError("uid 1000")))
     assert provenance()["who"] == "unknown"
 
 
 def test_a_ledger_serves_the_environment_that_it_was_made_for(tmp_path):
     """One that was made for none serves any."""
-    made, any_one = url(tmp_path / "made.db"), url(tmp_path / "any.db")
-    create_ledger(made, environment="production").close()
-    create_ledger(any_one).close()
-    for place, run_in in (
-        (made, "production"),
-        (any_one, "production"),
-        (any_one, None),
-    ):
-        open_ledger(place, environment=run_in).close()
+    bound, free = url(tmp_path / "bound.db"), url(tmp_path / "free.db")
+    create_ledger(bound, environment="production").close()
+    create_ledger(free).close()
+    for at, name in ((bound, "production"), (free, "production"), (free, None)):
+        open_ledger(at, environment=name).close()
     for other in ("test", None):
         with pytest.raises(ConfigurationError, match="DPFLOW_ENVIRONMENT=production"):
-            open_ledger(made, environment=other)
+            open_ledger(bound, environment=other)
     for name in ("\udcff", "two\nlines", "x" * 201):
         with pytest.raises(ConfigurationError, match="printable characters"):
             create_ledger(url(tmp_path / "odd.db"), environment=name)

@@ -200,20 +200,16 @@ def test_a_frozen_dataset_is_opened_by_no_function(urls, frozen, reason):
     edit(urls["super"], "UPDATE dataset SET frozen = NULL WHERE name = 'a'")
 
 
-def test_a_reader_sees_all_but_secrets(urls):
-    """It opens the ledger, and verifies it but for values."""
+def test_a_reader_reads_all_but_secrets(urls, worker):
+    """It verifies the ledger but for values, and reads every view.
+
+    Status, spending, history, an export, and releases with lengths of values.
+    """
+    worker.settle(granted(worker, "0.001", key="a value"), value="zyzzy")
     with closing(open_ledger(urls["reader"], witness="none", read_only=True)) as reader:
         result = verify(reader)
         assert result.bad == []
         assert not result.values
-
-
-def test_a_reader_reads_every_view(urls):
-    """Status, spending, history, an export, and releases with lengths of values."""
-    with closing(ledger_on(PostgresDatabase(urls["worker"]))) as worker:
-        name = granted(worker, "0.001", key="a value")
-        worker.settle(name, value="zyzzy")
-    with closing(open_ledger(urls["reader"], witness="none", read_only=True)) as reader:
         listed = releases(reader, "a")
         assert [item.size for item in listed if item.key == "a value"] == [5]
         assert accounts(reader, "a")
