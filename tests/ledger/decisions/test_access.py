@@ -28,19 +28,11 @@ from dpflow.show.guarantees import odds_in_words, term_guarantee
 from tests.ledger.support import (
     charged,
     make_policy,
+    terms_of,
 )
 from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
-
-WHY = {"reason": "a second report"}
-
-
-def policy(
-    flows: str = "{weekly: {}}", others: str = "refuse", **fields: str
-) -> Policy:
-    """Make a policy of basic composition with epsilon 1."""
-    return make_policy(flows=flows, other_flows=others, **fields)
 
 
 SHARES = st.sampled_from(
@@ -60,56 +52,44 @@ ACTS = st.one_of(
 def test_access_never_changes_the_guarantee_of_the_dataset(acts):
     """Every gate of the dataset stays, and no tally forgets a charge."""
     url = f"{MEMORY}{uuid.uuid4().hex}"
-    made = create_ledger(url)
-    now, used = policy("{w: {}}"), dict.fromkeys(NAMED, Fraction(0))
-    charged(made, "0.01", policies=[now], flow="w")
-    used["w"] += Fraction("0.01")
-    said, gates = promised(made, now)
+    ledger = create_ledger(url)
+    now = make_policy(flows="{w: {}}", other_flows="refuse")
+    used = {**dict.fromkeys(NAMED, Fraction(0)), "w": Fraction("0.01")}
+    charged(ledger, "0.01", policies=[now], flow="w")
+    words_and_gates = promised(ledger, now)
     for act, what, more in acts:
         if act == "step":
             with suppress(BudgetRefused):
-                charged(made, f"{more / 100}", policies=[now], flow=what)
+                charged(ledger, f"{more / 100}", policies=[now], flow=what)
                 used[what] += Fraction(more, 100)
             continue
         shares = zip(NAMED, what, strict=False)
         flows = ", ".join(f"{name}: {share}" for name, share in shares if share)
-        file = policy(f"{{{flows}}}", more)
+        file = make_policy(flows=f"{{{flows}}}", other_flows=more)
         with suppress(PolicyChanged):
-            assert made.apply(file, **WHY).action in ("access", "nothing", "tighten")
+            action = ledger.apply(file, reason="a second report").action
+            assert action in ("access", "nothing", "tighten")
             now = file
-        assert promised(made, now) == (said, gates)
-        assert limits(made, now) == limits(None, now)
-        for name, tally in share_tallies(made).items():
-            assert tally == used[name]
-    assert verify(made).fine
+        assert promised(ledger, now) == words_and_gates
+        in_ledger, in_file = terms_of(ledger)[-1]["gates"], gates_text(now.to_pinned())
+        assert limits(in_ledger, now) == limits(in_file, now)
+        for view in views.accounts(ledger, "a"):
+            if view.kind == "flow":
+                assert Fraction(view.spent["epsilon"]) == used[view.name]
+    assert verify(ledger).fine
     forget_memory(url)
 
 
-def promised(made: Ledger, file: Policy) -> tuple[list[str], dict[str, Any]]:
+def promised(ledger: Ledger, file: Policy) -> tuple[list[str], dict[str, Any]]:
     """Return what is promised of the dataset, in words and as gates."""
     pinned = {**file.to_pinned(), "flows": {}, "other_flows": "allow"}
-    terms = views.terms(made, "a")
+    terms = views.terms(ledger, "a")
     words = [term_guarantee(pinned, terms), odds_in_words(pinned, terms)]
-    with views.open_reading(made) as reading:
-        term = reading.newest("a")
-    assert term is not None
-    gates = term.fields["gates"].items()
+    gates = terms_of(ledger)[-1]["gates"].items()
     return words, {k: g for k, g in gates if k.partition("/")[0] not in FLOW}
 
 
-def limits(made: Ledger | None, file: Policy) -> dict[str, Any]:
-    """Return the shares of flows that may run, as a ledger or a file has them."""
-    gates = gates_text(file.to_pinned())
-    if made is not None:
-        with views.open_reading(made) as reading:
-            term = reading.newest("a")
-        assert term is not None
-        gates = term.fields["gates"]
+def limits(gates: Any, file: Policy) -> dict[str, Any]:
+    """Return the shares of flows that may run, by the gates of a ledger or a file."""
     open_flows = NAMED if file.other_flows != "refuse" else file.flows
     return {flow: gate_in(gates, "flow", flow) for flow in open_flows}
-
-
-def share_tallies(made: Ledger) -> dict[str, Fraction]:
-    """Return what the accounts of shares hold, by flow."""
-    shares = (view for view in views.accounts(made, "a") if view.kind == "flow")
-    return {view.name: Fraction(view.spent["epsilon"]) for view in shares}

@@ -34,6 +34,7 @@ from dpflow.forecast.advice import advice
 from dpflow.ledger import views
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.provenance import system_user
+from dpflow.ledger.requests import Granted
 from dpflow.ledger.views.spending import spending
 from dpflow.policy import Policy, parse_policy
 from dpflow.show.guarantees import term_guarantee, terms_in_words
@@ -42,10 +43,10 @@ from tests.ledger.support import (
     audit,
     body,
     everything,
-    granted,
     kinds,
     policy_text,
     repair,
+    request,
     sums,
     terms_of,
 )
@@ -139,7 +140,7 @@ class Play:
             assert everything(self.ledger) == before, act
         return caught.value
 
-    def reserve(self, cost: Any, act: Mapping[str, Any]) -> None:
+    def reserve(self, cost: Any, act: Mapping[str, Any]) -> Granted:
         """Reserve a step on the datasets and the populations of its files."""
         names = act.get("file", self.first)
         names = [names] if isinstance(names, str) else names
@@ -150,13 +151,18 @@ class Play:
             fields["owner"] = "0" * 32
         if "partitions" in fields:
             fields["partitions"] = tuple(fields["partitions"])
-        self.charges[act.get("as", "last")] = granted(
-            self.ledger,
-            read_cost(cost),
-            policies=[policy for policy in policies if policy not in people],
-            populations=people,
-            **fields,
+        answer = self.ledger.reserve(
+            request(
+                self.ledger,
+                read_cost(cost),
+                policies=[policy for policy in policies if policy not in people],
+                populations=people,
+                **fields,
+            )
         )
+        assert isinstance(answer, Granted)
+        self.charges[act.get("as", "last")] = answer.reservation
+        return answer
 
     def charge(self, cost: Any, act: Mapping[str, Any]) -> Any:
         """Reserve a step and settle it."""
