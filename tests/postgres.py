@@ -19,12 +19,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from tests.in_memory import MEMORY
 
 #: PostgreSQL refuses to run as root.
 _OWNER: dict[str, Any] = {}
@@ -88,11 +91,10 @@ class PostgresServer:
     def __init__(
         self, standby_of: PostgresServer | None = None, *, on_disk: bool = False
     ) -> None:
-        memory = Path("/dev/shm")
-        enough = memory.is_dir() and shutil.disk_usage(memory).free > 2**31
-        enough &= not on_disk
-        folder = tempfile.mkdtemp(prefix="dpflow-pg-", dir=memory if enough else None)
-        self.folder, self.data = Path(folder), Path(folder) / "data"
+        enough = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2**31
+        memory = MEMORY if enough and not on_disk else None
+        self.folder = Path(tempfile.mkdtemp(prefix="dpflow-pg-", dir=memory))
+        self.data = self.folder / "data"
         self.process: subprocess.Popen[bytes] | None = None
         if standby_of is None:
             self._own()
@@ -112,14 +114,15 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         words = [f"-c{setting}" for setting in _SETTINGS]
-        command = [binaries() / "postgres", "-D", self.data, "-k", self.folder, *words]
+        command = [str(binaries() / "postgres"), "-D", str(self.data), "-k"]
+        command += [str(self.folder), *words]
         until = time.monotonic() + _SECONDS
         while True:
             # It ends where children of a killed server still hold its memory.
             if self.process is None or self.process.poll() is not None:
                 with (self.folder / "log").open("ab") as log:
                     self.process = subprocess.Popen(
-                        [str(word) for word in command],
+                        command,
                         stdout=log,
                         stderr=log,
                         cwd="/",
@@ -127,15 +130,13 @@ class PostgresServer:
                         **_OWNER,
                     )
             try:
-                psycopg.connect(self.url("postgres")).close()
+                return self.run()
             except psycopg.OperationalError as error:
                 if time.monotonic() > until:
                     text = (self.folder / "log").read_text("utf-8")
                     msg = f"the test server does not start: {error}\n{text}"
                     raise RuntimeError(msg) from error
                 time.sleep(0.02)
-            else:
-                return
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server: SIGINT in order, SIGQUIT and SIGKILL as in a crash."""
@@ -143,19 +144,16 @@ class PostgresServer:
             return
         if how is signal.SIGKILL:
             # A killed postmaster's children end by themselves, but need a moment.
-            children = self._children()
+            task = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+            children = Path(task).read_text("ascii").split()
             self.process.kill()
             for child in children:
-                _kill(child)
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
         else:
             self.process.send_signal(how)
         self.process.wait(_SECONDS)
         self.process = None
-
-    def _children(self) -> list[int]:
-        assert self.process is not None
-        task = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        return [int(word) for word in Path(task).read_text("ascii").split()]
 
     def destroy(self) -> None:
         """Stop the server and remove its files."""
@@ -191,13 +189,6 @@ class PostgresServer:
 def name_of(url: str) -> str:
     """Return the name of a database."""
     return url.partition("@/")[2].partition("?")[0]
-
-
-def _kill(process: int) -> None:
-    try:
-        os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 @cache

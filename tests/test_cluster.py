@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any
 
 import yaml
 
@@ -13,17 +12,9 @@ from tests.projects import ROOT
 CLUSTER = ROOT / "docs" / "cluster"
 
 
-def compose() -> dict[str, Any]:
-    """Return the compose file."""
-    document: dict[str, Any] = yaml.safe_load(
-        (CLUSTER / "compose.yaml").read_text("utf-8")
-    )
-    return document
-
-
 def test_the_compose_file_names_what_is_there():
     """Services that wait for others, volumes, the image's file, the deployment."""
-    document = compose()
+    document = yaml.safe_load((CLUSTER / "compose.yaml").read_text("utf-8"))
     services = document["services"]
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpflow.locks import FileLock
-from tests.ledger.processes import Child
+from tests.ledger.processes import Child, answer_of_child
 
 pytestmark = pytest.mark.quick
 
@@ -29,12 +29,7 @@ def lock(tmp_path: Path) -> Iterator[FileLock]:
 
 def is_free(path: Path) -> bool:
     """Say whether another process may take the lock."""
-
-    def take(say: Callable[[str], None]) -> None:
-        other = FileLock(path)
-        say("no" if other.take(ONCE) is None else "yes")
-
-    return Child(take).end()[1] == ["yes"]
+    return answer_of_child(lambda: FileLock(path).take(ONCE)) != "None"
 
 
 @pytest.mark.parametrize("gone", ["removed", "replaced"])
@@ -49,13 +44,8 @@ def test_a_file_that_is_not_at_its_path_any_more_locks_nothing(lock, gone):
 def test_a_forked_child_shares_no_lock_with_its_parent(lock):
     """Its copy of the descriptor is closed: what it did with it would be for both."""
 
-    def take(say: Callable[[str], None]) -> None:
-        say(str(lock.take(ONCE)))
-        lock.free()
-        say("freed")
-
     def within(_: int) -> None:
-        assert Child(take).end() == (0, ["None", "freed"])
+        assert answer_of_child(lambda: (lock.take(ONCE), lock.free())) == "(None, None)"
         assert not is_free(lock.path)
 
     lock.run(within, 1)
@@ -76,7 +66,7 @@ def test_a_childs_copy_does_not_hold_what_its_parent_held(tmp_path):
     child = Child(parent)
     grandchild = int(child.line())
     assert not is_free(path)
-    os.kill(child.pid, 9)
+    os.kill(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)
     assert is_free(path)
-    os.kill(grandchild, 9)
+    os.kill(grandchild, signal.SIGKILL)

@@ -108,11 +108,12 @@ def test_a_lost_answer_to_a_commit_changes_nothing(postgres_url, monkeypatch):
 def test_a_storm_of_ended_sessions_loses_nothing(postgres_url):
     """Four threads work while their sessions are ended again and again."""
     create_ledger(postgres_url).close()
+    ledgers = [open_ledger(postgres_url) for _ in range(4)]
     done = threading.Event()
 
-    def work() -> list[str]:
+    def work(ledger: Ledger) -> list[str]:
         names: list[str] = []
-        with closing(open_ledger(postgres_url)) as ledger:
+        with closing(ledger):
             while not done.is_set():
                 names.append(reserved(ledger))
                 until_answered(partial(ledger.settle, names[-1]))
@@ -124,7 +125,7 @@ def test_a_storm_of_ended_sessions_loses_nothing(postgres_url):
     )
     killed = 0
     with ThreadPoolExecutor(4) as threads:
-        workers = [threads.submit(work) for _ in range(4)]
+        workers = [threads.submit(work, ledger) for ledger in ledgers]
         while killed < scaled(40, 15):
             killed += len(read(postgres_url, kill))
             time.sleep(0.005)
