@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,21 @@ def step(
     costs = float(BOUND) * np.array(shares)
     mask = store_of(ledger, folder).reserve(people, lambda _: costs)
     return mask.apply(np.ones(len(shares))).astype(bool).tolist()
+
+
+def in_child(work: Callable[[Callable[[str], None]], None]) -> tuple[int, str]:
+    """Run a function in a forked child; return its exit code and its output."""
+    reading, writing = os.pipe()
+    tell = os.write
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work(lambda letter: tell(writing, letter.encode()))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        output = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output

@@ -12,12 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from dpflow.people import (
-    clip_rows,
-    gaussian_costs,
-    sampled_gaussian_costs,
-    squared_norms,
-)
+from dpflow.people import clip_rows, gaussian_costs, squared_norms
+from dpflow.people import sampled_gaussian_costs as sampled_costs
 from tests.accounting.oracle import MP, real, sampled_divergence
 from tests.sizes import scaled
 
@@ -69,7 +65,7 @@ def test_rows_that_cannot_be_clipped_cost_what_no_tally_admits():
     _, squares = clip_rows(rows, norm=1)
     for costs in (
         gaussian_costs(GAUSSIAN, squares, sigma=1),
-        sampled_gaussian_costs(renyi(8), squares, sigma=1, rate="0.1"),
+        sampled_costs(renyi(8), squares, sigma=1, rate="0.1"),
     ):
         assert not np.isfinite(costs[:3]).any()
         assert np.isfinite(costs[3])
@@ -86,23 +82,19 @@ def test_gaussian_costs_are_above_the_truth(square, sigma, order):
         if np.isinf(got):
             assert truth > Fraction(10) ** 300
             continue
+        most = truth * (1 + Fraction(1, 10**14)) + Fraction(2) ** -1000
+        assert Fraction(float(got)) <= most
         assert Fraction(float(got)) >= truth or 0 < square < 2.0**-900
-        assert (
-            Fraction(float(got))
-            <= truth * (1 + Fraction(1, 10**14)) + Fraction(2) ** -1000
-        )
 
 
-@settings(max_examples=scaled(16), deadline=None)
+@settings(max_examples=scaled(16, push=8), deadline=None)
 @given(rates, sigmas, st.floats(-8, 3), st.integers(2, 512))
 def test_sampled_costs_are_above_the_truth(rate, sigma, scale, order):
     """Never below the divergence, and within 1e-11 while nothing overflows."""
     square = float(sigma) ** 2 * 10**scale
     ratio = real(Fraction(square) / sigma**2)
     truth = sampled_divergence(order, rate, ratio)
-    (got,) = sampled_gaussian_costs(
-        renyi(order), np.array([square]), sigma=sigma, rate=rate
-    )
+    (got,) = sampled_costs(renyi(order), np.array([square]), sigma=sigma, rate=rate)
     plain = ratio * order / 2
     assert truth <= MP.mpf(float(got)) <= plain * (1 + MP.mpf("1e-13"))
     if order * (order - 1) / 2 * ratio < 700:
@@ -110,7 +102,7 @@ def test_sampled_costs_are_above_the_truth(rate, sigma, scale, order):
         assert MP.mpf(float(got)) <= truth * (1 + MP.mpf("1e-11")) + MP.mpf("1e-15")
 
 
-@settings(max_examples=scaled(8), deadline=None)
+@settings(max_examples=scaled(8, push=4), deadline=None)
 @given(rates, st.floats(-4, 1), st.floats(1.0001, 12))
 def test_sampled_costs_between_whole_orders(rate, scale, order):
     """A fractional order is charged no less than its divergence by quadrature."""
@@ -125,7 +117,7 @@ def test_sampled_costs_between_whole_orders(rate, scale, order):
     with MP.workdps(25):
         points = sorted({-14, -6, 0, float(mu), top, top + 6, top + 14})
         truth = MP.log(MP.quad(integrand, points)) / (alpha - 1)
-    (got,) = sampled_gaussian_costs(
+    (got,) = sampled_costs(
         renyi(Fraction(f"{order!r}")), np.array([10**scale]), sigma=1, rate=rate
     )
     assert MP.mpf(float(got)) >= truth * (1 - MP.mpf("1e-12")) - MP.mpf("1e-21")
@@ -135,12 +127,12 @@ def test_sampled_costs_refuse_what_has_no_price():
     """Sampled Gaussians are not Gaussian DP; rates of 0 and 1 sample nothing."""
     squares = np.ones(2)
     with pytest.raises(UnsupportedCost):
-        sampled_gaussian_costs(GAUSSIAN, squares, sigma=1, rate="0.1")
+        sampled_costs(GAUSSIAN, squares, sigma=1, rate="0.1")
     with pytest.raises(UnsupportedCost):
-        sampled_gaussian_costs(renyi(513), squares, sigma=1, rate="0.1")
+        sampled_costs(renyi(513), squares, sigma=1, rate="0.1")
     for rate in (0, 1, "1.1", "nan", True):
         with pytest.raises(InvalidCost):
-            sampled_gaussian_costs(renyi(8), squares, sigma=1, rate=rate)
+            sampled_costs(renyi(8), squares, sigma=1, rate=rate)
     for sigma in (0, -1, "inf", None):
         with pytest.raises(InvalidCost):
             gaussian_costs(GAUSSIAN, squares, sigma=sigma)
@@ -152,4 +144,4 @@ def test_costs_warn_about_no_record():
     with np.errstate(all="raise"):
         _, squares = clip_rows(rows, norm=1)
         gaussian_costs(renyi(8), squares, sigma=1)
-        sampled_gaussian_costs(renyi(64), squares, sigma="0.001", rate="0.5")
+        sampled_costs(renyi(64), squares, sigma="0.001", rate="0.5")

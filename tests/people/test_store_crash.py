@@ -12,17 +12,11 @@ import pytest
 
 from dpflow.exceptions import LedgerMissing
 from dpflow.ledger import Ledger
-from tests.people.places import QUARTER, THREE, Place, step, store_of
+from tests.people.places import QUARTER, THREE, Place, in_child, step, store_of
 from tests.sizes import spread
 
 CALLS = ("open", "write", "fsync", "replace", "close")
 KILL = -signal.SIGKILL
-QUARTERS = [QUARTER] * 3
-
-
-def die() -> None:
-    """End this process as a power cut would."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def arm(fatal: int, when: str) -> None:
@@ -42,31 +36,13 @@ def arm(fatal: int, when: str) -> None:
                 elif when == "torn":
                     data = arguments[1]
                     real(arguments[0], data[: max(len(data) // 2, 1)])
-                die()
+                os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments, **options)
 
         return call
 
     for name in ("write",) if when == "torn" else CALLS:
         setattr(os, name, deadly(getattr(os, name)))
-
-
-def in_child(work: Callable[[Callable[[str], None]], None]) -> tuple[int, str]:
-    """Run a function in a forked child; return its exit code and its output."""
-    reading, writing = os.pipe()
-    tell = os.write
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work(lambda letter: tell(writing, letter.encode()))
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        output = pipe.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output
 
 
 def killed_step(place: Place, fatal: int, when: str, *, careless: bool = False):
@@ -77,7 +53,7 @@ def killed_step(place: Place, fatal: int, when: str, *, careless: bool = False):
             arm(fatal, when)
             if careless:
                 tell("R")
-            assert step(ledger, place.folder, *QUARTERS) == [True] * 3
+            assert step(ledger, place.folder, *[QUARTER] * 3) == [True] * 3
             if not careless:
                 tell("R")
 
@@ -87,10 +63,9 @@ def killed_step(place: Place, fatal: int, when: str, *, careless: bool = False):
 def charged(place: Place) -> int:
     """Return how many quarters were charged, by charging the rest."""
     with place.ledger() as ledger:
-        rest = 0
-        while step(ledger, place.folder, QUARTER, 0.0, 0.0)[0]:
-            rest += 1
-    return 4 - rest
+        remaining = (QUARTER, 0.0, 0.0)
+        steps = iter(lambda: step(ledger, place.folder, *remaining)[0], False)
+        return 4 - len([*steps])
 
 
 # After one call is before the next.
@@ -160,37 +135,36 @@ def test_the_mask_comes_after_everything_is_synced(tmp_path, monkeypatch):
     """
     place = Place(tmp_path / "shop")
     dirty, renamed, order = set(), set(), []
-    real = {name: getattr(os, name) for name in ("write", "fsync", "replace")}
 
-    def where(descriptor: int) -> str:
-        return os.path.realpath(f"/proc/self/fd/{descriptor}")
+    def file(descriptor: int) -> Path:
+        return Path(f"/proc/self/fd/{descriptor}").resolve()
 
-    def write(descriptor, data):
-        dirty.add(where(descriptor))
-        return real["write"](descriptor, data)
+    def write(descriptor, _):
+        dirty.add(file(descriptor))
 
     def fsync(descriptor):
-        dirty.discard(where(descriptor))
-        renamed.difference_update(
-            [p for p in renamed if p.parent == Path(where(descriptor))]
-        )
-        return real["fsync"](descriptor)
+        dirty.discard(file(descriptor))
+        renamed.difference_update([*file(descriptor).glob("*")])
 
     def replace(source, target):
-        assert os.path.realpath(source) not in dirty
+        assert Path(source).resolve() not in dirty
         renamed.add(Path(target))
         order.append(Path(target))
-        return real["replace"](source, target)
 
-    def pay(ledger, *paid, before):
+    def pay(*_, before):
         assert (dirty, renamed) == (set(), set())
         order.append("pay")
-        return pay_first(ledger, *paid, before=before)
 
     with place.ledger() as ledger:
-        store, pay_first = store_of(ledger, place.folder), Ledger.pay
-        for name, call in {"write": write, "fsync": fsync, "replace": replace}.items():
-            monkeypatch.setattr(os, name, call)
-        monkeypatch.setattr(Ledger, "pay", pay)
+        store = store_of(ledger, place.folder)
+        watched = ((os, write), (os, fsync), (os, replace), (Ledger, pay))
+        for owner, watch in watched:
+            real = getattr(owner, watch.__name__)
+
+            def call(*arguments, watch=watch, real=real, **options):
+                watch(*arguments, **options)
+                return real(*arguments, **options)
+
+            monkeypatch.setattr(owner, watch.__name__, call)
         store.reserve(THREE, lambda _: np.zeros(3))
         assert order == [place.people, "pay"]
