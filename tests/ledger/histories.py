@@ -81,23 +81,18 @@ class People:
 
 
 class Workers:
-    """A ledger, as one or two processes use it.
+    """A ledger, as a process uses it, or two that lose a fifth of their commits.
 
     Attributes:
         lost: How many commits had no answer.
     """
 
-    def __init__(
-        self, owners: People, database: Any, *, processes: int = 1, losses: float = 0
-    ) -> None:
-        self.random, self.losses, self.lost = Random(7), losses, 0
+    def __init__(self, owners: Any, database: Any, *, lossy: bool = False) -> None:
+        self.random, self.lost = Random(7), 0
         self.calls, self.lost_at = 0, 0
-        self.ledgers = []
-        for _ in range(processes):
-            ledger = Ledger(database(), owners)  # type: ignore[arg-type]
-            if losses:
-                self._lose_answers(ledger)
-            self.ledgers.append(ledger)
+        self.ledgers = [Ledger(database(), owners) for _ in range(1 + lossy)]
+        for ledger in self.ledgers if lossy else ():
+            self._lose_answers(ledger)
 
     def _lose_answers(self, ledger: Ledger) -> None:
         transaction = ledger.database.transaction
@@ -108,7 +103,7 @@ class Workers:
                 yield within
             # A second loss in a row is an error that the caller gets.
             self.calls += 1
-            if self.calls > self.lost_at + 1 and self.random.random() < self.losses:
+            if self.calls > self.lost_at + 1 and self.random.random() < 0.2:
                 self.lost, self.lost_at = self.lost + 1, self.calls
                 message = "the answer to a COMMIT was lost"
                 raise LedgerUnavailable(message)
@@ -192,12 +187,6 @@ class Play:
         if simple:
             self.deeds.remove(self.apply)
 
-    def play(self, length: int) -> Play:
-        """Do something so often."""
-        for _ in range(length):
-            self.step()
-        return self
-
     def step(self) -> None:
         """Do something."""
         self.random.choice(self.deeds)()
@@ -225,10 +214,9 @@ class Play:
         policies = tuple(self.policies[name] for name in names)
         member = any(policy.population for policy in policies)
         partitions: tuple[str, ...] = ()
-        if "c" in names:
-            partitions = tuple(random.sample(["x", "y", "z"], random.randint(1, 2)))
-        if names[0] in "dw":
-            partitions = tuple(random.sample(WEEKS, random.randint(1, 2)))
+        if names[-1] in "cdw":
+            parts = ("x", "y", "z") if names[-1] == "c" else WEEKS
+            partitions = tuple(random.sample(parts, random.randint(1, 2)))
         flow = random.choice([None, "f", "g", "h"])
         run = None if flow is None else f"{flow}{random.randint(1, 2)}"
         key, cost = random.choice([None, "k1"]), random.choice(self.costs)
@@ -324,11 +312,8 @@ class Play:
             source = random.choice(["visits", "shop", None])
             changes = {} if source is None else {"source": source}
         elif random.random() < 0.2:
-            epsilon = random.choice(["0.7", "0.9", "1"])
-            name, changes = (
-                "w",
-                {**CASES["all"]["w"], "budget": f"{{epsilon: {epsilon}}}"},
-            )
+            name, epsilon = "w", random.choice(["0.7", "0.9", "1"])
+            changes = {**CASES["all"]["w"], "budget": f"{{epsilon: {epsilon}}}"}
         else:
             epsilon = random.choice(["0.8", "0.9", "1", "1.5"])
             lifetime = random.choice(["2", "4"])
@@ -386,3 +371,13 @@ def in_sqlite() -> Callable[[], Any]:
     path = Path(folder) / "ledger.db"
     SqliteDatabase.create(path, Identity("x", None, "t"), b"0").close()
     return lambda: SqliteDatabase(path)
+
+
+def play(seed: int, database: Callable[[], Any] = in_memory) -> Workers:
+    """Play a random history on a new ledger, and return that."""
+    owners = People()
+    workers = Workers(owners, database())
+    history = Play(seed, owners, [workers])
+    for _ in range(LENGTH):
+        history.step()
+    return workers

@@ -30,7 +30,6 @@ from tests.ledger.support import UNIT
 from tests.sizes import scaled
 
 HISTORIES = scaled(12, push=6)
-LOSSES: dict[str, Any] = {"processes": 2, "losses": 0.2}
 CLOCKS = ("1970-01-01T00:00:00", "2026-11-21T12:00:00", "2999-12-31T23:59:59")
 
 
@@ -54,7 +53,7 @@ def simplified(answer: Any) -> Any:
 def foretold(seed: int) -> Play:
     """Play a history on the model and on a ledger, and compare after each command."""
     owners, clock = People(), Random(seed)
-    model, workers = Model(owners), Workers(owners, in_memory(), **LOSSES)
+    model, workers = Model(owners), Workers(owners, in_memory(), lossy=True)
     author = workers.ledgers[0].author
     for ledger in workers.ledgers:
         # Times come in any order.
@@ -98,7 +97,7 @@ def test_lost_commits_and_two_processes_change_nothing(database, seed):
     A lost commit is found by the next sending.
     """
     owners = People()
-    ledgers = [Workers(owners, in_memory()), Workers(owners, database(), **LOSSES)]
+    ledgers = [Workers(owners, in_memory()), Workers(owners, database(), lossy=True)]
     history = Play(seed, owners, ledgers)
     for _ in range(LENGTH):
         history.step()

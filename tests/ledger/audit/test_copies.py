@@ -25,33 +25,28 @@ from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import TABLES, tables
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from tests.ledger.histories import LENGTH, People, Play, Workers, in_sqlite
+from tests.ledger.histories import in_sqlite, play
 from tests.ledger.support import charged, granted, make, reopen, request, url
 from tests.postgres import server
 from tests.sizes import scaled
 
 
-def test_a_copy_is_the_same_ledger(tmp_path):
+def test_a_copy_is_the_same_ledger(tmp_path, postgres_url):
     """From a file to a server and into a file again: verified, with all rows."""
-    owners = People()
-    workers = Workers(owners, in_sqlite())
-    Play(5, owners, [workers]).play(LENGTH)
-    ledger, identity = workers.ledger, workers.ledger.database.identity
-    lines = [*export_lines(ledger)]
-    place = server().new_database()
+    ledger = play(5, in_sqlite).ledger
+    identity, lines = ledger.database.identity, [*export_lines(ledger)]
     for make_copy in (
-        partial(PostgresDatabase.create, place),
+        partial(PostgresDatabase.create, postgres_url),
         partial(SqliteDatabase.create, tmp_path / "c.db"),
     ):
         copy: Any = make_copy(identity, b"0", complete=0)
         with pytest.raises(LedgerUnavailable, match="being copied"):
-            Ledger(copy, owners)  # type: ignore[arg-type]
+            Ledger(copy, ledger.owners)
         copy_ledger(ledger, copy)
         copy.complete()
-        ledger = Ledger(copy, owners)  # type: ignore[arg-type]
+        ledger = Ledger(copy, ledger.owners)
         assert verify(ledger).bad == []
         assert [*export_lines(ledger)] == lines
-    server().drop(place)
 
 
 def test_a_backup_is_made_while_steps_run(tmp_path):
@@ -250,15 +245,11 @@ def test_orders_of_a_move_and_its_way_back(tmp_path, order):
 
 
 @pytest.mark.parametrize("seed", range(scaled(2, push=1)))
-def test_there_and_back_with_everything(tmp_path, seed):
+def test_there_and_back_with_everything(tmp_path, postgres_url, seed):
     """A random history moves to a server and into a file again, row by row."""
-    owners = People()
-    workers = Workers(owners, in_sqlite())
-    Play(seed, owners, [workers]).play(LENGTH)
-    ledger = workers.ledger
+    ledger = play(seed, in_sqlite).ledger
     before = kept_lines(ledger)
-    targets = [server().new_database(), url(tmp_path / "back.db")]
-    for target in targets:
+    for target in (postgres_url, url(tmp_path / "back.db")):
         move(ledger, target, anyway=True)
         ledger = open_ledger(target, witness="none")
     assert before <= kept_lines(ledger)

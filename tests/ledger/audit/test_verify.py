@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from dpflow.ledger.tables.rows import Entry, hash_columns
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.faults.auditor import COLUMNS, hashed
 from tests.ledger.cases import read_cases
-from tests.ledger.histories import LENGTH, People, Play, Workers, in_memory, in_postgres
+from tests.ledger.histories import in_memory, in_postgres, play
 from tests.ledger.support import BASIC, charged, granted, make_policy
 
 
@@ -115,14 +115,6 @@ def test_a_row_without_its_mark_is_found(ledger, edit):
 
 
 Rows = list[dict[str, Any]]
-
-
-def play(seed: int, database: Callable[[], Any] = in_memory) -> Workers:
-    """Play a random history."""
-    owners = People()
-    workers = Workers(owners, database())
-    Play(seed, owners, [workers]).play(LENGTH)
-    return workers
 
 
 @pytest.fixture(scope="module")
