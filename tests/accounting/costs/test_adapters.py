@@ -23,6 +23,8 @@ from tests.sizes import spread
 
 pytestmark = pytest.mark.quick
 
+TABLES = read_tables(__file__)
+
 GAUSSIAN = dpa.GaussianDpEvent(1.1)
 STEP = "PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.1)"
 SAMPLED = dpa.PoissonSampledDpEvent(0.01, GAUSSIAN)
@@ -118,15 +120,10 @@ def test_gaussians_on_one_sample_are_one():
         )
 
 
-@pytest.fixture(scope="module")
-def space():
-    """Whole numbers under the absolute distance."""
-    dp.enable_features("contrib", "honest-but-curious")
-    return dp.atom_domain(T=int), dp.absolute_distance(T=int)
-
-
-def test_opendp_measurements(space):
+def test_opendp_measurements():
     """Answers of their maps to the last bit; a profile needs a fixed delta."""
+    dp.enable_features("contrib", "honest-but-curious")
+    space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
     pure = from_opendp(space >> dp.m.then_laplace(scale=10.0), 1)
     assert pure == PureDP(epsilon=Fraction(0.1))
     assert pure.epsilon >= Fraction(1, 10)
@@ -168,11 +165,8 @@ def test_a_query_knows_its_distance():
         from_opendp(query.resolve())
 
 
-LOSSES = [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-6}, {"rho": 0.1}]
-
-
 @pytest.mark.parametrize(
-    ("row", "loss"), spread(product(read_tables(__file__)["units"], LOSSES), 6)
+    ("row", "loss"), spread(product(TABLES["units"], TABLES["losses"]), 6)
 )
 def test_a_query_holds_for_the_relation_of_its_context(row, loss):
     """An explicit distance is the caller's statement, for the policy's relation."""

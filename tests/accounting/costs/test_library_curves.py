@@ -30,12 +30,10 @@ ORDERS = (2, 5, 13, 32)
 TIGHT = 1 + MP.mpf(10) ** -5
 
 
-batch = dpa.SampledWithoutReplacementDpEvent
-
-
 def batches(size, sample, noise):
     """Return an event: a Gaussian on a batch of fixed size."""
-    return batch(size, sample, dpa.GaussianDpEvent(noise))
+    gaussian = dpa.GaussianDpEvent(noise)
+    return dpa.SampledWithoutReplacementDpEvent(size, sample, gaussian)
 
 
 def best_of(event, mean, shape=1.0):
@@ -134,11 +132,6 @@ def below_truth(*orders):
     return wrong
 
 
-def inward(bound):
-    """Return a bound that is a millionth too small."""
-    return lambda *order, **numbers: bound(*order, **numbers) * (1 - Fraction(1, 10**6))
-
-
 def test_prices_are_just_above_the_formulas(monkeypatch):
     """In 120 digits; a curve that is rounded inward is caught.
 
@@ -147,11 +140,13 @@ def test_prices_are_just_above_the_formulas(monkeypatch):
     assert below_truth(*ORDERS) == []
     event, truth = batches(1000, 559, 6.7), batch_divergence(1000, 559, 6.7, 77)
     assert truth <= real(renyi(from_dp_event(event, [77]), Fraction(77)))
-    monkeypatch.setattr(library_curves, "_GUARD", 1 - Fraction(1, 10**6))
+    inward = 1 - Fraction(1, 10**6)
+    monkeypatch.setattr(library_curves, "_GUARD", inward)
     computed = [event for event, _ in CASES if not hasattr(event, "sample_size")]
     assert below_truth(2) == [(event, 2) for event in computed]
     inner = library_curves.batch_divergence
-    monkeypatch.setattr(adapters, "batch_divergence", inward(inner))
+    small = lambda *order, **numbers: inner(*order, **numbers) * inward
+    monkeypatch.setattr(adapters, "batch_divergence", small)
     assert below_truth(2) == [(event, 2) for event, _ in CASES]
 
 

@@ -87,33 +87,26 @@ def test_rho_and_mu_of_pure_and_laplace_steps(epsilon):
     e, b = real(epsilon), real(least)
     assert_just_above(rho_of(pure), e * MP.tanh(e / 2), cap=epsilon)
     assert_just_above(rho_of(noise), b + MP.expm1(-b))
+    # A larger mu has the smaller tail.
+    tail = lambda mu_squared: MP.erfc(MP.sqrt(real(mu_squared) / 8)) / 2
     for cost, corner in ((pure, 1 / (1 + MP.exp(e))), (noise, MP.exp(-b / 2) / 2)):
         price = gdp_mu_squared(cost)
-        # A larger mu has the smaller tail.
-        tails = [
-            MP.erfc(MP.sqrt(real(mu_squared) / 8)) / 2
-            for mu_squared in (price, price / (1 + CLOSE))
-        ]
-        assert tails[0] < corner < tails[1]
+        assert tail(price) < corner < tail(price / (1 + CLOSE))
     # Laplace noise is charged its middle test, never its cheaper Renyi rate.
     assert gdp_mu_squared(noise) > 2 * rho_of(noise)
-
-
-def laplace_renyi(epsilon: Fraction, order: Fraction) -> Any:
-    """Return Mironov's Table II for the Laplace mechanism."""
-    a, e = real(order), real(epsilon)
-    first = a / (2 * a - 1) * MP.exp(e * (a - 1))
-    second = (a - 1) / (2 * a - 1) * MP.exp(-e * a)
-    return MP.log(first + second) / (a - 1)
 
 
 @given(EPSILONS, ORDERS)
 def test_the_divergences_anywhere(epsilon, order):
     """Pure steps cost what randomized response diverges, Laplace steps Table II."""
     pure, noise = PureDP(epsilon=epsilon), Laplace(sensitivity=1, scale=1 / epsilon)
-    truth = renyi_divergence(response(real(epsilon)), real(order))
+    a, e = real(order), real(epsilon)
+    truth = renyi_divergence(response(e), a)
     assert_just_above(renyi(pure, order), truth, cap=epsilon)
-    truth = laplace_renyi(epsilon, order)
+    # Table II of Mironov 2017.
+    first = a / (2 * a - 1) * MP.exp(e * (a - 1))
+    second = (a - 1) / (2 * a - 1) * MP.exp(-e * a)
+    truth = MP.log(first + second) / (a - 1)
     assert_just_above(renyi(noise, order), truth, cap=epsilon)
 
 
@@ -372,9 +365,7 @@ def test_no_vector_is_worse_than_one_number(shifts):
         assert any(a > b for a, b in zip(vector, less, strict=True))
 
 
-def assert_largest(
-    budget: Fraction, reading: Callable[[Fraction], Any], limit: Any
-) -> None:
+def assert_largest(budget: Fraction, reading: Callable[..., Any], limit: Any) -> None:
     """Assert that a budget keeps a limit in 120 digits, and 1e-9 more breaks it."""
     assert reading(budget) <= limit * (1 + MP.mpf("1e-60"))
     assert reading(budget + abs(budget) * CLOSE) > limit

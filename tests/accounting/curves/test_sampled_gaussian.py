@@ -165,9 +165,7 @@ def _coarse(monkeypatch, factor: int, *, honest: bool) -> None:
             last=rule.last // factor + 1,
         )
 
-    def nothing(mp, rule, noise):
-        return mp.mpf(0)
-
+    nothing = lambda mp, _rule, _noise: mp.mpf(0)
     monkeypatch.setattr(sampled_gaussian, "choose_rule", coarse)
     monkeypatch.setattr(sampled_gaussian, "_error", real_missed if honest else nothing)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr  # type: ignore[import-untyped]
 
-from dpflow import ApproxDP, Cost, Gaussian, Laplace, PoissonSampledGaussian, PureDP
+from dpflow import ApproxDP, Gaussian, Laplace, PoissonSampledGaussian, PureDP
 from dpflow.accounting.fixed.loss_distribution import _compose, curves, grid_epsilon
 from dpflow.accounting.fixed.loss_grid import ComposedMasses, Masses, response_masses
 from dpflow.accounting.fixed.optimal import (
@@ -40,6 +40,11 @@ def decimals(low: float, high: float) -> st.SearchStrategy[Fraction]:
     """Draw numbers of few digits, evenly on a log scale."""
     exponents = st.floats(float(MP.log10(low)), float(MP.log10(high)))
     return exponents.map(lambda x: Fraction(f"{10**x:.6g}"))
+
+
+def gaussians(sigma: Any, count: int = 1) -> Parts:
+    """Return a part of Gaussians, or none."""
+    return ((Gaussian(sensitivity=1, sigma=sigma), count),) if sigma else ()
 
 
 @settings(max_examples=scaled(12), deadline=None)
@@ -93,9 +98,7 @@ def test_unequal_steps_by_enumeration(steps, epsilon, sigma):
         rest = real(epsilon) - MP.log(p / q) if q else None
         true += p if rest is None else p * gaussian_delta(rest, mu_squared)
     parts = [(ApproxDP(epsilon=e, delta=d), 1) for e, d in steps]
-    if sigma is not None:
-        parts.append((Gaussian(sensitivity=1, sigma=sigma), 1))
-    computed = optimal_delta(tuple(parts), epsilon)
+    computed = optimal_delta((*parts, *gaussians(sigma)), epsilon)
     if true > MP.mpf(10) ** -40:
         assert_just_above(computed, true)
 
@@ -109,9 +112,7 @@ def test_unequal_steps_by_enumeration(steps, epsilon, sigma):
 )
 def test_epsilon_inverts_delta(epsilon, count, sigma, delta):
     """The epsilon at delta is sound, and nothing smaller is."""
-    parts: tuple[tuple[Cost, int], ...] = ((PureDP(epsilon=epsilon), count),)
-    if sigma is not None:
-        parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 1))
+    parts = ((PureDP(epsilon=epsilon), count), *gaussians(sigma))
     computed = optimal_epsilon(parts, delta)
     assert optimal_delta(parts, computed) <= delta * (1 + Fraction(1, 10**25))
     if computed:
@@ -147,9 +148,7 @@ GAP = Fraction(3, 10**5)
 )
 def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     """Where the exact composition is known, the grid is just above it."""
-    parts: Parts = ((PureDP(epsilon=epsilon), count),)
-    if sigma is not None:
-        parts = (*parts, (Gaussian(sensitivity=1, sigma=sigma), 3))
+    parts = ((PureDP(epsilon=epsilon), count), *gaussians(sigma, 3))
     true = optimal_epsilon(parts, Fraction(delta))
     computed = grid_epsilon(parts, Fraction(delta))
     assert true <= computed
@@ -175,7 +174,7 @@ def test_response_masses_dominate() -> None:
     down = Masses(up.masses, up.first - 1, up.infinite, up.count)
     for masses, holds in ((up, True), (down, False)):
         above = []
-        for epsilon in (i / 12 for i in range(40)):
+        for epsilon in spread((i / 12 for i in range(40)), 14):
             total = MP.mpf(masses.infinite)
             for index, mass in enumerate(masses.masses):
                 loss = MP.mpf((masses.first + index) * step)

@@ -23,13 +23,7 @@ from dpflow.accounting.fixed.stops import (
 )
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
-from tests.accounting.oracle import (
-    MP,
-    assert_just_above,
-    gaussian_delta,
-    powers,
-    real,
-)
+from tests.accounting.oracle import MP, assert_just_above, gaussian_delta, powers, real
 from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 

@@ -24,6 +24,11 @@ OWN_DELTA = ApproxDP(epsilon="0.1", delta="1e-9")
 SAMPLED = Sampled(sampling_rate="0.01", noise_multiplier=1)
 
 
+def make(theorem: str, options: dict, epsilon: str = "3", delta: str = "1e-6"):
+    """Make a filter with a usual budget."""
+    return make_filter(theorem, epsilon=epsilon, delta=delta, **options)
+
+
 def test_members_are_priced_at_their_own_sums():
     """Each as if it were alone, whatever the others count."""
     rule = make_filter("auto", epsilon=5, delta="1e-6")
@@ -94,20 +99,11 @@ def test_sampled_steps_get_most_of_the_best_order(budget, orders, step, best, sh
 
 def test_discrete_gaussians_get_four_fifths_of_zcdp() -> None:
     """Only `rdp`, mostly at a lower order, and a hundredth of delta price them."""
-    cost = DiscreteGaussian(sensitivity=1, noise_multiplier=50)
+    step = WorkloadStep(DiscreteGaussian(sensitivity=1, noise_multiplier=50))
     for epsilon in ("0.5", "1", "5"):
-        auto, zcdp = (
-            runs_of(
-                make_filter(name, epsilon=epsilon, delta="1e-6"), (WorkloadStep(cost),)
-            )
-            for name in ("auto", "zcdp")
-        )
+        rules = [make(name, {}, epsilon) for name in ("auto", "zcdp")]
+        auto, zcdp = (runs_of(rule, (step,)) for rule in rules)
         assert 0.8 <= auto / zcdp <= 0.9
-
-
-def make(theorem: str, options: dict, epsilon: str = "3", delta: str = "1e-6"):
-    """Make a filter with a usual budget."""
-    return make_filter(theorem, epsilon=epsilon, delta=delta, **options)
 
 
 @pytest.mark.parametrize(("theorem", "options"), TABLES["options"])
