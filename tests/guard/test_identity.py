@@ -64,18 +64,6 @@ def times(factor):
     return decorate
 
 
-class Logged:
-    """A decorator that is a class."""
-
-    def __init__(self, function):
-        self.function = function
-        functools.update_wrapper(self, function)
-
-    def __call__(self, *args, **kwargs):
-        """Call the function."""
-        return self.function(*args, **kwargs)
-
-
 class Hiding:
     """A decorator that is a class, and does not say what it decorates."""
 
@@ -88,20 +76,25 @@ class Hiding:
         return self.function(day)
 
 
-def retried(attempts=3):
+class Logged(Hiding):
+    """A decorator that is a class."""
+
+    def __init__(self, function):
+        super().__init__(function)
+        functools.update_wrapper(self, function)
+
+
+def retried(function):
     """Decorate as libraries of retries do: with an object and attributes."""
-    state = types.SimpleNamespace(attempts=attempts)
+    state = types.SimpleNamespace(attempts=3)
 
-    def decorate(function):
-        @functools.wraps(function)
-        def wrapped(*args, **kwargs):
-            state.attempts -= 1
-            return function(*args, **kwargs)
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        state.attempts -= 1
+        return function(*args, **kwargs)
 
-        wrapped.retry = state
-        return wrapped
-
-    return decorate
+    wrapped.retry = state
+    return wrapped
 
 
 def of_kind(kind):
@@ -222,8 +215,7 @@ class Shop:
     @guarded(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="s/{self.n}")
     def count(self):
         return random.random()
-    def __init__(self):
-        self.n = 1
+    n = 1
 
 def both():
     return [count("mon"), Shop().count()]
@@ -312,7 +304,7 @@ def test_a_release_from_before_names_no_function_and_replays(shop, monkeypatch):
 
 DECORATORS = {
     "lru_cache": functools.lru_cache,
-    "retries": retried(),
+    "retries": retried,
     "class": Logged,
     "validate_call": validate_call,
     "arguments": times(2),

@@ -184,13 +184,9 @@ class Report:
 
 def of_region(region, **declared):
     """Return a step that captures its region."""
-    declared = {"release_key": "{region}/{day}", **declared}
-
-    @guarded(dataset="shop", cost=TENTH, **declared)
-    def count(day, minimum=0):
-        return [region, day, minimum]
-
-    return count
+    words = {"release_key": "{region}/{day}", "name": "count", **declared}
+    step = guarded(dataset="shop", cost=TENTH, **words)
+    return step(lambda day, minimum=0: [region, day, minimum])
 
 
 def test_two_instances_or_closures_have_two_releases(shop):
@@ -237,9 +233,8 @@ def test_days_of_one_week_share_the_release(shop):
     count = of_region("EU", release_key="{region}/{day:%G-W%V}/{minimum}")
     days = (date(2026, 1, 8), DateTime(2026, 1, 5, 7), pd.Timestamp("2026-01-05"))
     made = count(date(2026, 1, 5), 7)
-    assert [
-        count(*other) for other in zip(days, (7.0, np.int64(7), "7"), strict=True)
-    ] == [made] * 3
+    for day, minimum in zip(days, (7.0, np.int64(7), "7"), strict=True):
+        assert count(day, minimum) == made
     assert len(rows(shop)["release"]) == 1
 
 

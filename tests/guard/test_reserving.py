@@ -31,10 +31,9 @@ def test_patience_with_a_live_claim_ends(shop, monkeypatch):
     """The error names the other run, and no second body runs."""
     monkeypatch.setattr("dpflow.guard.reserving._CLAIM_SECONDS", -1.0)
     started, end, ran = threading.Event(), threading.Event(), []
+    unread = ("end", "ran", "started")
 
-    @guarded(
-        dataset="shop", cost=TENTH, release_key="x", ignore=("end", "ran", "started")
-    )
+    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=unread)
     def count():
         ran.append(1)
         started.set()
@@ -101,11 +100,9 @@ async def test_a_step_cancelled_before_its_body_gives_its_charge_back(
 @pytest.mark.parametrize("fails", [False, True])
 def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
     """Its key is free, or replayed, once the ledger is back; the charge stays."""
-    own = os.getpid()
+    own, unread = os.getpid(), ("shop", "fails", "own")
 
-    @guarded(
-        dataset="shop", cost=TENTH, release_key="x", ignore=("shop", "fails", "own")
-    )
+    @guarded(dataset="shop", cost=TENTH, release_key="x", ignore=unread)
     def count() -> int:
         if os.getpid() != own:
             return 6
@@ -137,18 +134,12 @@ def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
 LAST = """
 import warnings
 from pathlib import Path
-from dpflow import PureDP, guarded
-from tests.projects import bring_ledger_back, hide_ledger
-
-folder = Path.cwd()
-
-@guarded(dataset="shop", cost=PureDP(epsilon="0.1"), name="count")
-def count():
-    hide_ledger(folder)
+from dpflow import guarded
+from tests.projects import TENTH, bring_ledger_back, hide_ledger
 
 warnings.simplefilter("ignore")
-count()
-bring_ledger_back(folder)
+guarded(dataset="shop", cost=TENTH, name="count")(lambda: hide_ledger(Path.cwd()))()
+bring_ledger_back(Path.cwd())
 print("null")
 """
 

@@ -153,11 +153,7 @@ def test_a_block_declares_in_release(shop):
         assert "type set" in str(error)
         charge.release([1, 2], length=2)
 
-    @guarded(**STEP)
-    def step() -> Any:
-        return release([1], length=1)
-
-    error = caught(step)
+    error = caught(guarded(**STEP, name="n")(lambda: release([1], length=1)))
     assert isinstance(error, ReleaseError)
     assert "in its decorator" in str(error)
 
@@ -173,11 +169,9 @@ def test_a_missing_return_is_not_kept(shop):
     def remembers() -> float:
         return release(3)
 
-    @guarded(
-        dataset="shop",
-        cost=EarlyStopping(Laplace(sensitivity=1, epsilon="0.01"), stops=(1,)),
-        release_key="loop",
-    )
+    stopping = EarlyStopping(Laplace(sensitivity=1, epsilon="0.01"), stops=(1,))
+
+    @guarded(dataset="shop", cost=stopping, release_key="loop")
     def loops() -> None:
         for step in iterations():
             step.release(1.0)
@@ -195,11 +189,7 @@ def test_a_missing_return_is_not_kept(shop):
 
 def test_a_missing_return_without_a_key_warns_once(shop):
     """A step without a release may be for its side effect."""
-
-    @guarded(**STEP)
-    def forgets_quietly() -> None:
-        release(3)
-
+    forgets_quietly = guarded(**STEP, name="n")(lambda: release(3) and None)
     with pytest.warns(RuntimeWarning, match="is a `return` missing"):
         forgets_quietly()
     assert forgets_quietly() is None
@@ -210,11 +200,7 @@ def test_a_missing_return_without_a_key_warns_once(shop):
 
 def test_a_value_that_cannot_be_stored_says_what_follows(shop):
     """Later runs of its key are refused, which the first one announces."""
-
-    @guarded(**STEP, release_key="n")
-    def unkept() -> Any:
-        return release(3), object()
-
+    unkept = guarded(**STEP, release_key="n")(lambda: (release(3), object()))
     with pytest.warns(RuntimeWarning, match="Later runs of this key will be refused"):
         unkept()
     assert "not kept" in str(caught(unkept))

@@ -40,6 +40,10 @@ KS_LIMIT = ks_limit(DRAWS)
 FEW = 4_000
 
 MECHANISMS = [Gaussian(sensitivity=1, sigma=3), Laplace(sensitivity=1, scale=3)]
+DISCRETE = [
+    (DiscreteGaussian(sensitivity=1, sigma=3), lambda x: -(x**2) / 18),
+    (DiscreteLaplace(sensitivity=1, scale=3), lambda x: -np.abs(x) / 3),
+]
 NAMES = ["gaussian", "laplace"]
 
 
@@ -87,14 +91,7 @@ class TestLaw:
         whole, points = sevens - 7, np.arange(-40, 41)
         assert np.max(np.abs(below(whole, points) - law(points + 0.5))) < ks_limit(FEW)
 
-    @pytest.mark.parametrize(
-        ("cost", "weight"),
-        [
-            (DiscreteLaplace(sensitivity=1, scale=3), lambda x: -np.abs(x) / 3),
-            (DiscreteGaussian(sensitivity=1, sigma=3), lambda x: -(x**2) / 18),
-        ],
-        ids=["laplace", "gaussian"],
-    )
+    @pytest.mark.parametrize(("cost", "weight"), DISCRETE, ids=NAMES)
     def test_whole_numbers(self, cost, weight):
         """Discrete noise has the weights that its cost says; a fifth less is seen."""
         sample, points = add_noise(cost, [7] * DRAWS) - 7, np.arange(-200, 201)
