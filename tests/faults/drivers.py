@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dpflow.ledger.tables.sqlite import SqliteDatabase
-from tests.faults.support import nothing
-
-
-class FaultySqlite(SqliteDatabase):
-    """A ledger file whose statements run between two hooks, which tests replace."""
-
-    #: What its driver raises when something outside fails.
-    fault = sqlite3.OperationalError
-
-    def __init__(self, path: Path | str, **options: Any) -> None:
-        super().__init__(path, **options)
-        self.before: Callable[[str], None] = nothing
-        self.after: Callable[[str], None] = nothing
-
-    def _connect(self) -> Any:
-        return FaultyConnection(super()._connect(), self)
+from tests.faults.support import Hook, nothing
 
 
 class FaultyConnection:
@@ -35,15 +18,29 @@ class FaultyConnection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def execute(self, sql: str | bytes, *values: Any) -> Any:
+    def execute(self, sql: str, *values: Any) -> Any:
         """Run a statement between the hooks."""
-        text = sql.decode() if isinstance(sql, bytes) else sql
-        self._hooks.before(text)
+        self._hooks.before(sql)
         cursor = self._connection.execute(sql, *values)
         try:
-            self._hooks.after(text)
+            self._hooks.after(sql)
         except BaseException:
             # The driver leaves no statement running when it raises.
             cursor.close()
             raise
         return cursor
+
+
+class FaultySqlite(SqliteDatabase):
+    """A ledger file whose statements run between two hooks, which tests replace."""
+
+    #: What stands between the ledger and its driver.
+    wire = FaultyConnection
+
+    def __init__(self, path: Path | str, **options: Any) -> None:
+        super().__init__(path, **options)
+        self.before: Hook = nothing
+        self.after: Hook = nothing
+
+    def _connect(self) -> Any:
+        return self.wire(super()._connect(), self)

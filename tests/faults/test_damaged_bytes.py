@@ -9,6 +9,7 @@ ends a log at its first bad checksum.)
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import sqlite3
 import uuid
@@ -133,12 +134,9 @@ def one_bit(chance: random.Random, data: bytearray, _: Sample) -> None:
 
 def near(chance: random.Random, data: bytearray, text: bytes, after: int) -> None:
     """Flip a bit in one of a text's places in the file, or some bytes after it."""
-    places, start = [], data.find(text)
-    while start >= 0:
-        places.append(start)
-        start = data.find(text, start + 1)
-    place = chance.choice(places)
-    flip(chance, data, place, min(len(data), place + len(text) + after))
+    spans = [match.span() for match in re.finditer(re.escape(text), data)]
+    start, end = chance.choice(spans)
+    flip(chance, data, start, min(len(data), end + after))
 
 
 def account_sums(chance: random.Random, data: bytearray, sample: Sample) -> None:
@@ -163,23 +161,22 @@ def zeros(chance: random.Random, data: bytearray, _: Sample) -> None:
     data[start : start + SECTOR] = bytes(SECTOR)
 
 
+def pages_of(data: bytes) -> list[slice]:
+    """Return where the pages of a file are."""
+    return [slice(start, start + PAGE) for start in range(0, len(data), PAGE)]
+
+
 def swapped(chance: random.Random, data: bytearray, _: Sample) -> None:
     """Write two pages to each other's place."""
-    pages = chance.sample(range(len(data) // PAGE), 2)
-    one, other = (slice(PAGE * number, PAGE * (number + 1)) for number in pages)
-    data[one], data[other] = data[other], data[one]
+    first, second = chance.sample(pages_of(data), 2)
+    data[first], data[second] = data[second], data[first]
 
 
 def stale_page(chance: random.Random, data: bytearray, sample: Sample) -> None:
     """Lose the newest write of a page; of all pages, it would be a restored backup."""
-    differ = [
-        number
-        for number in range(len(sample.stale) // PAGE)
-        if sample.stale[PAGE * number :][:PAGE] != data[PAGE * number :][:PAGE]
-    ]
-    number = chance.choice(differ)
-    page = slice(PAGE * number, PAGE * (number + 1))
-    data[page] = sample.stale[page]
+    stale = sample.stale
+    page = chance.choice([p for p in pages_of(stale) if stale[p] != data[p]])
+    data[page] = stale[page]
 
 
 def cut(chance: random.Random, data: bytearray, _: Sample) -> None:
@@ -196,8 +193,8 @@ DAMAGES: list[Damage] = [
 def opened(path: Path, sample: Sample) -> Ledger:
     """Open a copy of the sample, with a witness of its own."""
     database, name = SqliteDatabase(path), sample.witness.stem
-    watch = Watch(database, FileWitness(path.with_suffix(".witness"), name))
-    return Ledger(database, sample.owners, watch)
+    witness = shutil.copy(sample.witness, path.with_suffix(".witness"))
+    return Ledger(database, sample.owners, Watch(database, FileWitness(witness, name)))
 
 
 def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
@@ -207,7 +204,6 @@ def trial(sample: Sample, path: Path, chance: random.Random) -> Counter[str]:
         How much was acknowledged and refused.
     """
     counts: Counter[str] = Counter()
-    shutil.copy(sample.witness, path.with_suffix(".witness"))
     try:
         ledger = opened(path, sample)
     except DpflowError:
@@ -280,13 +276,12 @@ def test_a_damaged_identity_row_is_refused(sample, tmp_path, version, monkeypatc
     """Whatever type a lost sector gives its version, and whoever reads it."""
     path, run = tmp_path / "ledger.db", SqliteTransaction.run
     path.write_bytes(sample.content)
-    shutil.copy(sample.witness, path.with_suffix(".witness"))
     ledger = opened(path, sample)
 
     def damaged(transaction: SqliteTransaction, questions: Any) -> list[list[Any]]:
-        asked = [*questions]
-        answers = run(transaction, asked)
-        for (name, _), rows in zip(asked, answers, strict=True):
+        questions = [*questions]
+        answers = run(transaction, questions)
+        for (name, _), rows in zip(questions, answers, strict=True):
             if name == "read_ledger":
                 rows[0] = (rows[0][0], version, *rows[0][2:])
         return answers

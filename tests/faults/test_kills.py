@@ -18,7 +18,6 @@ import pytest
 
 from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.opening import open_ledger
-from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.faults.auditor import audited
 from tests.faults.drivers import FaultyConnection, FaultySqlite
 from tests.faults.support import IDENTITY, SECRET, figure, first_seed
@@ -31,14 +30,7 @@ from tests.sizes import SCALE, scaled
 MOST = 80
 
 
-class Lazy(FaultySqlite):
-    """A database that says yes first and commits when it is used again."""
-
-    def _connect(self) -> Any:
-        return _Debtor(SqliteDatabase._connect(self), self)
-
-
-class _Debtor(FaultyConnection):
+class Debtor(FaultyConnection):
     """A connection that puts off its commits."""
 
     owed = False
@@ -48,7 +40,7 @@ class _Debtor(FaultyConnection):
         if not self.owed:
             self._connection.rollback()
 
-    def execute(self, sql: str | bytes, *values: Any) -> Any:
+    def execute(self, sql: str, *values: Any) -> Any:
         """Run a statement, or what was put off and then the statement."""
         if sql == "COMMIT":
             self.owed = True
@@ -57,6 +49,12 @@ class _Debtor(FaultyConnection):
             self.owed = False
             super().execute("COMMIT")
         return super().execute(sql, *values)
+
+
+class Lazy(FaultySqlite):
+    """A database that says yes first and commits when it is used again."""
+
+    wire = Debtor
 
 
 def die_at_every_point(
