@@ -54,21 +54,41 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(match["language"], match["text"], name and name["name"])
 
 
-#: Loads what takes seconds; programs are forks of it, with settings of their own.
+#: Loads what takes seconds; programs are forks of it. Prefect reads the settings of
+#: others than pages anew, and no program takes time to remove what it has loaded.
 _SERVING = """
-import gc, os, warnings
+import atexit, os, sys, warnings
+code = 1
+
+def end():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+atexit.register(end)
+import gc
 import dpflow.cli, prefect.server.api.server, tests.prefect.matrix.programs, uvicorn
 from prefect.context import refresh_global_settings_context
 from prefect.logging.configuration import setup_logging
 from tests import forks
 
+def variables():
+    return {{name: os.environ[name] for name in os.environ if "PREFECT_" in name}}
+
+loaded = variables()
 gc.freeze()
 forks.serve({descriptor})
-refresh_global_settings_context()
-setup_logging(incremental=False)
+if variables() != loaded:
+    refresh_global_settings_context()
+    setup_logging(incremental=False)
 if "PYTHONWARNINGS" in os.environ:
     warnings.simplefilter(os.environ["PYTHONWARNINGS"])
-forks.proceed()
+try:
+    forks.proceed()
+    code = 0
+except SystemExit as ended:
+    code = ended.code if isinstance(ended.code, int) else bool(ended.code)
+    raise
 """
 #: Python; a fork of one that has loaded dpflow, for commands and programs of Prefect.
 _PYTHON = """#!/bin/sh
@@ -85,21 +105,21 @@ _PROGRAMS = {"python": "", "dpflow": "-m dpflow", "prefect": "-m prefect"}
 
 
 @contextmanager
-def forking_process(folder: Path) -> Iterator[socket.socket]:
+def forking_process(folder: Path, **variables: str) -> Iterator[socket.socket]:
     """Run a process that has loaded dpflow and Prefect; yield what it listens to.
 
     Args:
-        folder: An empty folder, in which it runs.
+        folder: An empty folder, Prefect's home for all pages.
+        **variables: Further variables of all pages.
     """
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-    environment = {**_kept(), **_VARIABLES, "PREFECT_HOME": str(folder)}
-    # Prefect and Python would stay silent in all forks.
-    del environment["PREFECT_LOGGING_LEVEL"], environment["PYTHONWARNINGS"]
+    environment = {**_kept(), **_VARIABLES, "PREFECT_HOME": str(folder), **variables}
+    # All forks would ignore warnings.
+    del environment["PYTHONWARNINGS"]
     with (
         ours,
         subprocess.Popen(
             [sys.executable, "-c", _SERVING.format(descriptor=theirs.fileno())],
-            cwd=folder,
             env=environment,
             pass_fds=(theirs.fileno(),),
             # As those of its forks: no files.
@@ -113,23 +133,27 @@ def forking_process(folder: Path) -> Iterator[socket.socket]:
 
 
 def fork_program(
-    control: socket.socket,
+    world: dict[str, str],
     words: list[str],
     folder: Path,
-    environment: dict[str, str],
     log: str,
+    environment: dict[str, str],
 ) -> Forked:
     """Begin a fork of that process.
 
     Args:
-        control: What the process listens to.
+        world: Variables of the pages, which name the process.
         words: Arguments of Python.
         folder: Its working directory.
-        environment: All of its variables.
         log: Name of the file in that folder to which it writes.
+        environment: All of its variables.
     """
     program = {"folder": str(folder), "words": words, "environment": environment}
-    with Path(os.devnull).open() as none, (folder / log).open("ab") as output:
+    with (
+        Path(os.devnull).open() as none,
+        (folder / log).open("ab") as output,
+        socket.socket(fileno=os.dup(int(world["PROGRAMS"]))) as control,
+    ):
         streams = (none.fileno(), output.fileno(), output.fileno())
         return Forked(control, program, streams)
 

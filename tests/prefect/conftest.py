@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
-from subprocess import TimeoutExpired
 from types import SimpleNamespace
 from unittest import mock
 
@@ -35,15 +37,16 @@ os.environ["PREFECT_API_REQUEST_TIMEOUT"] = "240"
 # On a loaded machine runs begin late, and marking them so locks the database of the
 # server against everybody for a minute (PrefectHQ/prefect#10188, #18934).
 os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
-# A quarter of what a server computes.
+# A quarter of what a server computes, and what it does at its start.
 os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "false"
+os.environ["PREFECT_API_BLOCKS_REGISTER_ON_START"] = "false"
 # Prefect makes many clients, and each would read the certificates of all authorities.
 AUTHORITY = {"PREFECT_API_SSL_CERT_FILE": one_authority(Path(_HOME))}
 os.environ |= AUTHORITY
 
+import prefect
 from prefect.server.api import server
 from prefect.settings import (
-    PREFECT_API_URL,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
     temporary_settings,
 )
@@ -56,7 +59,6 @@ from dpflow.prefect import client_calls, delivery
 from dpflow.prefect import events as prefect_events
 from tests import projects
 from tests.pages import fork_program, forking_process
-from tests.prefect.database import copy_database
 
 # As the timeout above.
 client_calls.PATIENCE_SECONDS = 240.0
@@ -86,55 +88,61 @@ def pytest_xdist_make_scheduler(config, log):
     return scheduler
 
 
+UPGRADE = ("server", "database", "upgrade", "-y")
+
+
 def _server_folder():
-    """Make the folder of the server's database, with the database."""
+    """Make the folder of the server, with a copy of an empty database.
+
+    Each server would take many seconds to make its own. The one that is copied stays
+    in the environment.
+    """
     folder = tempfile.mkdtemp(prefix="dpflow-prefect-")
-    copy_database(Path(folder) / "prefect-test.db")
+    empty = Path(sys.prefix) / f"prefect-{prefect.__version__}.db"
+    with empty.with_suffix(".lock").open("w") as lock:
+        # Of several processes of tests one makes it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not empty.exists():
+            with tempfile.TemporaryDirectory(dir=sys.prefix) as home:
+                subprocess.run(
+                    [sys.executable, "-m", "prefect", *UPGRADE],
+                    env={**os.environ, "PREFECT_HOME": home},
+                    capture_output=True,
+                    check=True,
+                )
+                (Path(home) / "prefect.db").replace(empty)
+    shutil.copyfile(empty, Path(folder) / "prefect-test.db")
     return folder
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _served(prefect_server):
-    """Have the server run."""
+def forked(tmp_path_factory):
+    """Run one ephemeral server; return the variables with which pages run as forks.
 
+    The server is a fork itself, of a process that has loaded Prefect.
+    """
+    home = tmp_path_factory.mktemp("prefect")
+    world = {**AUTHORITY, "PREFECT_HOME": str(home)}
+    with contextlib.ExitStack() as stack:
 
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory):
-    """Give what starts programs as forks of one process."""
-    with forking_process(tmp_path_factory.mktemp("forks")) as control:
-        yield control
+        def start(args, env):
+            port = args[args.index("--port") + 1]
+            world["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+            control = stack.enter_context(forking_process(home, **world))
+            world["PROGRAMS"] = str(control.fileno())
+            return fork_program(world, args[1:], home, "server.log", env)
 
-
-@pytest.fixture(scope="session")
-def prefect_server(programs, tmp_path_factory):
-    """Run one ephemeral server, as such a fork."""
-    folder = tmp_path_factory.mktemp("server")
-
-    def start(args, env):
-        return fork_program(programs, args[1:], folder, env, "server.log")
-
-    forks = SimpleNamespace(Popen=start, TimeoutExpired=TimeoutExpired)
-    with (
-        mock.patch.object(server, "subprocess", forks),
-        mock.patch.object(utilities, "mkdtemp", _server_folder),
-        utilities.prefect_test_harness(server_startup_timeout=600),
-        # The heartbeat thread adds a second to every sync flow run
-        # (PrefectHQ/prefect#19641, #21276). Logs, which the harness turns off, are a
-        # tenth of what a server computes.
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-    ):
-        yield
-
-
-@pytest.fixture(scope="session")
-def forked(programs, prefect_server, tmp_path_factory):
-    """Return the variables with which pages run as forks, with that server."""
-    return {
-        **AUTHORITY,
-        "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
-        "PREFECT_API_URL": PREFECT_API_URL.value(),
-        "PROGRAMS": str(programs.fileno()),
-    }
+        forks = SimpleNamespace(Popen=start, TimeoutExpired=subprocess.TimeoutExpired)
+        stack.enter_context(mock.patch.object(server, "subprocess", forks))
+        stack.enter_context(mock.patch.object(utilities, "mkdtemp", _server_folder))
+        with (
+            utilities.prefect_test_harness(server_startup_timeout=600),
+            # The heartbeat thread adds a second to every sync flow run
+            # (PrefectHQ/prefect#19641, #21276). Logs, which the harness turns off, are
+            # a tenth of what a server computes.
+            temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        ):
+            yield world
 
 
 @pytest.fixture

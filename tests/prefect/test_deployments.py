@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
-from unittest import mock
 
 import pytest
 from prefect import Flow, flow
@@ -17,7 +16,7 @@ from prefect.settings import (
 )
 from typer.testing import CliRunner
 
-from dpflow import PureDP, dp_flow, dp_task
+from dpflow import dp_flow, dp_task
 from dpflow.cli import app
 from dpflow.prefect import api, keyless_steps
 from dpflow.prefect.deployments import DPFlow, steps_in_code
@@ -140,45 +139,40 @@ AT = datetime(2026, 1, 5, 6, tzinfo=UTC)
 LATER = datetime(2026, 1, 12, 6, tzinfo=UTC)
 
 
-@dp_task(dataset="shop", cost=PureDP(epsilon="0.1"), release_key="count")
-def count() -> int:
+@dp_task(dataset="shop", cost=TENTH, release_key="count/{store}")
+def count(store: str) -> int:
     """Stand for a step whose key lacks the period."""
     return 1
 
 
 @dp_flow(name="report")
-def report() -> int:
+def report(store: str) -> int:
     """Release one count."""
-    return count()
+    return count(store)
 
 
-def run_at(time: datetime | None) -> None:
-    """Run the flow as if a schedule had begun it at a time; None: by hand."""
-    current = api.FlowRunContext.get
-
-    def scheduled():
-        context = current()
-        if context is not None and context.flow_run is not None and time is not None:
-            context.flow_run.auto_scheduled = True
-            context.flow_run.expected_start_time = time
-        return context
-
-    with mock.patch.object(api.FlowRunContext, "get", scheduled):
-        assert report() == 1
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "warns"),
-    [(AT, LATER, True), (AT, AT, False), (AT, None, False), (None, LATER, False)],
-    ids=["another week", "a repeated run", "by hand", "drawn by hand"],
-)
-def test_a_replay_of_another_scheduled_time_is_announced(
-    project, caplog, first, second, warns
-):
+def test_a_replay_of_another_scheduled_time_is_announced(project, caplog, monkeypatch):
     """In the log, with both times; repeated runs and runs by hand replay quietly."""
-    run_at(first)
-    caplog.clear()
-    run_at(second)
-    text = "\n".join(record.getMessage() for record in caplog.records)
-    assert ("2026-01-05T06:00:00+00:00" in text) == warns
-    assert ("scheduled for 2026-01-12T06:00:00+00:00 replayed" in text) == warns
+    current = api.FlowRunContext.get
+    for store, time, warns in (
+        ("north", AT, False),
+        ("north", AT, False),
+        ("north", None, False),
+        ("north", LATER, True),
+        ("drawn by hand", None, False),
+        ("drawn by hand", LATER, False),
+    ):
+
+        def scheduled(time=time):
+            context = current()
+            if context is not None and context.flow_run is not None and time:
+                context.flow_run.auto_scheduled = True
+                context.flow_run.expected_start_time = time
+            return context
+
+        monkeypatch.setattr(api.FlowRunContext, "get", scheduled)
+        caplog.clear()
+        assert report(store) == 1
+        text = "\n".join(record.getMessage() for record in caplog.records)
+        assert ("2026-01-05T06:00:00+00:00" in text) == warns
+        assert ("scheduled for 2026-01-12T06:00:00+00:00 replayed" in text) == warns

@@ -120,7 +120,7 @@ def test_only_an_exhausted_budget_pauses_the_schedule(
     ASKED[:] = [(cost, 99)]
     parameters = {"way": "called", "before": before}
     with get_client(sync_client=True) as client:
-        for _ in range(2):
+        for _ in range(1 + paused):
             made, state = run_deployed(report, f"nightly-{name}", parameters=parameters)
             assert state.name == name
             assert client.read_deployment(made).paused is paused
