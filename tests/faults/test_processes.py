@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -218,45 +217,28 @@ def test_a_childs_commits_survive_its_parents_close(ledger, path):
     audit(path)
 
 
-def test_a_child_forked_inside_a_long_transaction_is_refused(ledger, path, monkeypatch):
-    """The child cannot know its locks and is refused; the parent goes on."""
+def test_a_child_forked_inside_a_transaction_is_refused(ledger, path, monkeypatch):
+    """Forked by the transaction's own thread or by another one, it knows no locks.
+
+    The parent commits what it began.
+    """
     monkeypatch.setattr("dpflow.ledger.tables.sqlite_connection._CLOSE_SECONDS", 0.1)
     step = request(ledger)
-    inside, leave = threading.Event(), threading.Event()
+    first = lambda: ledger.reserve(step)
+    second = lambda: open_ledger(url(path)).reserve(step)
 
-    def write() -> None:
-        with ledger.database.transaction():
-            inside.set()
-            leave.wait()
+    def attempt(_: object) -> None:
+        for call in (first, second):
+            with pytest.raises(LedgerUnavailable, match="its parent was using it"):
+                call()
 
-    def attempt(say: Callable[[str], None]) -> None:
-        for opened in (lambda: ledger, lambda: open_ledger(url(path))):
-            try:
-                opened().reserve(step)
-            except LedgerUnavailable as error:
-                say(str("its parent was using it" in error.message))
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    inside.wait()
-    child = Child(attempt)
-    leave.set()
-    thread.join()
-    assert child.end() == (0, ["True", "True"])
+    with ThreadPoolExecutor(1) as threads, ledger.database.transaction() as session:
+        write_a_row(session)
+        children = [Child(attempt), threads.submit(Child, attempt).result()]
+    assert [child.end() for child in children] == [(0, []), (0, [])]
+    assert read(path, "SELECT name FROM dataset") == [("x",)]
     ledger.reserve(step)
     assert sums(path) == (0, TENTH)
-
-
-def test_a_fork_inside_a_transaction_leaves_it_whole(path):
-    """The parent commits what it began; the child is refused."""
-    with closing(impatient(path)) as ledger:
-        step = request(ledger)
-        with ledger.database.transaction() as session:
-            write_a_row(session)
-            text = answer_of_child(lambda: refusal(lambda: ledger.reserve(step)))
-        assert text == "LedgerUnavailable"
-        assert read(path, "SELECT name FROM dataset") == [("x",)]
-        granted(ledger)
 
 
 def test_a_fork_that_python_does_not_know_of_is_noticed(ledger, path, monkeypatch):
