@@ -3,7 +3,6 @@
 What dies in these tests are processes, not machines.
 """
 
-import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from dpflow.ledger.ledger import Ledger
 from tests.in_memory import tmp_path  # noqa: F401
 from tests.ledger.support import Place, make_ledger
-from tests.ledger.witness.accidents import Host
-from tests.postgres import server
 
 
 @pytest.fixture
@@ -24,23 +21,12 @@ def ledger(path: Place) -> Iterator[Ledger]:
         yield opened
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Host:  # noqa: F811
-    """Give a host that has charged something."""
-    made = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
-    made.work()
-    return made
-
-
 @pytest.fixture(params=["file", "postgres"])
 def place(
     request: pytest.FixtureRequest,
     tmp_path: Path,  # noqa: F811
-) -> Iterator[str]:
+) -> str:
     """Give a place for a witness."""
     if request.param == "file":
-        yield str(tmp_path / "witness")
-    else:
-        url = server().new_database()
-        yield url
-        server().drop(url)
+        return str(tmp_path / "witness")
+    return str(request.getfixturevalue("postgres_url"))

@@ -12,7 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dpflow import ApproxDP, EarlyStopping, Gaussian, Laplace, PureDP
+from dpflow import EarlyStopping, PureDP
+from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import BudgetRefused, DpflowError, LedgerUnavailable
 from dpflow.ledger.canonical import digest
 from dpflow.ledger.ledger import Ledger
@@ -38,15 +39,10 @@ POLICIES = {
 }
 #: Datasets with one source.
 SOURCED = ("e", "other-e")
-COSTS = [
-    PureDP(epsilon="0.1"),
-    PureDP(epsilon="0.3"),
-    PureDP(epsilon=5),
-    ApproxDP(epsilon="0.05", delta="1e-9"),
-    EarlyStopping(Laplace(sensitivity=1, epsilon="0.05"), stops=(2, 4)),
-    Gaussian(sensitivity=1, sigma=10),
-]
-SIMPLE_COSTS = [COSTS[0], COSTS[4], COSTS[4], COSTS[2]]
+COSTS = {
+    kind: [cost_from_text(text) for text in texts]
+    for kind, texts in CASES["costs"].items()
+}
 WEEKS = ("2026-W01", "2026-W02", "2026-W03")
 
 
@@ -177,7 +173,7 @@ class Play:
         kind = "simple" if simple else "all"
         self.policies: dict[str, Policy] = dict(POLICIES[kind])
         self.choices = CASES["choices"][kind]
-        self.costs = SIMPLE_COSTS if simple else COSTS
+        self.costs = COSTS[kind]
         self.open: list[tuple[str, Request]] = []
         self.ended: list[tuple[str, Request]] = []
         self.answers: list[tuple[str, list[Any]]] = []
@@ -222,7 +218,7 @@ class Play:
         key, cost = random.choice([None, "k1"]), random.choice(self.costs)
         if key is not None:
             # A key is asked for at another cost now and then only.
-            cost = COSTS[1 if random.random() < 0.2 else 0]
+            cost = COSTS["all"][random.random() < 0.2]
         return Request(
             reservation=uuid.UUID(int=random.getrandbits(128)).hex,
             owner=self.owners.mine(),

@@ -12,17 +12,11 @@ from typing import Any
 from dpflow.accounting.costs.base import Cost
 from dpflow.ledger.requests import Request
 from dpflow.policy import Policy
-from tests.ledger.histories import People
+from tests.ledger.histories import CASES, People
 
 POPULATION = "population/p"
-#: Budgets of datasets and shares (`SIMPLE` and its population).
-LIMITS = {
-    "s#1": Fraction(6),
-    "s#1/flow/f": Fraction(2),
-    "b#1": Fraction(1),
-    "q#1": Fraction("0.9"),
-    "population/p#1": Fraction("1.2"),
-}
+#: Budgets of datasets and shares that are `simple`.
+LIMITS = {name: Fraction(text) for name, text in CASES["limits"].items()}
 
 
 def epsilon(cost: Any, reported: int | None = None) -> Fraction:

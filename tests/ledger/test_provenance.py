@@ -41,11 +41,6 @@ def _git(folder: Path, line: str) -> str:
     return subprocess.run(command, check=True, stdout=-1, text=True).stdout.strip()
 
 
-def commit_of(folder: Path) -> str:
-    """Return the newest commit of a repository."""
-    return _git(folder, "rev-parse HEAD")
-
-
 # Code
 
 
@@ -53,7 +48,7 @@ def test_provenance_has_the_commit_and_whether_the_code_differs(repository):
     """Tracked files count; what a run writes does not."""
     (repository / "untracked.csv").touch()
     clean = provenance(repository)["code"]
-    assert clean == {"commit": commit_of(repository), "dirty": False}
+    assert clean == {"commit": _git(repository, "rev-parse HEAD"), "dirty": False}
     provenance.cache_clear()
     (repository / "policy.yaml").write_text("dataset: b\n")
     assert provenance(repository)["code"] == {**clean, "dirty": True}
@@ -73,7 +68,7 @@ def test_the_variables_of_a_hook_lead_nowhere(
     repository, tmp_path_factory, monkeypatch
 ):
     """Git's own variables would name another repository."""
-    commit = commit_of(repository)
+    commit = _git(repository, "rev-parse HEAD")
     monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("elsewhere")))
     assert provenance(repository)["code"]["commit"] == commit
 

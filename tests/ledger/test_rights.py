@@ -169,17 +169,13 @@ def test_a_worker_may_not(urls, what):
 
 #: All that a function could change.
 DATASETS = "SELECT * FROM dataset ORDER BY name"
-ENTRY = (
-    "INSERT INTO dpflow.journal SELECT name, number + {more}, 't', {writer}, '{kind}',"
-    " 'c', NULL, NULL, NULL, NULL, '{{}}', '{{}}', 'h' FROM dpflow.dataset LIMIT 1"
-)
 
 
 @pytest.mark.promise("forged-entry")
 @pytest.mark.parametrize(("more", "writer", "kind"), CASES["entries"])
 def test_a_worker_appends_no_such_entry(urls, more, writer, kind):
     """Gaps, another's name and kinds of operators; an operator may write these."""
-    statement = ENTRY.format(more=more, writer=writer, kind=kind)
+    statement = CASES["entry"].format(more=more, writer=writer, kind=kind)
     with pytest.raises(DENIED):
         edit(urls["worker"], statement, locked=True)
     if kind != "reserve":
@@ -241,13 +237,8 @@ def key_of(name: str) -> int:
 def test_a_reader_stops_no_step(urls):
     """Whatever it locks; a worker that has the dataset's row is the control."""
     with closing(ledger_on(waiting(PostgresDatabase(urls["worker"]), 0.2))) as worker:
-        locks = (
-            "LOCK TABLE dpflow.journal, dpflow.dataset IN ACCESS SHARE MODE; "
-            "SELECT key FROM dpflow.release; "
-            "SELECT pg_advisory_lock(key) FROM generate_series(-999, 999) AS key"
-        )
         with psycopg.connect(urls["reader"]) as session:
-            session.execute(locks)
+            session.execute("; ".join(CASES["reader"]).encode())
             charged(worker, "0.001")
             for statement in CASES["locks"]:
                 session.rollback()

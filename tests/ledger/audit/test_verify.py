@@ -176,13 +176,7 @@ def test_an_edit_of_any_column_is_found(tmp_path, rows, table):
 @pytest.mark.parametrize("edit", CASES["runs"])
 def test_a_run_that_lost_a_refusal_is_found(ledger, edit):
     """Without it a halted run would go on."""
-    halting = make_policy(
-        "b",
-        budget="{epsilon: 20, delta: 1e-6}",
-        filter="gdp",
-        odometer="{theorem: rdp, delta: 1e-6, order: 8}",
-        flows="{weekly: {halt_at_epsilon: 3}}",
-    )
+    halting = make_policy("b", **CASES["halting"])
     step: dict[str, Any] = {"flow": "weekly", "flow_run": "r", "policies": [halting]}
     with pytest.raises(BudgetRefused):
         granted(ledger, Gaussian(sensitivity=1, sigma="1.5"), **step)

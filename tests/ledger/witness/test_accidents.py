@@ -130,8 +130,10 @@ def test_nothing_else_is_taken_for_an_accident(tmp_path, event, database):
 
 @pytest.mark.promise("older-copy")
 @pytest.mark.parametrize("damage", ["flip", "empty", "foreign", "half"])
-def test_a_damaged_witness_fails_closed(host, damage):
+def test_a_damaged_witness_fails_closed(tmp_path, damage):
     """Whole lines that do not fit their checksums are not skipped."""
+    host = Host(tmp_path, str(tmp_path / "state"), random.Random(3))
+    host.work()
     (file,) = Path(host.witness).iterdir()
     data = file.read_bytes()
     lines = data.splitlines(keepends=True)
