@@ -17,13 +17,7 @@ from dpflow.ledger.tables import sqlite_files
 from dpflow.ledger.tables.sqlite_files import mount_of
 from tests.in_memory import MEMORY
 from tests.ledger.processes import answer_of_child
-from tests.ledger.support import granted, new_ledger, url
-
-
-@pytest.fixture(autouse=True)
-def _no_warning_yet() -> None:
-    """Let each test be the first that warns."""
-    sqlite_files._warn_once.cache_clear()
+from tests.ledger.support import granted, url
 
 
 @pytest.fixture
@@ -32,13 +26,11 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("disk")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Give the place of a new, empty, closed ledger."""
-    new_ledger(tmp_path).close()
-    # The folder for tests may itself be one to warn of.
+@pytest.fixture(autouse=True)
+def _no_warning_yet(path: Path) -> None:
+    """Let each test be the first that warns: the folder may be reported, too."""
+    assert path.exists()
     sqlite_files._warn_once.cache_clear()
-    return tmp_path / "ledger.db"
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:

@@ -26,7 +26,7 @@ from dpflow.ledger.audit.reconcile import reconcile
 from dpflow.ledger.opening import create_ledger, open_ledger
 from tests.faults.drivers import FaultySqlite
 from tests.ledger.processes import Child, die, dying
-from tests.ledger.support import audit, granted, make_policy, sums, url
+from tests.ledger.support import audit, charged, granted, make_policy, sums, url
 from tests.ledger.support import put_back as replace_by_copy
 
 POLICY = make_policy(budget="{epsilon: 100}")
@@ -41,11 +41,14 @@ PLACES = tuple(
 MOST = 1500
 
 
-def charge(path: Path, number: int, witness: str) -> None:
-    """Charge some steps."""
+def charge(
+    path: Path, number: int, witness: str, then: Callable[[], None] = lambda: None
+) -> None:
+    """Charge some steps, then do something before the ledger is closed."""
     with closing(open_ledger(url(path), witness=witness)) as ledger:
         for _ in range(number):
-            ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
+            charged(ledger, "0.1", policies=[POLICY])
+        then()
 
 
 @pytest.fixture
@@ -62,13 +65,7 @@ def before(tmp_path: Path) -> Path:
     with closing(open_ledger(url(path), witness=witness)) as ledger:
         backup(ledger, folder / "kept.db")
     charge(path, 3, witness)
-
-    def crash(_: object) -> None:
-        ledger = open_ledger(url(path), witness=witness)
-        for _ in range(RAN - KNOWN - 3):
-            ledger.settle(granted(ledger, "0.1", policies=[POLICY]))
-        die()
-
+    crash = lambda _: charge(path, RAN - KNOWN - 3, witness, die)
     assert Child(crash).end()[0] < 0
     assert Path(f"{path}-wal").stat().st_size > 0
     return folder
