@@ -14,6 +14,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.terms import TermSum, add_thresholds
 from dpflow.rounding import from_units, number_text, short_up
 from tests.accounting.oracle import MP, gaussian_delta, real, zcdp_log_delta
+from tests.accounting.tables import read_tables
+from tests.sizes import spread
 
 
 def pinned(
@@ -38,7 +40,7 @@ def least(total: TermSum, delta: Fraction | str) -> Fraction:
 
 
 @pytest.mark.parametrize(
-    ("count", "epsilon"), [(2, "4.288"), (3, "5.309"), (5, "6.991"), (10, "10.296")]
+    ("count", "epsilon"), spread(read_tables(__file__)["gaussian"], 2)
 )
 def test_gaussian_terms_lose_what_the_gaussian_of_their_sum_loses(
     count: int, epsilon: str

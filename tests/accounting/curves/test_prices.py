@@ -374,7 +374,7 @@ def assert_largest(budget: Fraction, reading: Callable[..., Any], limit: Any) ->
 # -- Gaussian ----------------------------------------------------------------------
 
 
-@settings(max_examples=scaled(14, push=5))
+@settings(max_examples=scaled(14, push=3))
 @given(EPSILONS, DELTAS)
 @example(Fraction(1, 10**9), Fraction(1, 10**30))
 @example(Fraction(1000), Fraction(1, 10**30))

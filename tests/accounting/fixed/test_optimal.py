@@ -139,7 +139,7 @@ def test_minimal_lengths_of_hartmann_table_1() -> None:
 GAP = Fraction(3, 10**5)
 
 
-@settings(max_examples=scaled(4, push=3), deadline=None)
+@settings(max_examples=scaled(4, push=2), deadline=None)
 @given(
     st.sampled_from(["0.01", "0.3", "2"]),
     st.integers(1, 40),
