@@ -15,7 +15,7 @@ from dpflow.ledger.audit.exports import verify_export
 from dpflow.ledger.audit.verify import verify
 from tests.cli.support import run, run_fine, run_json
 from tests.ledger.support import Place, audit, granted, make_policy, policy_text, url
-from tests.ledgers.make import FIELDS, PEOPLE, fill
+from tests.ledgers.make import FIELDS, POLICIES, fill
 
 KINDS = {
     *("open", "reserve", "settle", "void", "forfeit", "refuse"),
@@ -36,7 +36,7 @@ def ledger(
     Path("pyproject.toml").touch()
     for name, fields in FIELDS.items():
         Path("policies", f"{name}.yaml").write_text(policy_text(name, **fields))
-    Path("policies/people.yaml").write_text(PEOPLE)
+    Path("policies/people.yaml").write_text(POLICIES["population"])
     with closing(create_ledger(url(path), witness=str(tmp_path / "witness"))) as made:
         pin_ledger(made, tmp_path / "policies")
         fill(made)
