@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -132,9 +133,8 @@ def test_the_ledger_is_free_while_a_load_runs(shop):
     other = guarded(dataset="shop", cost=TENTH, name="other")(lambda: 1)
 
     def read() -> list[int]:
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join(10)
+        with ThreadPoolExecutor() as pool:
+            pool.submit(other).result(10)
         return [len(kinds())]
 
     assert loading(read, lambda rows: rows[0])() == 2
@@ -145,9 +145,8 @@ def test_a_step_that_no_longer_fits_after_its_load_is_refused(shop):
     whole = TENTH.but(epsilon=1)
 
     def read() -> list[int]:
-        thread = threading.Thread(target=take)
-        thread.start()
-        thread.join(10)
+        with ThreadPoolExecutor() as pool:
+            pool.submit(take).result(10)
         return [1]
 
     def take() -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -290,22 +289,16 @@ def test_a_generator_may_be_closed_in_another_context(shop: Path) -> None:
     guarded(dataset="shop", cost=NOISY)(lambda: release(1.0))()
 
 
-def in_a_thread(work: Callable[[], None]) -> None:
-    """Run in a thread that inherits the context."""
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(work,))
-    thread.start()
-    thread.join()
-
-
 @pytest.mark.promise("other-thread")
 def test_a_thread_has_no_charge_even_with_the_context(shop: Path) -> None:
     """It may go on while the body enters another block; the block's own handle may."""
-    with spend(dataset="shop", cost=NOISY, step="count") as charge:
-        results: list[Any] = []
-        in_a_thread(lambda: results.append(caught(lambda: release(1.0))))
-        in_a_thread(lambda: results.append(charge.release(1.0)))
-    refusal, drawn = results
+    with (
+        spend(dataset="shop", cost=NOISY, step="count") as charge,
+        ThreadPoolExecutor() as pool,
+    ):
+        context = contextvars.copy_context()
+        refusal = pool.submit(context.run, release, 1.0).exception()
+        drawn = pool.submit(context.run, charge.release, 1.0).result()
     assert isinstance(refusal, ReleaseError)
     assert "charge.release" in refusal.message
     assert isinstance(drawn, float)

@@ -119,14 +119,11 @@ def test_datasets_of_two_zones_are_refused_for_an_aware_time_only(
     both = {"dataset": ["shop", "other"], "cost": NOISY}
     both["partitions"] = "{at:%Y-%m-%dT%H}"
 
-    @guarded(**both, release_key="{at:%Y-%m-%d}")
-    def count(at):
+    def body(at):
         return release(1000)
 
-    @guarded(**both, fresh=True)
-    def count_hour(at):
-        return release(1000)
-
+    count = guarded(**both, release_key="{at:%Y-%m-%d}")(body)
+    count_hour = guarded(**both, fresh=True)(body)
     with pytest.raises(ConfigurationError, match="Europe/Berlin, UTC") as caught:
         count(INSTANT)
     assert "The step did not run" in str(caught.value)
