@@ -125,26 +125,6 @@ def test_a_ledger_mounted_as_a_single_file_is_refused(path, tmp_path, monkeypatc
     granted(open_ledger(url(path)))
 
 
-def test_asking_where_a_file_lies_keeps_its_locks(path):
-    """Opening and closing the file by hand would drop SQLite's locks on it."""
-    with closing(open_ledger(url(path))) as opened, opened.database.snapshot():
-        before = locks_on(path)
-        mount_of(path)
-        assert before == locks_on(path) != []
-        # The same by hand: this test can fail.
-        path.read_bytes()
-        assert locks_on(path) == []
-
-
-def locks_on(path: Path) -> list[str]:
-    """Return the record locks on a file, as the kernel lists them."""
-    inode = f":{path.stat().st_ino}"
-    lines = Path("/proc/locks").read_text("utf-8").splitlines()
-    # The first word only numbers the lines, over the locks of all processes.
-    parts = [line.split()[1:] for line in lines]
-    return [" ".join(p) for p in parts if "POSIX" in p and p[4].endswith(inode)]
-
-
 @pytest.mark.promise("second-name")
 def test_a_second_name_of_the_file_is_refused(path):
     """Each name would have a log of its own: at opening and in each transaction."""
