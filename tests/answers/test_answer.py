@@ -55,6 +55,19 @@ def release_all(step: Callable[..., float], *weeks: str) -> None:
         step(week)
 
 
+def released(name: str, value: Any, measures: str = "", **options: Any) -> None:
+    """Release a value for the first week, by default under a measure of its own."""
+    length = len(value) if isinstance(value, list) else None
+    key = {"release_key": name + "/{week}", "ignore": ("value", "options")}
+    given = {"name": name, "measures": measures or name, "length": length, **key}
+
+    @guarded(dataset="shop", cost=NOISE, **given)
+    def step(week: str) -> Any:
+        return release(value, **options)
+
+    step("2026-W01")
+
+
 def asked(**question: Any) -> Any:
     """Return an answer about visits."""
     return dpflow.answer("visits", **question)
@@ -127,12 +140,8 @@ def test_a_key_of_two_periods_and_a_list_are_no_part(ledger):
     def two(day: str, week: str) -> float:
         return release(VISITS[week])
 
-    @guarded(**given, release_key="list/{week}", length=2)
-    def listed(week: str) -> list[float]:
-        return release([VISITS[week], 1.5])
-
     two("2026-01-02", "2026-W01")
-    listed("2026-W01")
+    released("list", [VISITS["2026-W01"], 1.5], measures="visits")
     message = refused(start="2026-W01")
     assert "two/2026-01-02/2026-W01 has several periods in its key" in message
     assert "list/2026-W01 is a list" in message
@@ -205,14 +214,11 @@ def test_a_measure_needs_a_key_one_dataset_and_noise_with_an_interval(ledger):
         visits(measures="")
 
 
-CUSTOMERS = {"unit": ("customer",), "relation": "add-or-remove"}
-LIMITS = Contributions(**CUSTOMERS, max_rows=2)
-OTHER = Contributions(**CUSTOMERS, max_rows=1, clip={"a": Clip(0, 2)})
-
-
-def limited(limits: Contributions) -> Callable[..., float]:
+def limited(**bounds: Any) -> Callable[..., float]:
     """Return a step that names its bounds."""
     given = {"release_key": "visits/{week}", "measures": "visits", "name": "v"}
+    customers = {"unit": ("customer",), "relation": "add-or-remove"}
+    limits = Contributions(**customers, **bounds)
 
     @guarded(dataset="shop", cost=NOISE, **given, ignore=("limits",))
     def step(week: str) -> float:
@@ -229,7 +235,7 @@ def test_terms_share_version_clip_bounds_and_relation(ledger, condition):
     pairs = {
         "data_version": (visits(), visits(data_version="2")),
         "clip": (visits(), visits(Gaussian(sensitivity=2, sigma=40))),
-        "bounds": (limited(LIMITS), limited(OTHER)),
+        "bounds": (limited(max_rows=2), limited(max_rows=1, clip={"a": Clip(0, 2)})),
     }
     one, other = pairs.get(condition, (visits(), visits()))
     release_all(one, "2026-W01", "2026-W02")
@@ -315,21 +321,6 @@ def test_refined_and_laplace_noise_have_their_intervals(ledger):
     assert 41.13 < result.interval[1] - result.value < 41.14
     (cost,) = result.anew
     assert cost.startswith("Laplace(sensitivity=2, scale=13.7")
-
-
-def released(name: str, value: Any, **options: Any) -> None:
-    """Release a value for the first week, under a measure of its own."""
-    given: dict[str, Any] = {"release_key": name + "/{week}", "measures": name}
-
-    given["length"] = len(value) if isinstance(value, list) else None
-
-    @guarded(
-        dataset="shop", cost=NOISE, **given, name=name, ignore=("value", "options")
-    )
-    def step(week: str, value: Any) -> Any:
-        return release(value, **options)
-
-    step("2026-W01", value)
 
 
 def test_numbers_were_rounded_where_the_step_says_so(ledger):

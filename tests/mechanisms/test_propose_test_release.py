@@ -130,7 +130,6 @@ def test_no_pair_loses_more_than_its_cells_and_delta():
 
 def test_wrong_distances_and_noise_are_caught():
     """The own jump only; the distance of a bound of 7 with the noise of one of 3."""
-
     own = lambda *data: 1 if distance(*data) == 1 else 100
     wider = lambda data, window, width: distance(data, window, 3 * width)
     assert worst(LOUD, 3, own) > float(LOUD.delta)
