@@ -284,6 +284,7 @@ class Play:
         "lifetimes",
         "odometers",
         "partitions",
+        "populations",
         "refusals",
         "windows",
         "wrong_requests",

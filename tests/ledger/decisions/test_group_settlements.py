@@ -1,21 +1,19 @@
-"""Early ends of steps over several parts or datasets: a group of the sub-steps."""
+"""Early ends of steps over several parts: a group of the sub-steps."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpflow import EarlyStopping, Gaussian, Laplace, OutputDP, Refined, SparseVector
+from dpflow import EarlyStopping, Gaussian, Laplace, Refined, SparseVector
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.groups import group_cost
-from dpflow.exceptions import BudgetRefused
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.views.accounts import accounts, standing_gates
-from dpflow.policy import Policy, load_policies
+from dpflow.policy import Policy
 from tests.ledger.support import granted, make_ledger, make_policy, url
 
 pytestmark = pytest.mark.quick
@@ -82,37 +80,3 @@ def test_each_part_of_a_window_is_charged_its_share_of_what_ran(tmp_path, cost):
         assert gate.rule.label(gate.used) == {"mu_squared": "0.0003125"}
     # Another process follows the settlement.
     settled(open_ledger(url(file), witness="none"), cost, 1, **step)
-
-
-def people_of(folder: Path, theorem: str) -> dict[str, Any]:
-    """Write two datasets of one population, and return the policies of all."""
-    shared = f"unit: customer\nrelation: add-or-remove\nfilter: {theorem}\n"
-    shared += "budget: {epsilon: 3, delta: 1e-6}\n"
-    (folder / "people.yaml").write_text(f"population: people\n{shared}")
-    for name in ("shop", "web"):
-        text = f"dataset: {name}\npopulation: people\n{shared}"
-        (folder / f"{name}.yaml").write_text(text)
-    policies = load_policies(folder)
-    used = [policies["shop"], policies["web"]]
-    return {"policies": used, "populations": policies.populations_of(used)}
-
-
-def test_a_population_is_charged_a_group_of_what_ran(ledger, tmp_path):
-    """A person in both datasets loses twice the sensitivity of one sub-step."""
-    posted = settled(ledger, SUBSTEPS, 1, **people_of(tmp_path, "gdp"))
-    both = {"shop#1": "0.00015625", "web#1": "0.00015625"}
-    assert posted == {**both, "population/people#1": "0.000625"}
-
-
-@pytest.mark.parametrize(("cell", "fits"), [("none", True), ("answer", False)])
-def test_savings_pay_for_a_step_on_another_dataset(ledger, tmp_path, cell, *, fits):
-    """Of the same people: a cheap cell of 0.894 leaves room for 2 of 3."""
-    step = people_of(tmp_path, "output-dp")
-    shop, web = ({**step, "policies": [each]} for each in step["policies"])
-    settled(ledger, OutputDP({"none": "0.894", "answer": "1.9"}), cell, **shop)
-    if not fits:
-        with pytest.raises(BudgetRefused, match="population 'people'"):
-            granted(ledger, "2", **web)
-        return
-    granted(ledger, "2", **web)
-    assert verify(ledger).fine
