@@ -145,16 +145,22 @@ def test_opendp_measurements():
         from_opendp(curve, 1)
 
 
-def test_a_query_knows_its_distance():
-    """Its context's unit counts; another distance, or none, is refused."""
+def begin_query(unit, loss):
+    """Return a query of a context with this unit and this loss for two queries."""
     dp.enable_features("contrib")
     context = dp.Context.compositor(
         data=[1, 2, 3],
-        privacy_unit=dp.unit_of(contributions=3),
-        privacy_loss=dp.loss_of(epsilon=1.0),
+        privacy_unit=dp.unit_of(**unit),
+        privacy_loss=dp.loss_of(**loss),
         split_evenly_over=2,
+        domain=dp.vector_domain(dp.atom_domain(T=int), size=3),
     )
-    query = context.query().count().laplace()
+    return context.query()
+
+
+def test_a_query_knows_its_distance():
+    """Its context's unit counts; another distance, or none, is refused."""
+    query = begin_query({"contributions": 3}, {"epsilon": 1.0}).count().laplace()
     cost = from_opendp(query)
     stated = from_opendp(query, 3)
     assert cost.but(relation=None) == stated == from_opendp(query.resolve(), 3)
@@ -171,15 +177,7 @@ def test_a_query_knows_its_distance():
 def test_a_query_holds_for_the_relation_of_its_context(row, loss):
     """An explicit distance is the caller's statement, for the policy's relation."""
     unit, steps, relation = row
-    dp.enable_features("contrib")
-    context = dp.Context.compositor(
-        data=[1, 2, 3],
-        privacy_unit=dp.unit_of(**unit),
-        privacy_loss=dp.loss_of(**loss),
-        split_evenly_over=2,
-        domain=dp.vector_domain(dp.atom_domain(T=int), size=3),
-    )
-    query = context.query()
+    query = begin_query(unit, loss)
     for step in steps:
         query = getattr(query, step)()
     query = query.count()

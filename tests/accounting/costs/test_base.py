@@ -21,12 +21,7 @@ from docs._site.prices import EXAMPLES
 from dpflow import ZCDP, ApproxDP, Cost, Gaussian, Laplace, PureDP
 from dpflow.accounting.costs.base import _KINDS, cost_from_description, cost_kind
 from dpflow.accounting.costs.text import cost_from_text
-from dpflow.accounting.curves.prices import (
-    approx_dp,
-    approx_zcdp,
-    gdp_mu_squared,
-    renyi,
-)
+from dpflow.accounting.curves import prices
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import powers
 from tests.accounting.tables import read_tables
@@ -106,10 +101,10 @@ def test_a_cost_cannot_take_the_name_of_one_of_dpflows_own():
 
 ORDERS = [Fraction(10001, 10000), Fraction(2), Fraction(63, 2), Fraction(10**6)]
 PRICES = [
-    *[lambda cost, i=i: approx_dp(cost)[i] for i in (0, 1)],
-    *[lambda cost, i=i: approx_zcdp(cost)[i] for i in (0, 1)],
-    gdp_mu_squared,
-    *[lambda cost, order=order: renyi(cost, order) for order in ORDERS],
+    *[lambda cost, i=i: prices.approx_dp(cost)[i] for i in (0, 1)],
+    *[lambda cost, i=i: prices.approx_zcdp(cost)[i] for i in (0, 1)],
+    prices.gdp_mu_squared,
+    *[lambda cost, order=order: prices.renyi(cost, order) for order in ORDERS],
 ]
 
 

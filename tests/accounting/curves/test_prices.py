@@ -28,19 +28,8 @@ from dpflow import (
     PureDP,
     RandomizedResponse,
 )
-from dpflow.accounting.curves.conversions import (
-    NEGLIGIBLE_DELTA,
-    gdp_budget,
-    rdp_epsilon_allowed,
-    zcdp_budget,
-)
-from dpflow.accounting.curves.conversions import gaussian_delta as curves_delta
-from dpflow.accounting.curves.prices import (
-    approx_dp,
-    approx_zcdp,
-    gdp_mu_squared,
-    renyi,
-)
+from dpflow.accounting.curves import conversions
+from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared, renyi
 from dpflow.rounding import DELTA_LOW
 from tests.accounting.oracle import (
     DELTAS,
@@ -121,7 +110,6 @@ def test_what_needs_no_rounding_is_exact(value, order):
     assert approx_zcdp(ZCDP(rho=value)) == (value, 0)
     assert renyi(ZCDP(rho=value), order) == order * value
     cost, delta = ApproxDP(epsilon=value, delta="1e-30"), Fraction("1e-30")
-    assert approx_dp(cost) == (value, delta)
     assert approx_zcdp(cost) == (rho_of(PureDP(epsilon=value)), delta)
 
 
@@ -382,11 +370,12 @@ def assert_largest(budget: Fraction, reading: Callable[..., Any], limit: Any) ->
 def test_the_budgets_of_gdp_and_zcdp_anywhere(epsilon, delta):
     """A budget keeps delta, and 1e-9 more would break it."""
     e, d = real(epsilon), real(delta)
-    mu_squared, rho = gdp_budget(epsilon, delta), zcdp_budget(epsilon, delta)
+    mu_squared = conversions.gdp_budget(epsilon, delta)
     assert_largest(mu_squared, lambda value: gaussian_delta(e, real(value)), d)
+    rho = conversions.zcdp_budget(epsilon, delta)
     assert_largest(rho, lambda value: MP.exp(zcdp_log_delta(epsilon, value)), d)
     # The classic conversion solves rho + 2 sqrt(rho log(1/delta)) = epsilon.
-    classic = zcdp_budget(epsilon, delta, tight=False)
+    classic = conversions.zcdp_budget(epsilon, delta, tight=False)
     assert_largest(
         classic, lambda rho: real(rho) + 2 * MP.sqrt(real(rho) * -MP.log(d)), e
     )
@@ -397,14 +386,14 @@ def test_gaussian_delta_is_rounded_up(epsilon, distance):
     """The delta of a mu is never below the referee's and 1e-25 close to it."""
     mu = epsilon / distance
     truth = gaussian_delta(real(epsilon), real(mu**2))
-    assert_just_above(curves_delta(epsilon, mu), truth, "1e-25")
+    assert_just_above(conversions.gaussian_delta(epsilon, mu), truth, "1e-25")
 
 
 @pytest.mark.parametrize(("epsilon", "mu"), [("1000", "0.001"), ("1e4", "1e-300")])
 def test_a_delta_far_out_is_small_and_has_few_digits(epsilon, mu):
     """Where the exact delta would have billions of digits, it is rounded up to one."""
-    above = curves_delta(Fraction(epsilon), Fraction(mu))
-    assert above == NEGLIGIBLE_DELTA < DELTA_LOW
+    above = conversions.gaussian_delta(Fraction(epsilon), Fraction(mu))
+    assert above == conversions.NEGLIGIBLE_DELTA < DELTA_LOW
     # log delta <= log Phi(-x) < -x**2 / 2, in whole numbers.
     distance = Fraction(epsilon) / Fraction(mu) - Fraction(mu) / 2
     assert distance**2 / 2 > 2171 * Fraction("2.302586")
@@ -418,9 +407,9 @@ def test_the_divergence_that_one_order_allows(epsilon, delta, order):
     """CKS gives back at most delta at the allowed divergence, and more above it."""
     e, d, a = real(epsilon), real(delta), real(order)
     # Mironov's is r + log(1/delta)/(order-1), solved from below.
-    classic = rdp_epsilon_allowed(epsilon, delta, order, tight=False)
+    classic = conversions.rdp_epsilon_allowed(epsilon, delta, order, tight=False)
     assert_largest(classic, lambda r: real(r) - MP.log(d) / (a - 1), e)
     # e^((a-1)(r-eps)) / (a-1) * (1-1/a)^a is the delta of CKS Prop. 12.
-    allowed = rdp_epsilon_allowed(epsilon, delta, order)
+    allowed = conversions.rdp_epsilon_allowed(epsilon, delta, order)
     factor = (1 - 1 / a) ** a / (a - 1)
     assert_largest(allowed, lambda r: MP.exp((a - 1) * (real(r) - e)) * factor, d)

@@ -23,7 +23,7 @@ from dpflow.accounting.curves import sampled_gaussian
 from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment
 from dpflow.rounding import to_fraction
-from tests.accounting.oracle import MP, powers, real, to_arb
+from tests.accounting.oracle import MP, ends, powers, real, to_arb
 from tests.accounting.tables import read_tables
 from tests.sizes import scaled
 
@@ -97,8 +97,7 @@ def truth(rate: Fraction, noise: Fraction, order: Fraction) -> Fraction:
         bound = (moment.log() / to_arb(order - 1)).lower()
         if not bound.is_finite():
             return Fraction(0)
-        mantissa, exponent = bound.mid().man_exp()
-        return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+        return ends(bound)[0]
 
 
 rates = st.one_of(powers(-9, 0), powers(-9, -1).map(lambda x: 1 - x))

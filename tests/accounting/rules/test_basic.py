@@ -13,7 +13,6 @@ from dpflow import (
     ApproxDP,
     Composed,
     EarlyStopping,
-    Gaussian,
     Laplace,
     OutputDP,
     PureDP,
@@ -109,8 +108,9 @@ def test_stopping_early_by_lemma_11() -> None:
     """The largest epsilon of a stop is reserved, that of the stop reached settled."""
     shares = [Fraction(1, 10**7)] * 3
     stops = (5, 10, 15)
-    cost = EarlyStopping(TWENTY, stops=stops, accountant="gdp", delta=shares)
-    epsilons = lemma_11([((TWENTY, k),) for k in stops], shares, "gdp")
+    (step,) = read_costs(["Gaussian(sensitivity=1, sigma=20)"])
+    cost = EarlyStopping(step, stops=stops, accountant="gdp", delta=shares)
+    epsilons = lemma_11([((step, k),) for k in stops], shares, "gdp")
     assert RULE.admits(RULE.price(cost))
     units = [units_up(e) for e in epsilons]
     delta = 3 * UNITS // 10**7
@@ -143,9 +143,6 @@ def test_it_is_algorithm_1(rounds):
             spent += RULE.price_realised(cost, fell)
             rest_epsilon -= Fraction(cells[fell])
             rest_delta -= Fraction(delta)
-
-
-TWENTY = Gaussian(sensitivity=1, sigma=20)
 
 
 def split(theorem: str) -> Filter:

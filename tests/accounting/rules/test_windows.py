@@ -10,14 +10,9 @@ from hypothesis import strategies as st
 
 from dpflow import ZCDP, ApproxDP, PoissonSampledGaussian, PureDP
 from dpflow.accounting import FILTERS, make_filter
+from dpflow.accounting.rules import windows
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.tally import Tally
-from dpflow.accounting.rules.windows import (
-    fullest_window,
-    guards_windows,
-    most_in_window,
-    part_price,
-)
 from dpflow.costs import RenyiDP
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import (
@@ -45,15 +40,15 @@ def test_each_part_of_a_step_is_charged_its_share() -> None:
         ("basic", PureDP(epsilon="0.1"), {"epsilon": "0.1", "delta": "0"}),
     ):
         rule = make_filter(name, epsilon=1, delta="1e-6")
-        assert rule.label(part_price(rule, cost, 4)) == four
-        assert part_price(rule, cost, 1) == rule.price(cost)
+        assert rule.label(windows.part_price(rule, cost, 4)) == four
+        assert windows.part_price(rule, cost, 1) == rule.price(cost)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @given(cost=st.sampled_from(COSTS), most=st.integers(1, 9))
 def test_the_amounts_of_parts_cover_every_group(rule, cost, most):
     """A user in m of the parts loses the price of a group of m, and pays m amounts."""
-    amount = part_price(rule, cost, most)
+    amount = windows.part_price(rule, cost, most)
     for size in range(1, most + 1):
         assert rule.price(group_cost(cost, size)).fits_within(amount.times(size))
 
@@ -66,7 +61,7 @@ def test_the_amounts_of_parts_cover_every_group(rule, cost, most):
 def test_amounts_are_the_largest_share_in_50_digits(epsilon, most, order):
     """The Renyi divergence of m times epsilon, over m, is largest at one of the m."""
     rule = make_filter("rdp", epsilon=9, delta="1e-6", order=order)
-    (amount,) = part_price(rule, PureDP(epsilon=epsilon), most).amounts
+    (amount,) = windows.part_price(rule, PureDP(epsilon=epsilon), most).amounts
     with MP.workdps(50):
         truth = max(
             renyi_divergence(response(m * real(epsilon)), real(order)) / m
@@ -79,7 +74,7 @@ def test_a_delta_grows_along_the_row_of_parts() -> None:
     """Four parts with epsilon 1 lose 1 + e + e^2 + e^3 deltas, a quarter in each."""
     rule = make_filter("basic", epsilon=9, delta="0.1")
     step = ApproxDP(epsilon=1, delta="1e-6")
-    epsilon, delta = part_price(rule, step, 4).amounts
+    epsilon, delta = windows.part_price(rule, step, 4).amounts
     truth = real("1e-6") * MP.fsum(MP.exp(k) for k in range(4)) / 4
     assert epsilon == UNITS
     assert_just_above(from_units(delta), truth, "1e-20", unit=Fraction(1, UNITS))
@@ -90,7 +85,7 @@ def test_what_has_no_price_for_a_group_has_one_in_a_single_part():
     renyi = make_filter("rdp", epsilon=3, delta="1e-6", order=8)
     sampled = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
     for cost in (sampled, RenyiDP(order=8, epsilon="0.1")):
-        assert part_price(renyi, cost, 1) == renyi.price(cost)
+        assert windows.part_price(renyi, cost, 1) == renyi.price(cost)
 
 
 TALLIES = st.builds(lambda *amounts: Tally(amounts), *[st.integers(0, 9)] * 2)
@@ -107,7 +102,7 @@ def test_the_fullest_window_is_the_largest_sum(amounts, place, length):
         for first in range(place - length + 1, place + 1)
     ]
     expected = tuple(map(max, *(total.amounts for total in sums), (0, 0)))
-    assert fullest_window(amounts, place, length).amounts == expected
+    assert windows.fullest_window(amounts, place, length).amounts == expected
 
 
 @given(places=st.sets(st.integers(0, 12), min_size=1), length=st.integers(1, 6))
@@ -116,7 +111,7 @@ def test_the_most_parts_of_a_step_in_one_window(places, length):
     for place in places:
         firsts = range(place - length + 1, place + 1)
         expected = max(sum(f <= p < f + length for p in places) for f in firsts)
-        assert most_in_window([*places], place, length) == expected
+        assert windows.most_in_window([*places], place, length) == expected
 
 
 def test_steady_filters_with_one_price_guard_windows():
@@ -125,8 +120,9 @@ def test_steady_filters_with_one_price_guard_windows():
     steady = {"basic", "gdp", "output-dp", "rdp", "zcdp"}
     listed = {"sequence", "individual"}
     rules = {name: make_filter(name, **numbers) for name in FILTERS.keys() - listed}
-    assert {name for name, rule in rules.items() if guards_windows(rule)} == steady
+    guards = {name for name, rule in rules.items() if windows.guards_windows(rule)}
+    assert guards == steady
     person = make_filter("individual", **numbers, measure="gdp")
     sequence = make_filter("sequence", **numbers, steps=[PureDP(epsilon=1)])
-    assert not guards_windows(person)
-    assert not guards_windows(sequence)
+    assert not windows.guards_windows(person)
+    assert not windows.guards_windows(sequence)
