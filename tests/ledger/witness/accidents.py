@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import shutil
 import sqlite3
@@ -78,12 +77,6 @@ class Host:
         copy_database(self.path, target)
         return target
 
-    def replace_by(self, copy: Path) -> None:
-        """Put a file in the ledger's place, without what belonged to the old one."""
-        # Ledgers that no test holds any more let go of the old file.
-        gc.collect()
-        put_back(self.path, copy)
-
 
 def crash(work: Callable[[], object]) -> None:
     """Do something in a process that is killed then."""
@@ -106,7 +99,7 @@ def backup_restored(host: Host) -> None:
     """A backup takes the ledger's place."""
     copy = host.copy()
     host.work()
-    host.replace_by(copy)
+    put_back(host.path, copy)
 
 
 def died_with_a_log(host: Host) -> None:
@@ -157,7 +150,7 @@ def went_another_way(host: Host) -> None:
     """A backup is used on a machine without the witness, and then brought here."""
     copy = host.copy()
     host.work()
-    host.replace_by(copy)
+    put_back(host.path, copy)
     with closing(open_ledger(url(host.path), witness="none")) as elsewhere:
         for _ in range(host.chance.randint(1, 12)):
             elsewhere.settle(granted(elsewhere, "0.25", policies=[POLICY]))
