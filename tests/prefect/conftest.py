@@ -40,9 +40,13 @@ os.environ["PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED"] = "false"
 # A quarter of what a server computes, and what it does at its start.
 os.environ["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] = "false"
 os.environ["PREFECT_API_BLOCKS_REGISTER_ON_START"] = "false"
-# Prefect makes many clients, and each would read the certificates of all authorities.
-AUTHORITY = {"PREFECT_API_SSL_CERT_FILE": one_authority(Path(_HOME))}
-os.environ |= AUTHORITY
+# Prefect makes many clients, and each would read the certificates of all authorities
+# and request a token.
+CLIENTS = {
+    "PREFECT_API_SSL_CERT_FILE": one_authority(Path(_HOME)),
+    "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",
+}
+os.environ |= CLIENTS
 
 import prefect
 from prefect.server.api import server
@@ -122,7 +126,7 @@ def forked(tmp_path_factory):
     The server is a fork itself, of a process that has loaded Prefect.
     """
     home = tmp_path_factory.mktemp("prefect")
-    world = {**AUTHORITY, "PREFECT_HOME": str(home)}
+    world = {**CLIENTS, "PREFECT_HOME": str(home)}
     with contextlib.ExitStack() as stack:
 
         def start(args, env):

@@ -96,7 +96,7 @@ def test_deploying_warns_of_steps_without_a_key():
 
 def test_a_deployed_run_logs_each_step_without_a_key_once(project, caplog):
     """Exactly the steps that were charged, whether the code shows them or not."""
-    for report, steps in ((mixed, 1), (hiding, 1), (careful, 0)):
+    for report in (mixed, hiding):
         caplog.clear()
         keyless_steps._warn_once.cache_clear()
         with warnings.catch_warnings():
@@ -105,8 +105,8 @@ def test_a_deployed_run_logs_each_step_without_a_key_once(project, caplog):
                 assert run_deployed(report)[1].is_completed()
         texts = [record.getMessage() for record in caplog.records]
         logged = [text for text in texts if "names no release_key" in text]
-        assert len(logged) == steps
-        assert all("'nameless'" in text for text in logged)
+        assert len(logged) == 1
+        assert "'nameless'" in logged[0]
 
 
 def test_a_flow_waits_longer_than_prefect_does_for_a_new_server(monkeypatch):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
@@ -13,6 +15,7 @@ from dpflow.guard.project import current_project
 from dpflow.ledger.views import refusals
 from tests.projects import POLICY, spent
 
+SEQUENCES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 RAN: list[object] = []
 
 
@@ -96,15 +99,16 @@ def test_a_process_of_a_task_runner_asks_as_well(project):
         assert ("no whole run fits" in state.message) is not partial
 
 
-@pytest.mark.parametrize("options", [{"partial": True}, {}])
-def test_a_part_runs_where_it_is_wanted(make_project, options):
-    """By `partial=True`, or where the policy skips refused steps."""
-    skip = "" if options else "on_exhausted: {flow: skip}\n"
-    make_project(policy_of("1", skip))
-    report = make_report(make_step("a"), make_step("b"), **options)
-    assert report(1) == "whole"
-    report(2, return_state=True)
-    assert [name for name, week in RAN if week == 2] == ["a"]
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_run_is_held_to_whole_runs_before_it(make_project, name):
+    """The reports of a sequence, one after the other: how they end, and the sum."""
+    sequence = SEQUENCES[name]
+    make_project(policy_of(sequence["budget"], sequence.get("policy", "")))
+    for week, run in enumerate(sequence["reports"]):
+        steps = [make_step(*step) for step in run["steps"].items()]
+        report = make_report(*steps, partial=sequence.get("partial", False))
+        assert report(week, return_state=True).name == run["ends"]
+        assert Decimal(spent()) == Decimal(run["spent"])
 
 
 def test_a_run_that_was_cut_can_be_repaired(make_project):
@@ -122,14 +126,6 @@ def test_a_run_that_was_cut_can_be_repaired(make_project):
     assert RAN.count(("a", 2)) == 1
 
 
-def test_changed_noise_is_not_held_to_old_runs(project):
-    """A step that declares another cost now makes no example of an old run."""
-    assert make_report(make_step("a", "0.6"), make_step("b", "0.2"))(1) == "whole"
-    report = make_report(make_step("a", "0.1"), make_step("b", "0.1"))
-    assert report(2) == "whole"
-    assert Decimal(spent()) == Decimal("1.0")
-
-
 def test_a_step_of_that_name_elsewhere_changes_nothing(project):
     """Each flow of a process may have a step `visits`, with noise of its own."""
     report = make_report(make_step("sales"), make_step("visits"))
@@ -142,18 +138,6 @@ def test_a_step_of_that_name_elsewhere_changes_nothing(project):
     state = report(2, return_state=True)
     assert "no whole run fits" in state.message
     assert Decimal(spent()) == Decimal("0.6")
-
-
-def test_an_ordinary_week_is_not_held_to_the_months(make_project):
-    """Any of the last completed runs that fits is enough."""
-    make_project(policy_of("2"))
-    week, month = make_step("week", "0.3"), make_step("month", "0.8")
-    assert make_report(week)(1) == "whole"
-    assert make_report(week, month)(2) == "whole"
-    assert make_report(week)(3) == "whole"
-    assert Decimal(spent()) == Decimal("1.7")
-    assert make_report(week)(4) == "whole"
-    assert make_report(week)(5, return_state=True).name == "BudgetExhausted"
 
 
 def test_parts_of_a_divided_dataset_are_not_asked_in_a_new_term(make_project):
@@ -177,11 +161,3 @@ def test_parts_of_a_divided_dataset_are_not_asked_in_a_new_term(make_project):
     ledger, policies = current_project().ledger, current_project().policies
     ledger.apply(policies["shop"], new_term=True, reason="a new year")
     report(2)
-
-
-def test_the_first_run_and_a_run_that_did_not_end_are_no_examples(project):
-    """Nothing was granted before, or nobody knows what a whole run is."""
-    dear = make_report(make_step("a", "0.5"), make_step("b", "0.9"))
-    assert dear(1, return_state=True).name == "BudgetRefused"
-    assert Decimal(spent()) == Decimal("0.5")
-    assert make_report(make_step("a", "0.5"))(2) == "whole"
