@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 
-from dpflow import PureDP
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.tables.owners import Liveness
 from tests.faults.auditor import audited
 from tests.faults.power import Disk, Note, noted_database
 from tests.faults.support import empty_ledger, figure, first_seed
-from tests.ledger.support import make_policy, request
+from tests.ledger.support import granted, make_policy
 from tests.sizes import scaled
 
 CAP = Fraction(1)
@@ -40,17 +39,16 @@ def history(folder: Path, seed: int, **settings: Any) -> list[Note]:
     with noted_database(folder, **settings) as database:
         ledger, vfs = Ledger(database, Liveness()), database.vfs
         for number in range(14):
-            cost = PureDP(epsilon=Fraction(chance.randrange(1, 60), 1000))
-            made = request(ledger, cost, policies=[POLICY], reservation=f"r{number}")
-            ledger.reserve(made)
-            vfs.note(made.reservation, "granted")
+            cost, name = f"{chance.randrange(1, 60)}e-3", f"r{number}"
+            granted(ledger, cost, policies=[POLICY], reservation=name)
+            vfs.note(name, "granted")
             fate = chance.random()
             if fate < 0.6:
-                ledger.settle(made.reservation, value='"x"')
-                vfs.note(made.reservation, "settled")
+                ledger.settle(name, value='"x"')
+                vfs.note(name, "settled")
             elif fate < 0.7:
-                ledger.void(made.reservation, reason="test")
-                vfs.note(made.reservation, "void")
+                ledger.void(name, reason="test")
+                vfs.note(name, "void")
             if chance.random() < 0.1:
                 database.close()
     return vfs.notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -111,27 +112,25 @@ def test_a_reader_holds_up_no_writer(path):
 
 def test_a_long_log_is_begun_anew(path, monkeypatch):
     """Unless a reader is in the way; then it may double, up to a limit."""
-    ledger, reader = impatient(path), SqliteDatabase(path)
-    log, database = path.with_name("ledger.db-wal"), ledger.database
-    assert isinstance(database, SqliteDatabase)
-    granted(ledger)
-    assert log.stat().st_size > 0
-    monkeypatch.setattr(sqlite_connection, "LOG_BYTES", 1)
-    database._log_limit = 1
-    with reader.snapshot() as reading:
-        number_in(reading)
+    with closing(impatient(path)) as ledger, closing(SqliteDatabase(path)) as reader:
+        log, database = path.with_name("ledger.db-wal"), ledger.database
         granted(ledger)
-        assert database._log_limit == 2 * log.stat().st_size > 2
-        monkeypatch.setattr(sqlite_connection, "MOST_LOG_BYTES", log.stat().st_size + 1)
+        assert log.stat().st_size > 0
+        monkeypatch.setattr(sqlite_connection, "LOG_BYTES", 1)
+        database._log_limit = 1
+        with reader.snapshot() as reading:
+            number_in(reading)
+            granted(ledger)
+            most = log.stat().st_size + 1
+            assert database._log_limit == 2 * (most - 1) > 2
+            monkeypatch.setattr(sqlite_connection, "MOST_LOG_BYTES", most)
+            database._log_limit = 1
+            granted(ledger)
+            assert database._log_limit == most
         database._log_limit = 1
         granted(ledger)
-        assert database._log_limit == sqlite_connection.MOST_LOG_BYTES
-    database._log_limit = 1
-    granted(ledger)
-    assert (log.stat().st_size, database._log_limit) == (0, 1)
-    granted(ledger)
-    ledger.close()
-    reader.close()
+        assert (log.stat().st_size, database._log_limit) == (0, 1)
+        granted(ledger)
 
 
 # Versions
@@ -215,29 +214,21 @@ def test_every_lock_of_a_step_may_fail(tmp_path, monkeypatch):
     step = guarded(dataset="shop", cost=PureDP(epsilon="0.01"), name="n")(ran.append)
     step(0)
     errors, flock = list[LedgerUnavailable](), fcntl.flock
-    for number in range(1, 100):
-        calls: list[int] = []
-
-        def failing(descriptor: int, what: int) -> None:
-            calls.append(what)  # noqa: B023 (not used after this round)
-            if len(calls) == number:  # noqa: B023
-                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-            flock(descriptor, what)
-
+    for number in range(100):
+        fail = Nth(number, OSError(errno.ENOLCK, "No locks available"), once=True)
         # Unlocking is one of the calls.
         with monkeypatch.context() as patch:
-            patch.setattr(fcntl, "flock", failing)
+            patch.setattr(fcntl, "flock", lambda *call, at=fail: at("") or flock(*call))
             try:
                 step(number)
             except LedgerUnavailable as error:
                 errors.append(error)
-        if len(calls) < number:
+        if not fail.came:
             break
     assert number > 6
     assert errors
     for error in errors:
-        assert "No locks available" in error.message
-        assert "try again" in error.message
+        assert re.search("No locks available.*try again", error.message)
     charged = Fraction(spent()) + Fraction(held())
     assert charged * 100 >= len(ran) > number // 2
     assert verify(current_project().ledger).bad == []

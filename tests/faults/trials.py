@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dpflow import PureDP
 from dpflow.exceptions import DpflowError
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.requests import Granted, Request
@@ -43,14 +42,13 @@ class Trial:
 
     def make(self, **fields: Any) -> Request:
         """Make a request and remember it."""
-        values = {"cost": PureDP(epsilon=Fraction(1, 1000)), **fields}
-        made = request(self.ledger, policies=[POLICY], **values)
+        made = request(self.ledger, "0.001", policies=[POLICY], **fields)
         self.requests[made.reservation] = made
         return made
 
-    def held(self, *, dead: bool = False) -> str:
-        """Reserve something in peace; its owner may be dead."""
-        made = self.make(**({"owner": uuid.uuid4().hex} if dead else {}))
+    def held(self, **fields: Any) -> str:
+        """Reserve something in peace."""
+        made = self.make(**fields)
         assert isinstance(self.ledger.reserve(made), Granted)
         self.sure[made.reservation] = "open"
         return made.reservation
@@ -79,8 +77,8 @@ def void(trial: Trial) -> Action:
 
 
 def forfeit(trial: Trial) -> Action:
-    """Close a dead charge."""
-    name = trial.held(dead=True)
+    """Close a charge whose owner is dead."""
+    name = trial.held(owner=uuid.uuid4().hex)
     return lambda: trial.ledger.forfeit(name, reason="test"), {name: "forfeited"}
 
 
