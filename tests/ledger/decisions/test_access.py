@@ -47,7 +47,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=scaled(60, push=15))
+@settings(max_examples=scaled(60, push=10))
 @given(st.lists(ACTS, min_size=4, max_size=14))
 def test_access_never_changes_the_guarantee_of_the_dataset(acts):
     """Every gate of the dataset stays, and no tally forgets a charge."""

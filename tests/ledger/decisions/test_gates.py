@@ -103,7 +103,7 @@ def draw_cost(draw: random.Random) -> Cost:
 def test_a_refused_step_needs_more_than_remains(theorem):
     """Needed and remaining shares are of one component, and never negative."""
     draw, refused = random.Random(7), 0
-    for _ in range(scaled(40, push=8)):
+    for _ in range(scaled(40, push=4)):
         rule = make_filter(theorem, epsilon=Fraction(2), delta=Fraction("1e-6"))
         used = rule.zero()
         for _ in range(30):

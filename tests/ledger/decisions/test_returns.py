@@ -193,7 +193,7 @@ def play(ledger: Ledger, moves: list[tuple[int, int]], policy: Any) -> None:
 MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=16)
 
 
-@settings(max_examples=scaled(25), deadline=None)
+@settings(max_examples=scaled(25, push=10), deadline=None)
 @given(MOVES)
 def test_nothing_returns_late_in_any_history(moves):
     """And an account is never below what its steps cost in turn."""
