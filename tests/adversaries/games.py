@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -21,13 +21,7 @@ def excess(epsilon: float, loss: Any) -> float:
     return max(0.0, -math.expm1(epsilon - float(loss)))
 
 
-def game(
-    menu: Sequence[Step],
-    admits: Callable[[Tally], bool],
-    stop: Callable[[Tally, Any], float],
-    rounds: int,
-    zero: Tally,
-) -> float:
+def game(menu, admits, stop, rounds, zero):
     """Return the value of the game, a finite sum of maxima.
 
     Args:

@@ -182,9 +182,7 @@ def test_float_sums_are_caught():
 SIZES = (1, 2, 1)
 
 
-def game_delta(
-    rule: Filter, unit: Fraction, own: str = "0", *, tail: bool = False
-) -> float:
+def game_delta(rule, unit, own="0", *, tail=False):
     """Return the value of the game for randomized responses of unit and 2 unit.
 
     The third mechanism is the randomized response of unit that reveals everything with

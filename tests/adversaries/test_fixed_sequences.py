@@ -7,7 +7,7 @@ everything with probability delta. Values of games are finite sums of maxima.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
@@ -21,9 +21,7 @@ from dpflow.accounting.rules.tally import Tally
 from tests.adversaries.games import excess, game
 
 
-def stopping_game(
-    size: Fraction, stops: Sequence[int], epsilons: Sequence[Fraction], budget: Fraction
-) -> float:
+def stopping_game(size, stops, epsilons, budget):
     """Return the value of stopping early and spending what is left of the budget.
 
     The adversary sees every randomized response, stops when it likes, and then runs

@@ -77,15 +77,7 @@ def moments(c: float, s: float, rate: float) -> dict[tuple[bool, bool], float]:
     return result
 
 
-def divergence(
-    bound: float,
-    adversary: Adversary,
-    rounds: int,
-    rate: float,
-    price: Price,
-    *,
-    drawn: float | None = None,
-) -> float:
+def divergence(bound, adversary, rounds, rate, price, *, drawn=None):
     """Return the larger divergence of the transcripts with and without the person.
 
     Args:

@@ -73,9 +73,7 @@ def value(first: Policy, options: Sequence[Callable[[Any], Any]], most: float) -
     return float((WEIGHTS * best).sum())
 
 
-def second_terms(
-    epsilon: int, delta: str, most: int, whole: str
-) -> tuple[Policy, list[tuple[Policy, Callable[[Any], Any]]]]:
+def second_terms(epsilon, delta, most, whole):
     """Return a first term, and possible second ones with their deltas."""
     lifetime = f"{{epsilon: {most}, delta: {whole}}}"
     first = policy(epsilon, delta, "gdp", lifetime)
@@ -113,9 +111,7 @@ def test_no_choice_of_terms_loses_more_than_the_lifetime(pair: Any) -> None:
 @pytest.mark.parametrize(
     ("pair", "basic", "either"), [(PAIRS[0], 0.976, 1.836), (PAIRS[1], 0.866, 1.701)]
 )
-def test_a_method_chosen_by_an_output_is_caught(
-    pair: tuple[int, str, int, str], basic: float, either: float
-) -> None:
+def test_a_method_chosen_by_an_output_is_caught(pair, basic, either):
     """Control: each method alone is sound, and whichever fits is not."""
     first, files = second_terms(*pair)
     for file, _ in files:

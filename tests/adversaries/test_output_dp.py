@@ -23,12 +23,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from dpflow import Cost, OutputDP, PureDP, SparseVector
+from dpflow import OutputDP, PureDP, SparseVector
 from dpflow.accounting import make_filter, make_odometer
-from dpflow.accounting.costs.base import Outcome
 from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.rdp import RdpFilter
-from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import ProposeTestRelease
 from tests.adversaries.games import Step, excess, game
@@ -82,13 +80,7 @@ def toy(epsilon: str) -> Finite:
     return Finite(cost, (*answers, (0.5, 0.5, "none")))
 
 
-def value(
-    rule: OutputDpFilter,
-    library: Sequence[Finite],
-    rounds: int,
-    *,
-    looks_ahead: bool = True,
-) -> float:
+def value(rule, library, rounds, *, looks_ahead=True):
     """Return the value of the game against a filter."""
     epsilon = float(rule.epsilon)
     menu: list[Step] = []
@@ -114,9 +106,7 @@ def value(
 class RefundsDelta(OutputDpFilter):
     """The mistake of an earlier version of Thm 7: a cheap cell returns delta too."""
 
-    def price_realised(
-        self, cost: Cost, outcome: Outcome | None, used: Tally | None = None
-    ) -> Tally:
+    def price_realised(self, cost, outcome, used=None):
         """Return nothing at all for a cell without an epsilon."""
         epsilon, delta = super().price_realised(cost, outcome, used).amounts
         return Tally((epsilon, delta if epsilon or outcome != "none" else 0))
@@ -324,12 +314,7 @@ def worst_mechanisms(cost: OutputDP) -> list[list[Atom]]:
     return result
 
 
-def delta_of(
-    rule: RdpFilter,
-    cost: OutputDP,
-    rounds: int,
-    charge: Charge = RdpFilter.price_realised,
-) -> float:
+def delta_of(rule, cost, rounds, charge=RdpFilter.price_realised):
     """Return the largest delta at the rule's epsilon that an adversary reaches."""
     menu = [
         (rule.price(cost), [(p, loss, charge(rule, cost, c)) for p, loss, c in atoms])
@@ -369,9 +354,7 @@ def test_cells_whose_condition_fails_are_caught(wrong: Charge) -> None:
     assert delta_of(rule, cost, rounds, wrong) > 1.4 * float(delta)
 
 
-def crossing(
-    rule: Odometer, cost: OutputDP, rounds: int, charge: Callable[[str], Tally]
-) -> float:
+def crossing(rule, cost, rounds, charge):
     """Return the largest probability that the loss ever passes the reading."""
     menu = [
         (rule.zero(), [(p, loss, charge(cell)) for p, loss, cell in atoms])

@@ -36,14 +36,7 @@ from tests.wrong_odometers import windows_divergence
 ROUNDING = 1e-10
 
 
-def crossing(
-    epsilon: Fraction,
-    readings: list[float],
-    *,
-    up: float | None = None,
-    infinite: float = 0.0,
-    two_sided: bool = False,
-) -> tuple[float, float]:
+def crossing(epsilon, readings, *, up=None, infinite=0.0, two_sided=False):
     """Bound the probability that the loss ever exceeds its reading.
 
     Args:
@@ -177,9 +170,7 @@ def reading_of(odometer: Odometer, epsilon: Fraction) -> Callable[[int, int], fl
     return lambda a, b: odometer.read(small.times(a) + large.times(b))
 
 
-def best_adaptive(
-    reading: Callable[[int, int], float], epsilon: Fraction, steps: int
-) -> float:
+def best_adaptive(reading, epsilon, steps):
     """Return the success probability of the best adversary with two step sizes.
 
     Backward induction over (small steps, large steps, loss): before each step the
