@@ -20,13 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: What the process runs that is forked; each of its forks goes on behind `serve`.
-SERVING = """
-from tests import forks
-{loaded}
-forks.serve({descriptor})
-forks.proceed()
-"""
 _MESSAGE = 65536
 
 

@@ -9,6 +9,7 @@ from dpflow.exceptions import ConfigurationError, LedgerMissing, LedgerUnavailab
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.tables.postgres import PostgresDatabase
 from dpflow.ledger.tables.postgres_connection import Server
+from tests.faults.postgres.test_servers import TABLES
 from tests.postgres import server
 from tests.snapshots import answers, differences
 
@@ -29,20 +30,7 @@ def test_what_the_driver_says_becomes_a_sentence(monkeypatch):
     assert differences({"connections": answers("connections", sentence)}) == []
 
 
-@pytest.mark.parametrize(
-    ("place", "reason"),
-    [
-        ("{at}/postgres?host={host}&user=unknown", "no such database or role"),
-        ("{at}/missing?host={host}", "no such database or role"),
-        ("{at}/postgres?host={host}&target_session_attrs=standby", "session_attrs"),
-        ("{at}/postgres?host={host}&service=none", "the service of PGSERVICE"),
-        ("postgresql://host.invalid/x", "host cannot be resolved"),
-        (
-            "postgresql://a:hidden@127.0.0.1:1/x",
-            r"a@127\.0\.0\.1:1.* no server accepts",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("place", "reason"), TABLES["addresses"].items())
 def test_a_real_server_gives_the_reason(place, reason):
     """The words of the driver are those that the installed one says."""
     at = place.format(at="postgresql://postgres@", host=server().folder)

@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pytest
+import yaml
 
 from dpflow import PureDP
 from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable
@@ -31,6 +33,8 @@ from tests.sizes import scaled
 
 SMALL = PureDP(epsilon=Fraction(1, 10**6))
 UNITS = Fraction(1, 10**6)
+#: Rows of tests: texts, and what the refusals say.
+TABLES = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text("utf-8"))
 #: Each has two answers to lose.
 CHARGES = scaled(50, 12)
 
@@ -210,18 +214,7 @@ def test_commits_that_do_not_wait_are_refused(ledger, postgres_url, value):
 
 
 @pytest.mark.promise("killed-server")
-@pytest.mark.parametrize(
-    ("statement", "words"),
-    [
-        ("ALTER TABLE journal DISABLE TRIGGER journal_follows", "triggers enabled"),
-        ("ALTER TABLE account SET UNLOGGED", "unlogged or have row security"),
-        ("ALTER TABLE release ENABLE ROW LEVEL SECURITY", "unlogged or have row secur"),
-        (
-            "ALTER DATABASE {name} SET session_replication_role = replica",
-            "session_replication_role = replica",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("statement", "words"), TABLES["settings of tables"].items())
 def test_tables_that_check_or_keep_nothing_are_refused(
     ledger, postgres_url, statement, words
 ):
