@@ -143,8 +143,7 @@ def test_keys_of_commands_are_whole_in_pipes_and_narrow_terminals(shop: Shop) ->
     for command, word in commands.items():
         assert word in run(*command.split()).stdout
     # All print by one function; a real terminal is a process, which takes long.
-    for command, columns in (("history", 40), ("status --details", 100)):
-        text = run_terminal(*command.split(), columns=columns)
-        assert commands[command] in without_colour(text), (command, columns)
+    text = run_terminal("history", columns=40)
+    assert key in without_colour(text)
     piped = run_process("history", COLUMNS="70").stdout
     assert max(map(len, piped.splitlines()[:-4])) <= 70

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from flows import data
 from tests.sizes import spread
 
-SMALLEST, MEDIAN, BUSIEST = "1998-W27", "1997-W48", "1997-W10"
+SMALLEST, MEDIAN = "1998-W27", "1997-W48"
 LARGEST_INT = 2**63 - 1
 
 Statistic = Callable[[pd.DataFrame], object]
@@ -38,16 +38,12 @@ def distance_squared(one: object, other: object) -> int:
     return sum((int(a) - int(b)) ** 2 for a, b in pairs)
 
 
-def without(frame: pd.DataFrame, customer: int) -> pd.DataFrame:
-    """Return the neighbour of the frame that lacks the customer."""
-    return frame.loc[frame["customer"] != customer]
-
-
-def largest_change(statistic: Statistic, frame: pd.DataFrame) -> int:
-    """Return the largest squared change over the removals of one customer."""
-    whole = statistic(frame)
-    customers = frame["customer"].unique().tolist()
-    return max(distance_squared(whole, statistic(without(frame, c))) for c in customers)
+def changes(statistic: Statistic, frame: pd.DataFrame) -> Iterator[int]:
+    """Yield the squared change of a statistic by each removal of one customer."""
+    before = statistic(frame)
+    for customer in frame["customer"].unique().tolist():
+        neighbour = frame.loc[frame["customer"] != customer]
+        yield distance_squared(before, statistic(neighbour))
 
 
 def table(rows: list[tuple[int, int, int]]) -> pd.DataFrame:
@@ -113,10 +109,9 @@ def test_missing_data_says_how_to_install_it(tmp_path, monkeypatch):
 
 def test_removing_anybody_stays_within_the_sensitivity() -> None:
     """Over every customer of a week the largest change is exactly the sensitivity."""
-    for week in spread([SMALLEST, "1997-W01", MEDIAN], 2):
+    for week in spread([SMALLEST, "1997-W01", MEDIAN], 1):
         for statistic, sensitivity in STATED:
-            change = largest_change(statistic, data.purchases(week))
-            assert change == sensitivity**2
+            assert max(changes(statistic, data.purchases(week))) == sensitivity**2
 
 
 def test_unsound_variants_exceed_the_sensitivity() -> None:
@@ -127,7 +122,8 @@ def test_unsound_variants_exceed_the_sensitivity() -> None:
         (basket_sizes_by_row, 1),
         (len, 1),
     ):
-        assert largest_change(unsound, data.purchases(MEDIAN)) > sensitivity**2
+        removals = changes(unsound, data.purchases(MEDIAN))
+        assert any(change > sensitivity**2 for change in removals)
 
 
 EDGES = [0, -1, data.CLIP_CENTS, data.CLIP_CENTS + 1, LARGEST_INT, -(2**62)]
