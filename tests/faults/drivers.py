@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from dpflow.ledger.tables.sqlite import SqliteDatabase
@@ -36,11 +35,8 @@ class FaultySqlite(SqliteDatabase):
 
     #: What stands between the ledger and its driver.
     wire = FaultyConnection
-
-    def __init__(self, path: Path | str, **options: Any) -> None:
-        super().__init__(path, **options)
-        self.before: Hook = nothing
-        self.after: Hook = nothing
+    before: Hook = staticmethod(nothing)
+    after: Hook = staticmethod(nothing)
 
     def _connect(self) -> Any:
         return self.wire(super()._connect(), self)

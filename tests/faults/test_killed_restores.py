@@ -184,14 +184,9 @@ def test_death_while_a_ledger_is_made(tmp_path):
     place = tmp_path / "ledger.db"
     for number in range(MOST):
 
-        def work(say: Callable[[str], None], at: int = number) -> None:
-            class Mortal(FaultySqlite):
-                def _connect(self) -> object:
-                    self.after = hook
-                    return super()._connect()
-
-            hook = dying(at)
-            opening.SqliteDatabase = Mortal  # type: ignore[misc]
+        def work(_: object, at: int = number) -> None:
+            FaultySqlite.after = staticmethod(dying(at))
+            opening.SqliteDatabase = FaultySqlite  # type: ignore[misc]
             create_ledger(url(place))
 
         Child(work).end()

@@ -15,6 +15,7 @@ from contextlib import closing
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg
 import pytest
@@ -24,13 +25,14 @@ from dpflow import PureDP
 from dpflow.exceptions import LedgerRolledBack, LedgerUnavailable
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
-from dpflow.ledger.requests import Granted, Request
+from dpflow.ledger.requests import Granted
 from dpflow.ledger.tables.postgres_pipeline import StatementPipeline
 from tests.ledger.processes import Child
 from tests.ledger.support import audit, edit, granted, read, request, sums
 from tests.postgres import PostgresServer, binaries, name_of, server
 from tests.sizes import scaled
 
+T = TypeVar("T")
 SMALL = PureDP(epsilon=Fraction(1, 10**6))
 UNITS = Fraction(1, 10**6)
 #: Rows of tests: texts, and what the refusals say.
@@ -47,30 +49,22 @@ def own_server() -> Iterator[PostgresServer]:
     started.destroy()
 
 
-def until_answered(call: Callable[[], object], seconds: float = 300) -> None:
+def until_answered(call: Callable[[], T]) -> T:
     """Repeat a call that changes nothing the second time until it is answered."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 300
     while True:
         try:
-            call()
+            return call()
         except LedgerUnavailable:
             assert time.monotonic() < until
             time.sleep(0.02)
-        else:
-            return
 
 
 def reserved(ledger: Ledger) -> str:
     """Reserve, asking with the same id until there is an answer."""
-    made: list[Request] = []
-
-    def ask() -> None:
-        if not made:
-            made.append(request(ledger, SMALL))
-        assert isinstance(ledger.reserve(made[0]), Granted)
-
-    until_answered(ask)
-    return made[0].reservation
+    step = until_answered(lambda: request(ledger, SMALL))
+    assert isinstance(until_answered(lambda: ledger.reserve(step)), Granted)
+    return step.reservation
 
 
 # Lost answers
@@ -149,10 +143,9 @@ def test_a_killed_server_keeps_what_it_acknowledged(own_server):
     create_ledger(url).close()
 
     def work(say: Callable[[str], None]) -> None:
-        opened: list[Ledger] = []
-        until_answered(lambda: opened.append(open_ledger(url)))
+        ledger = until_answered(lambda: open_ledger(url))
         while True:
-            say(reserved(opened[0]))
+            say(reserved(ledger))
 
     children = [Child(work) for _ in range(4)]
     for number in range(scaled(3, 2)):
