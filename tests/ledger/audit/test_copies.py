@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from dpflow.ledger.tables.sqlite import SqliteDatabase
 from tests.ledger.histories import in_sqlite, play
 from tests.ledger.support import charged, granted, make, reopen, request, url
 from tests.postgres import server
-from tests.sizes import scaled
+from tests.sizes import scaled, spread
 
 
 def test_a_copy_is_the_same_ledger(tmp_path, postgres_url):
@@ -159,6 +159,8 @@ PLACES = [
     ("finish_move", False),
     ("complete", True),
 ]
+CUTS = [("sqlite", *cut) for cut in product(("on", "back"), PLACES)]
+CUTS += spread([("postgres", *cut) for cut in product(("on", "back"), PLACES)], 5)
 
 
 def cut_move(ledger: Ledger, target: str, name: str, *, after: bool) -> None:
@@ -187,13 +189,11 @@ def decides(ledger: Ledger) -> bool:
     return True
 
 
-@pytest.mark.parametrize("target", ["sqlite", "postgres"])
-@pytest.mark.parametrize("then", ["on", "back"])
-@pytest.mark.parametrize(("name", "after"), PLACES)
-def test_a_move_that_is_cut_short(tmp_path, target, then, name, after):
+@pytest.mark.parametrize(("target", "then", "place"), CUTS)
+def test_a_move_that_is_cut_short(tmp_path, target, then, place):
     """It goes on, or back as long as the target is not complete."""
     witness = str(tmp_path / "witness")
-    ledger = make(tmp_path / "ledger.db", witness)
+    ledger, (name, after) = make(tmp_path / "ledger.db", witness), place
     charged(ledger, "0.1")
     at = url(tmp_path / "t.db") if target == "sqlite" else server().new_database()
     cut_move(ledger, at, name, after=after)

@@ -120,7 +120,7 @@ Rows = list[dict[str, Any]]
 @pytest.fixture(scope="module")
 def rows() -> Rows:
     """Give the lines of an export with everything in it."""
-    return [json.loads(line) for line in export_lines(play(3).ledger)]
+    return [json.loads(line) for line in export_lines(play(2).ledger)]
 
 
 def write(path: Path, rows: Rows) -> Path:
