@@ -60,11 +60,11 @@ CURVES = POLICY.replace("basic", "rdp").replace(
 EXACT = 4211.5
 
 
-#: Argument: how often to call at once.
+#: Twenty threads that draw at once; VALUE is the number that gets noise.
 COLD = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
-from dpflow import PureDP, Laplace, guarded, release
+from dpflow import Laplace, guarded, release
 COST = Laplace(sensitivity=1, epsilon="0.01")
 @guarded(dataset="shop", cost=COST, release_key="{number}")
 def count(number):

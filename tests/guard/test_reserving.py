@@ -120,6 +120,7 @@ def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
         assert count() == 5 if not fails else caught(count)
     bring_ledger_back(shop)
     os.write(signal, b".")
+    assert child.speaks(60)
     assert child.end() == (0, ["6" if fails else "5"])
     os.close(begin)
     os.close(signal)

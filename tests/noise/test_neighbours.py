@@ -87,8 +87,6 @@ ONE: dict[str, Any] = {"groups": {"region": GROUPS}, "columns": ["amount"]}
 BARE: dict[str, Any] = {"groups": GROUPS, "columns": ["amount"]}
 LABELS: dict[str, Any] = {"groups": GROUPS}
 NAMED: dict[str, Any] = {"groups": {"region": GROUPS}}
-NUMBERED: dict[str, Any] = {"groups": [0, 1, 2]}
-NUMBERS: dict[str, Any] = {"groups": {"region": [1, 2]}, "columns": ["amount"]}
 ROWS = pd.DataFrame({"amount": [1.0, 2.0], "n": [1, 2]}, index=["north", "south"])
 COSTS = {
     "continuous": (Gaussian(sensitivity=10, sigma=30), {}),
