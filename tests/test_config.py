@@ -10,9 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from dpflow.config import (
-    ENVIRONMENT_VARIABLE,
     LEDGER_VARIABLE,
-    POLICIES_VARIABLE,
     SETTINGS,
     Settings,
     settings,
@@ -27,11 +25,8 @@ ROWS = read_tables(__file__)
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return an empty project, with no settings from outside."""
-    monkeypatch.delenv(LEDGER_VARIABLE, raising=False)
-    monkeypatch.delenv(POLICIES_VARIABLE, raising=False)
-    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+def folder(tmp_path):
+    """Return an empty project."""
     tmp_path.joinpath("pyproject.toml").touch()
     return tmp_path
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any
 
 import pytest
@@ -26,27 +26,17 @@ KINDS = (
 )
 
 
-class Handler:
-    """A handler that is a method."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def stop(self, _: int, __: FrameType | None) -> None:
-        """Raise the error."""
-        raise self.error
+def stop(error: Exception, *_: object) -> None:
+    """Raise the error."""
+    raise error
 
 
-def of_function(error: Exception) -> Callable[..., Any]:
-    """Return a handler that takes what comes."""
-
-    def stop(*_: object) -> None:
-        raise error
-
-    return stop
+def of_function(error: Exception) -> Callable[..., None]:
+    """Return a handler that is no method."""
+    return lambda *_: stop(error)
 
 
-@pytest.fixture(params=[of_function, lambda error: Handler(error).stop])
+@pytest.fixture(params=[of_function, lambda error: MethodType(stop, error)])
 def interrupt(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
     """Give a function that is interrupted by an error."""
     before = signal.getsignal(signal.SIGUSR1)

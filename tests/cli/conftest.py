@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dpflow.guard.project import forget_projects
 from tests.cli.support import ADULT, CDNOW, Shop, run
 
 
 @pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Make a folder without ledger and policies the working directory."""
-    ours = ("LEDGER_URL", "POLICIES", "ENVIRONMENT")
-    for name in (*(f"DPFLOW_{each}" for each in ours), "NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    yield Shop(tmp_path)
-    forget_projects()
+    return Shop(tmp_path)
 
 
 @pytest.fixture

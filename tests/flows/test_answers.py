@@ -22,15 +22,9 @@ from dpflow.noise.refining import gaussian_numbers, rule_for
 from dpflow.testing import ledger_for_tests
 from flows import data
 from flows.good_enough import CONFIDENCE, COST, WITHIN, one_noise_for_all
+from tests.policy_examples import SHORT
 
 WEEKS = data.weeks()[:52]
-POLICY = """\
-dataset: cdnow
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-"""
 #: 52 releases fit the budget, and no 53rd.
 NOISE = Gaussian(sensitivity=1, noise_multiplier="11.134")
 
@@ -54,7 +48,7 @@ def test_all_1378_ranges_of_a_year_are_within_10_percent() -> None:
     frames = [data.purchases(week) for week in WEEKS]
     counts = [data.active_customers(frame) for frame in frames]
     with ledger_for_tests() as ledger:
-        ledger.use(POLICY)
+        ledger.use(SHORT)
         for week in WEEKS:
             buyers(week)
         with pytest.raises(dpflow.BudgetRefused):

@@ -15,20 +15,15 @@ from dpflow.accounting import FILTERS
 from dpflow.exceptions import PolicyError, UnknownDataset
 from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import Policy, load_policies, parse_policy, policy_schema
-from tests.policy_examples import SHORT, edited, refused, share
+from tests.accounting.tables import read_tables
+from tests.policy_examples import POLICIES, SHORT, edited, refused, share
 from tests.projects import ROOT
 
 
 def test_defaults_of_a_short_policy():
     """Omitted fields of a short policy have the defaults of the schema."""
-    policy = parse_policy(SHORT)
-    assert policy.odometer is None
-    assert policy.flows == {}
-    assert policy.other_flows == "allow"
-    assert policy.alerts == (Decimal("0.5"), Decimal("0.8"), Decimal("0.95"))
-    assert policy.errors == "redact"
-    assert policy.on_exhausted.flow == "halt"
-    assert policy.on_exhausted.schedule == "keep"
+    assert parse_policy(SHORT) == parse_policy(POLICIES["defaults"])
+    assert parse_policy(SHORT).odometer is None
 
 
 def test_policies_from_python_read_floats_as_their_decimals():
@@ -144,15 +139,7 @@ def test_every_example_of_the_schema_is_valid():
 
 def test_the_schema_refuses_what_the_loader_refuses():
     """An editor underlines what would be refused."""
-    for old, new in (
-        ("unit: customer\n", ""),
-        ("errors:", "erors:"),
-        ("gdp", "gpd"),
-        ("epsilon: 3", "epsilon: true"),
-        ("epsilon: 3", "epsilon: -1"),
-        ("cdnow", "a b"),
-        ("weekly-report", "' a'"),
-    ):
+    for old, new in read_tables(__file__)["refused"]:
         data = yaml.safe_load(edited(old, new, share("{halt_at_epsilon: 2}")))
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(data, policy_schema())

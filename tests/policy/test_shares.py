@@ -9,17 +9,11 @@ from dpflow.policy import parse_policy
 from dpflow.policy.changes import tighten_pins
 from dpflow.policy.reserved import run_lines
 from tests.ledger.support import make_policy
+from tests.policy_examples import POLICIES
 
 pytestmark = pytest.mark.quick
 
-BASE = """
-dataset: sales
-unit: customer
-relation: add-or-remove
-budget: {epsilon: 3, delta: 1e-6}
-filter: gdp
-flows: {weekly: {share: 70%}, monthly: {share: 30%}}
-"""
+BASE = POLICIES["shares"]
 
 
 def thresholds(pins, *flows):
