@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,28 +108,23 @@ def summary(state: Witnessed) -> object:
     return state.heads, state.uses, state.people
 
 
-def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path):
+def test_the_first_lines_of_a_dataset_wait_for_each_other(tmp_path, postgres_url):
     """Two processes write them at the same time: the newest number stays."""
-    place = server().new_database()
-    ledger = make(tmp_path / "ledger.db", place)
-    one, other = (PostgresWitness(place, None, ledger.id) for _ in range(2))
+    ledger = make(tmp_path / "ledger.db", postgres_url)
+    one, other = (PostgresWitness(postgres_url, None, ledger.id) for _ in range(2))
     first, second = Line("a", 0, 2, "h2", "reserve"), Line("a", 0, 3, "h3", "reserve")
     proofs = {("a", 2): "h2", ("a", 3): "h3"}
-    choose, threads = one._choose, list[threading.Thread]()
+    choose, write = one._choose, partial(other.record, [second], lambda _: proofs)
+    with ThreadPoolExecutor() as threads:
 
-    def wait_and_choose(*values: Any) -> list[Line]:
-        write = partial(other.record, [second], lambda _: proofs, synced=True)
-        threads.append(threading.Thread(target=write))
-        threads[0].start()
-        # Without a lock the other has written now.
-        threads[0].join(0.3)
-        return choose(*values)
+        def wait_and_choose(*values: Any) -> list[Line]:
+            # Without a lock the other has written at the end of this time.
+            wait([threads.submit(write, synced=True)], 0.3)
+            return choose(*values)
 
-    one._choose = wait_and_choose  # type: ignore[method-assign, assignment]
-    one.record([first], lambda _: proofs, synced=True)
-    threads[0].join(10)
+        one._choose = wait_and_choose  # type: ignore[method-assign, assignment]
+        one.record([first], lambda _: proofs, synced=True)
     assert one.read_all().heads["a"].number == 3
-    server().drop(place)
 
 
 def test_ends_wait_for_the_next_line_on_a_server(ledger, place, monkeypatch):
