@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ filter: auto
 #: Private visits of five weeks and two regions.
 VISITS = {f"2026-W0{n}": 100 * n + 0.125 for n in range(1, 6)}
 NOISE = Gaussian(sensitivity=1, sigma=20)
+VISITED = {"dataset": "shop", "measures": "visits"}
 
 
 @pytest.fixture
@@ -40,9 +42,9 @@ def ledger() -> Iterator[Any]:
 
 def visits(cost: Any = NOISE, **declared: Any) -> Callable[..., float]:
     """Return a step that releases the visits of a week."""
-    given = {"dataset": "shop", "release_key": "visits/{week}", "measures": "visits"}
+    given = {"cost": cost, "name": "visits", "release_key": "visits/{week}"}
 
-    @guarded(**{"cost": cost, "name": "visits", **given, **declared})
+    @guarded(**{**VISITED, **given, **declared})
     def step(week: str) -> float:
         return release(VISITS[week])
 
@@ -96,11 +98,10 @@ def test_the_command_derives_a_sum_and_says_what_a_new_release_costs(ledger):
     assert data["anew"] == {anew: "shop"}
     assert run_json("status", "shop") == before
     (newest, *_) = run_json("releases", "list", "shop")["releases"]
-    facts = newest["facts"]
-    assert facts["as_drawn"] is True
-    assert facts["measures"]["name"] == "visits"
-    assert facts["measures"]["fields"] == {"week": "2026-W05"}
-    assert re.fullmatch("[0-9a-f]{64}", facts["measures"]["bounds"])
+    measures = newest["facts"]["measures"]
+    assert newest["facts"]["as_drawn"] is True
+    assert re.fullmatch("[0-9a-f]{64}", measures.pop("bounds"))
+    assert measures | {"name": "visits", "fields": {"week": "2026-W05"}} == measures
     for wrong in (["--where", "region"], ["--from", "2026-W04", "--to", "2026-W02"]):
         assert run("answer", "visits", *wrong).exit_code in (1, 2)
 
@@ -134,9 +135,8 @@ def test_parts_must_cover_the_range(ledger):
 
 def test_a_key_of_two_periods_and_a_list_are_no_part(ledger):
     """The first names no one part, and the second is no one number."""
-    given = {"dataset": "shop", "cost": NOISE, "measures": "visits"}
 
-    @guarded(**given, release_key="two/{day}/{week}")
+    @guarded(**VISITED, cost=NOISE, release_key="two/{day}/{week}")
     def two(day: str, week: str) -> float:
         return release(VISITS[week])
 
@@ -181,16 +181,15 @@ def test_releases_without_the_declared_noise_are_not_used(ledger, way):
         with pytest.raises(ConfigurationError, match="noise that release"):
             visits(noise="own")("2026-W01")
         return
-    given = {"release_key": "other/{week}", "measures": "other", "ignore": ("way",)}
-
+    given = {"release_key": "other/{week}", "measures": "other", "ignore": ("size",)}
+    # The repr of a long array leaves out its middle.
     size = {"changed": None, "mutated": 1, "abridged": 1500}[way]
 
     @guarded(dataset="shop", cost=NOISE, **given, length=size)
     def other(week: str) -> Any:
-        if way == "changed":
+        if size is None:
             return release(VISITS[week]) * 2
-        # The repr of a long array leaves out its middle.
-        noisy = release([1.5] if way == "mutated" else np.full(1500, 1.5))
+        noisy = release([1.5] if size == 1 else np.full(size, 1.5))
         noisy[len(noisy) // 2] = 0.0
         return noisy
 
@@ -216,11 +215,11 @@ def test_a_measure_needs_a_key_one_dataset_and_noise_with_an_interval(ledger):
 
 def limited(**bounds: Any) -> Callable[..., float]:
     """Return a step that names its bounds."""
-    given = {"release_key": "visits/{week}", "measures": "visits", "name": "v"}
     customers = {"unit": ("customer",), "relation": "add-or-remove"}
     limits = Contributions(**customers, **bounds)
+    given = {"release_key": "visits/{week}", "name": "v", "ignore": ("limits",)}
 
-    @guarded(dataset="shop", cost=NOISE, **given, ignore=("limits",))
+    @guarded(**VISITED, cost=NOISE, **given)
     def step(week: str) -> float:
         return release(VISITS[week] * limits.max_rows / limits.max_rows)
 
@@ -255,15 +254,13 @@ def test_terms_share_version_clip_bounds_and_relation(ledger, condition):
 
 def test_other_fields_of_the_key_are_chosen(ledger):
     """Regions are not added up silently."""
-    given = {"release_key": "visits/{region}/{week}", "measures": "visits"}
 
-    @guarded(dataset="shop", cost=NOISE, **given)
+    @guarded(**VISITED, cost=NOISE, release_key="visits/{region}/{week}")
     def step(region: str, week: str) -> float:
         return release(VISITS[week])
 
-    for region in ("north", "south"):
-        for week in ("2026-W01", "2026-W02"):
-            step(region, week)
+    for where in itertools.product(("north", "south"), ("2026-W01", "2026-W02")):
+        step(*where)
     assert "differ in ['region']" in refused(start="2026-W01", end="2026-W02")
     north = ("--where", "region=north")
     chosen = run_json("answer", "visits", "--from", "2026-W01", *north)
@@ -281,10 +278,9 @@ def test_partitions_are_the_periods(ledger):
 
     def quarter(bound: int, key: str) -> None:
         cost = Gaussian(sensitivity=bound, sigma=30)
-        given = {"release_key": key + "/{first}..{last}", "measures": "visits"}
-        parts = ("{first}", "2026-W02", "{last}")
+        given = {"cost": cost, "release_key": key + "/{first}..{last}"}
 
-        @guarded(dataset="shop", cost=cost, **given, partitions=parts)
+        @guarded(**VISITED, **given, partitions=("{first}", "2026-W02", "{last}"))
         def step(first: str, last: str) -> float:
             return release(601.5)
 

@@ -14,12 +14,12 @@ from dpflow import guarded, status
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.views import accounts, history
+from dpflow.ledger.views import accounts
 from dpflow.ledger.views.entries import people_lines
 from dpflow.mechanisms import person_sum, person_sums
 from dpflow.people import PersonBudgets
 from tests.people.places import BOUND
-from tests.projects import make_project
+from tests.projects import journal, make_project
 
 POLICY = """
 dataset: shop
@@ -64,17 +64,6 @@ def customers(week, people, values=None, **options):
     return count(str(week))
 
 
-def files(folder):
-    """Return the stores of people."""
-    return sorted((folder / ".dpflow" / "people").glob("*.people"))
-
-
-def charged():
-    """Return what each reservation took, oldest first."""
-    entries = history(current_project().ledger, "shop", limit=1000)
-    return [e.amount["mu_squared"] for e in reversed(entries) if e.kind == "reserve"]
-
-
 # What is charged
 
 
@@ -86,8 +75,9 @@ def test_the_budget_is_taken_once_and_people_pay(folder):
         assert customers(4, [*old, "new", 7]) == 2.0
         assert customers(5, [7, "7"]) == 2.0
         assert customers(0, ["not read"]) == 10.0
-    assert [Fraction(text) > 0 for text in charged()] == [True, *[False] * 5]
-    assert len(files(folder)) == 1
+    reserved = [e.amount["mu_squared"] for e in journal() if e.kind == "reserve"]
+    assert [Fraction(text) > 0 for text in reserved] == [True, *[False] * 5]
+    assert len([*(folder / ".dpflow" / "people").glob("*.people")]) == 1
     [line] = people_lines(accounts(current_project().ledger, "shop"))
     assert line.startswith("People have the budget")
     # Of the whole budget, which people hold, no share is called used.
@@ -112,8 +102,7 @@ def test_the_noise_is_the_declared_one(folder):
     """And it is drawn: the journal names OpenDP."""
     sums = [customers(week, [], sigma=1) for week in range(40)]
     assert 0.4 < np.std(sums) < 2  # beyond seven standard errors
-    entries = history(current_project().ledger, "shop", limit=1000)
-    assert {e.body["noise"] for e in entries if e.kind == "settle"} == {"opendp"}
+    assert {e.body["noise"] for e in journal() if e.kind == "settle"} == {"opendp"}
 
 
 # What goes wrong
@@ -143,25 +132,20 @@ def test_a_body_that_charges_no_people_is_refused(folder):
         step(lambda: 3.0)()
 
 
-DIVIDED = "customer-week\npartition: {by: week}\n"
-SHARED = "flows: {report: {epsilon: 0.5, delta: 1e-7}}\ndata_version:"
-
-
 def test_another_filter_share_or_partition_is_refused_before(tmp_path, monkeypatch):
     """No charge is made."""
-    for number, (old, new, message) in enumerate(
-        (
-            ("{theorem: individual, measure: gdp}", "gdp", "filter: gdp"),
-            ("data_version:", SHARED, "share of its own"),
-            ("customer\n", DIVIDED, "divided"),
-        )
+    shared = "flows: {report: {epsilon: 0.5, delta: 1e-7}}\ndata_version:"
+    divided = "customer-week\npartition: {by: week}\n"
+    for old, new, message in (
+        ("{theorem: individual, measure: gdp}", "gdp", "filter: gdp"),
+        ("data_version:", shared, "share of its own"),
+        ("customer\n", divided, "divided"),
     ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        make_project(folder, monkeypatch, POLICY.replace(old, new))
-        words = {"partitions": ["2026-W01"]} if new == DIVIDED else {}
+        (tmp_path / message).mkdir()
+        make_project(tmp_path / message, monkeypatch, POLICY.replace(old, new))
+        words = {"partitions": ["2026-W01"]} if new == divided else {}
         step = guarded(dataset="shop", cost=PersonBudgets(), flow="report", **words)
         with pytest.raises(ConfigurationError, match=message):
             step(lambda: float(person_sum(["a"], sigma=1)))()
-        assert history(current_project().ledger, "shop", limit=10) == []
+        assert journal() == []
         forget_projects()

@@ -16,23 +16,14 @@ import pyarrow as pa
 import pytest
 
 import dpflow
-from dpflow import EarlyStopping, Gaussian, guarded, mechanisms
+from dpflow import costs, guarded, mechanisms
 from dpflow.accounting.rules.individual import IndividualBound
-from dpflow.costs import ProposeTestRelease, TopK
 from dpflow.exceptions import PublicError
+from tests.accounting.tables import read_tables
 from tests.mechanisms.projects import make_shop
 from tests.projects import caught
 from tests.snapshots import answers, differences
 
-NOISY = dpflow.Laplace(sensitivity=1, epsilon="0.1")
-SVT = dpflow.SparseVector(positives=1, epsilon="0.1")
-LOOP = EarlyStopping(Gaussian(sensitivity=1, sigma=100), stops=(1,))
-EXPONENTIAL = dpflow.ExponentialMechanism(epsilon="0.1")
-GROUP = dpflow.ApproxDP(epsilon="0.1", delta="1e-8")
-PTR = ProposeTestRelease(epsilon="0.1", delta="1e-8")
-TWICE = ProposeTestRelease(epsilon="0.1", delta="1e-8", tries=2)
-MODEL = mechanisms.recoverable_model(model="0.1", test="0.1")
-PICK = TopK(most=1, among=2, epsilon="0.1", delta="1e-8")
 #: A number that no text may show: the body has counted it.
 PEOPLE = 31415
 VALUES = np.full((PEOPLE, 1, 1), 0.5)
@@ -57,8 +48,12 @@ def bounds(values=(PEOPLE,), candidates=(1, 2), quantiles=(0.5,)):
     mechanisms.private_bounds(values, candidates, quantiles)
 
 
-NAMES = {name: getattr(dpflow, name) for name in dpflow.__all__}
-NAMES |= {name: getattr(mechanisms, name) for name in mechanisms.__all__} | globals()
+NAMES = globals() | {
+    name: getattr(module, name)
+    for module in (dpflow, costs, mechanisms)
+    for name in module.__all__
+}
+NAMES |= {name: eval(text, NAMES) for name, text in read_tables(__file__).items()}
 
 
 def test_a_refusal_is_shown_and_charged(tmp_path, monkeypatch):
