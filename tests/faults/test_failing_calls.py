@@ -33,7 +33,7 @@ from tests.faults.support import (
 )
 from tests.faults.test_power_cuts import POLICY, broken_promise
 from tests.faults.trials import ACTIONS, CAP, Action, Trial, attempt, check, reserve
-from tests.ledger.support import request
+from tests.ledger.support import granted
 from tests.sizes import SCALE, spread
 
 #: More calls than any operation makes.
@@ -233,10 +233,9 @@ def lost_to_syncs(folder: Path, number: int, failures: int, *, anew: bool) -> st
     with noted_database(folder, anew=anew) as database:
         ledger, database.vfs.fault = Ledger(database, Liveness()), fail
         for step in range(5):
-            made = request(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
             with suppress(LedgerUnavailable):
-                ledger.reserve(made)
-                acknowledged[made.reservation] = "granted"
+                granted(ledger, "0.01", policies=[POLICY], reservation=f"r{step}")
+                acknowledged[f"r{step}"] = "granted"
         for note in database.vfs.notes:
             disk.follow(note)
     return broken_promise(folder, disk.safe, acknowledged)
