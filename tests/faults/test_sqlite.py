@@ -219,37 +219,26 @@ def test_a_renamed_ledger_is_noticed_until_it_is_back(ledger, path):
     audit(path)
 
 
-def crashed(path: Path) -> str:
-    """Let a process be granted a step and die; its charge is in the -wal only."""
+@pytest.mark.promise("deleted-log")
+def test_a_log_and_its_ledger_are_used_together_only(path):
+    """SQLite would open the ledger without its newest charges, and find it sound.
 
-    def work(say: Callable[[str], None]) -> None:
+    It deletes a log without its ledger, and that may be the only copy.
+    """
+
+    def crash(say: Callable[[str], None]) -> None:
         say(granted(open_ledger(url(path))))
         die()
 
-    return Child(work).end()[1][0]
-
-
-@pytest.mark.promise("deleted-log")
-def test_a_log_deleted_after_a_crash_is_noticed(path):
-    """SQLite would open the ledger without its newest charges, and find it sound."""
-    reservation = crashed(path)
-    wal, kept = path.with_name("ledger.db-wal"), path.with_name("kept")
-    wal.rename(kept)
+    (reservation,) = Child(crash).end()[1]
+    wal, away = path.with_name("ledger.db-wal"), path.with_name("away")
+    log = wal.read_bytes()
+    wal.rename(away)
     for _ in range(2):
         with pytest.raises(LedgerCorrupt, match="newest charges"):
             open_ledger(url(path))
         assert not wal.exists()
-    kept.rename(wal)
-    open_ledger(url(path)).close()
-    assert state_of(path, reservation) == "open"
-    audit(path)
-
-
-def test_a_log_without_its_ledger_is_not_deleted(path):
-    """SQLite deletes a log without its ledger, and it may be the only copy."""
-    crashed(path)
-    wal, away = path.with_name("ledger.db-wal"), path.with_name("away.db")
-    before = wal.read_bytes()
+    away.rename(wal)
     path.rename(away)
     with pytest.raises(ConfigurationError, match="-wal is there"):
         create_ledger(url(path))
@@ -258,10 +247,11 @@ def test_a_log_without_its_ledger_is_not_deleted(path):
     path.touch()
     with pytest.raises(LedgerCorrupt, match="is empty"):
         open_ledger(url(path))
-    assert wal.read_bytes() == before
+    assert wal.read_bytes() == log
     away.replace(path)
     open_ledger(url(path)).close()
-    assert sums(path) == (0, TENTH)
+    assert state_of(path, reservation) == "open"
+    audit(path)
 
 
 def others(path: Path, *ends: Callable[[Ledger], object]) -> Callable[[], list[str]]:
