@@ -7,8 +7,8 @@ composition, with the fields of the file that it is `like`. An act begins with i
   names the charge for `settle`, `void`, `forfeit` and `amend`.
 - `prior`, `freeze`, `unfreeze`, `apply`, `propose`, `repair`: what a person does.
 - `promise`, `advice`: the words of a file's guarantee, of its terms, and about it.
-- `journal`, `term`, `sums`, `spent`, `kinds`, `alerts`, `accounts`, `view`: what the
-  ledger then holds.
+- `journal`, `term`, `sums`, `spent`, `kinds`, `alerts`, `halts`, `accounts`, `view`:
+  what the ledger then holds.
 
 An act reads the first file, or those that it names. `error` is the type of its error,
 `has` attributes of its answer, `words` and `without` parts of its text. Only a refusal
@@ -257,6 +257,11 @@ class Play:
         for dataset, expected in datasets.items():
             alerts = views.alerts(self.ledger, dataset)
             assert [f"{a.account} {a.threshold}" for a in alerts] == expected
+
+    def halts(self, expected: Mapping[str, str], _: Any) -> None:
+        """Compare the accounts that halted flows."""
+        halts = views.halts(self.ledger, "a")
+        assert {flow: refusal.account for flow, refusal in halts.items()} == expected
 
     def spent(self, expected: Mapping[str, str], _: Any) -> None:
         """Compare what the flows of the first term spent."""

@@ -15,7 +15,6 @@ from dpflow import (
 from dpflow.accounting.costs.composed import Repeated
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import ConfigurationError, UnsupportedCost
-from dpflow.policy import Policy
 from tests.ledger.support import (
     BASIC,
     everything,
@@ -25,11 +24,6 @@ from tests.ledger.support import (
 
 pytestmark = pytest.mark.quick
 
-WEEKS = make_policy(unit="user-week", partition="{by: week}")
-MONTHS = make_policy(unit="user-month", partition="{by: month}")
-DAYS = make_policy(unit="user-day", partition="{by: day}")
-HOURS = make_policy(unit="user-hour", partition="{by: hour}", zone="Europe/Berlin")
-REGIONS = make_policy(partition="{by: region}")
 SAMPLED = PoissonSampledGaussian(sampling_rate="0.01", noise_multiplier=1)
 
 
@@ -45,28 +39,12 @@ KEPT: dict[str, tuple[Any, ...]] = {
     "release_key": ("0" * 63, "G" * 64),
     "key_text": ("\udfff",),
 }
-#: A second spelling of a part would be a second budget for the same rows.
-NAMES: list[tuple[Policy, str]] = [
-    (WEEKS, "2026-w05|2026-W5|2026-W54|2025-W53|week 5|2026-05|2026W05|2026-W05-1"),
-    (WEEKS, " 2026-W05|2026-W05 |2026-W0\u0665"),
-    (MONTHS, "2026-13|2026-1|202601|2026-00|2026-01-01"),
-    (DAYS, "2026-2-01|2026-02-29|20260201|2026-W05-1|2026-02-01T00|2026-2-1"),
-    (DAYS, "\uff12026-02-01|2026-02-01\n"),
-    (HOURS, "2026-02-01T24|2026-02-01T9|2026-02-01 09|2026-02-01T09:00"),
-    (HOURS, "2026-02-01T09Z|20260201T09"),
-    (REGIONS, "north/flow/report"),
-]
 #: Facts of the ledger, which come from no request: a key, another owner.
 FACTS = ("key", "owner", "alerts", "units", "accounts")
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({name: value}, "") for name, values in KEPT.items() for value in values),
     *(({"body": {name: "x"}}, f"says '{name}'") for name in FACTS),
     ({"policies": ()}, "reads no dataset"),
-    *(
-        ({"policies": [policy], "partitions": (name,)}, "did not run|must be text")
-        for policy, names in NAMES
-        for name in names.split("|")
-    ),
 ]
 
 

@@ -192,28 +192,6 @@ def test_steps_that_went_otherwise_are_counted(ledger, path):
     assert unusual(ledger) == expected
 
 
-def test_what_halted_a_flow_holds_until_a_step_of_it_is_granted(ledger):
-    """A mistyped step halts nothing, and another flow's grant frees nothing."""
-    policy = make_policy(other_flows="allow")
-
-    def ask(cost: str, flow: str | None) -> str:
-        return granted(ledger, cost, policies=[policy], flow=flow, step=f"of {flow}")
-
-    first = ask("0.9", "weekly")
-    with pytest.raises(BudgetRefused):
-        ask("5", "daily")
-    assert views.halts(ledger, "a") == {}
-    with pytest.raises(BudgetExhausted):
-        ask("0.9", "weekly")
-    ask("0.01", "daily")
-    ask("0.01", None)
-    assert views.halts(ledger, "a")["weekly"].account == "a#1"
-    ledger.void(first, reason="not started")
-    assert list(views.halts(ledger, "a")) == ["weekly"]
-    ask("0.5", "weekly")
-    assert views.halts(ledger, "a") == {}
-
-
 def test_the_newest_window_stands_for_all(ledger):
     """One row adds up: budget is spent, reserved and left of the newest window."""
     for week in range(1, 5):
