@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +25,6 @@ from dpflow.ledger.audit.reconcile import trust
 from dpflow.ledger.audit.restores import restore
 from dpflow.ledger.audit.upgrades import upgrade
 from dpflow.ledger.audit.verify import verify
-from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
 from dpflow.ledger.requests import Replayed
 from dpflow.ledger.tables.columns import tables
@@ -259,25 +257,6 @@ FOLDER = ROOT / "tests" / "ledgers"
 VERSIONS = range(5, VERSION + 1)
 
 
-@pytest.fixture(params=[*VERSIONS, "made now"])
-def opened(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[Ledger, dict[str, Any]]]:
-    """Give a copy of the file of a version, upgraded, with its facts."""
-    path, witness = tmp_path / "ledger.db", str(tmp_path / "witness")
-    if request.param == "made now":
-        main(path)
-    else:
-        for end in ("db", "json"):
-            name = f"version_{request.param}.{end}"
-            shutil.copy(FOLDER / name, path.with_suffix(f".{end}"))
-        saved = tmp_path / "saved.db"
-        assert upgrade(url(path), saved=saved, witness="none") == request.param
-    with closing(open_ledger(url(path), witness=witness)) as ledger:
-        facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        yield ledger, facts
-
-
 def test_every_version_has_a_file():
     """A new version brings one."""
     found = {file.stem for file in FOLDER.glob("version_*.db")}
@@ -285,14 +264,27 @@ def test_every_version_has_a_file():
     assert all(file.stat().st_size < 200_000 for file in FOLDER.glob("*.db"))
 
 
-def test_it_goes_on(opened):
-    """It is verified, settled, replayed from, refused and charged."""
-    ledger, facts = opened
-    assert ledger.id == facts["id"]
-    uses = state_of_ledger(ledger.database).uses
-    assert {name: [*use.used] for name, use in uses.items()} == facts["used"]
-    trust(ledger, reason="it was opened")
-    assert verify(ledger).bad == []
-    ledger.settle(facts["open"], value="8")
-    facts["releases"]["claimed"] = {"datasets": ["visits"], "value": "8"}
-    check_ledger(ledger, facts, {facts["evidence"]: ("visits", "g")})
+@pytest.mark.parametrize("version", [*VERSIONS, "made now"])
+def test_it_goes_on(tmp_path, version):
+    """A file of each version is upgraded, verified, settled, replayed from and charged.
+
+    So is one that is made now; what was refused is refused.
+    """
+    path = tmp_path / "ledger.db"
+    if version == "made now":
+        main(path)
+    else:
+        for end in (".db", ".json"):
+            shutil.copy(FOLDER / f"version_{version}{end}", path.with_suffix(end))
+        saved = tmp_path / "saved.db"
+        assert upgrade(url(path), saved=saved, witness="none") == version
+    facts = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    with closing(open_ledger(url(path), witness=str(tmp_path / "witness"))) as ledger:
+        assert ledger.id == facts["id"]
+        uses = state_of_ledger(ledger.database).uses
+        assert {name: [*use.used] for name, use in uses.items()} == facts["used"]
+        trust(ledger, reason="it was opened")
+        assert verify(ledger).bad == []
+        ledger.settle(facts["open"], value="8")
+        facts["releases"]["claimed"] = {"datasets": ["visits"], "value": "8"}
+        check_ledger(ledger, facts, {facts["evidence"]: ("visits", "g")})
