@@ -171,9 +171,8 @@ def test_a_smaller_budget_never_admits_more(rule, costs, times, share):
 
 def test_an_option_of_another_kind_is_refused_with_a_reason() -> None:
     """Also where no option is unknown and none is missing."""
-    members: Any = 3
     with pytest.raises(InvalidCost, match=r"options: .*int"):
-        make_filter("auto", epsilon=1, delta="1e-6", members=members)
+        make_filter("auto", epsilon=1, delta="1e-6", members=3)
     with pytest.raises(InvalidCost, match="options: it needs steps"):
         make_filter("sequence", epsilon=1, delta="1e-6")
 
@@ -288,16 +287,13 @@ def test_a_broken_rule_breaks_a_law() -> None:
     assert total(rule, costs) != total(rule, costs[::-1])
 
 
-BUDGETS = [(1, "1e-6"), (5, "1e-6"), (10, "1e-5")]
-
-
 def test_known_numbers_of_steps() -> None:
     """A filter admits as many equal steps as theory says, and no more."""
     slow = spread(TABLES["admitted slowly"], 1)
     for theorem, row, text, counts in [*TABLES["admitted"], *slow]:
         is_paper = row.get("orders") == "paper"
         options = {"orders": [*PAPER_ORDERS]} if is_paper else row
-        for (epsilon, delta), count in zip(BUDGETS, counts, strict=True):
+        for (epsilon, delta), count in zip(TABLES["budgets"], counts, strict=True):
             if count is not None:
                 rule = make_filter(theorem, epsilon=epsilon, delta=delta, **options)
                 result = runs_of(rule, (WorkloadStep(cost_from_text(text)),))

@@ -22,7 +22,6 @@ from dpflow.rounding import UNITS
 from tests.accounting.tables import read_costs, read_tables
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
-STOPS = (5, 10, 20)
 TABLES = read_tables(__file__)
 TOY, *_ = COSTS = read_costs(TABLES["costs"])
 
@@ -79,7 +78,7 @@ def test_only_output_dp_and_rdp_refund_cells() -> None:
 
 def test_every_adaptive_theorem_refunds_substeps() -> None:
     """Twenty sub-steps are twenty steps, and four that ran are four."""
-    cost = EarlyStopping(TENTH, stops=STOPS)
+    cost = EarlyStopping(TENTH, stops=(5, 10, 20))
     for rule in RULES:
         if "steps" not in rule.settlements:
             continue
@@ -97,12 +96,7 @@ def test_every_adaptive_theorem_refunds_substeps() -> None:
 
 def test_other_notions_see_the_worst_cell() -> None:
     """Elsewhere a cost of cells is its largest epsilon with its delta."""
-    texts = (
-        "SparseVector(positives=4, epsilon_threshold=0.2, epsilon_answers=0.4)",
-        "ProposeTestRelease(epsilon=0.2, delta=1e-8)",
-        "ApproxDP(epsilon=0.4, delta=1e-8)",
-    )
-    sparse, tested, worst_two = read_costs(texts)
+    sparse, tested, worst_two = read_costs(TABLES["worst cells"])
     worst = PureDP(epsilon="0.6")
     basic = make_filter("basic", epsilon=1)
     assert basic.price(sparse).amounts == (UNITS * 6 // 10, 0)
@@ -120,11 +114,10 @@ BUDGET = {"epsilon": 3, "delta": "1e-6"}
 
 #: Every rule that lets outputs decide what runs next and prices Gaussians.
 REFINING: list[Rule] = [
-    *(make_filter(n, **BUDGET) for n in ("gdp", "zcdp", "rdp", "auto", "whitehouse")),
-    make_filter("rdp", **BUDGET, orders=[4, 16, 64]),
+    *(make_filter(name, **BUDGET, **row) for name, row in TABLES["refining filters"]),
     *(
         make_odometer(name, delta="1e-6", halt_at_epsilon=3)
-        for name in ("rdp", "mixture", "stitched", "rdp-doubling")
+        for name in TABLES["refining odometers"]
     ),
 ]
 

@@ -21,15 +21,12 @@ LOSSES = np.linspace(-3, 3, 2401)
 REACH = 40
 
 
-def cost_of(epsilon: float) -> Refined:
-    """Make a cost of two draws, of which the second has a third of the noise."""
-    return Refined(Laplace(sensitivity=1, epsilon=epsilon), spreads=[3 / epsilon])
-
-
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 4])
 def test_every_theorem_without_cells_charges_the_finest_draw(epsilon: float) -> None:
     """Not the randomized response of its epsilon; `rdp` keeps its cells."""
-    cost, pure = cost_of(epsilon), PureDP(epsilon=epsilon)
+    # The second draw has a third of the noise.
+    cost = Refined(Laplace(sensitivity=1, epsilon=epsilon), spreads=[3 / epsilon])
+    pure = PureDP(epsilon=epsilon)
     for rule in (
         *(make_filter(name, **BUDGET) for name in ("gdp", "zcdp", "residue")),
         make_odometer("mixture", delta="1e-6", form="zcdp", halt_at_epsilon=9),

@@ -25,16 +25,11 @@ EPSILONS = st.integers(1, 300).map(lambda n: Fraction(n, 100))
 ORDERS = st.sampled_from([Fraction(x) for x in ("1.1", "2", "3.67", "8", "64", "1000")])
 
 
-def cells(*epsilons: Fraction | str) -> OutputDP:
-    """Return a mechanism with numbered cells."""
-    return OutputDP(dict(enumerate(epsilons)))
-
-
 @settings(max_examples=scaled(12), deadline=None)
 @given(EPSILONS, EPSILONS, ORDERS, st.fractions(-1, 1, max_denominator=50))
 def test_one_line_is_above_all_cells(first, second, order, at):
     """For all losses of all cells: the ratio's power is below a line through (1, 1)."""
-    cost = cells(first, second, "0")
+    cost = OutputDP(dict(enumerate((first, second, 0))))
     a, least, most = real(order), MP.mpf(1), MP.inf
     for cell, epsilon in enumerate((first, second)):
         c = MP.exp((a - 1) * real(cell_renyi(cost, cell, order)))

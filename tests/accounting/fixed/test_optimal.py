@@ -135,10 +135,6 @@ def test_minimal_lengths_of_hartmann_table_1() -> None:
             assert length == shortest_improvable(Fraction(epsilon), delta)
 
 
-#: How far above the optimum an epsilon may be, relatively.
-GAP = Fraction(3, 10**5)
-
-
 @settings(max_examples=scaled(4, push=2), deadline=None)
 @given(
     st.sampled_from(["0.01", "0.3", "2"]),
@@ -152,7 +148,7 @@ def test_exact_compositions_are_met_from_above(epsilon, count, sigma, delta):
     true = optimal_epsilon(parts, Fraction(delta))
     computed = grid_epsilon(parts, Fraction(delta))
     assert true <= computed
-    assert computed <= true * (1 + GAP) + Fraction(1, 10**6)
+    assert computed <= true * (1 + Fraction(3, 10**5)) + Fraction(1, 10**6)
 
 
 @pytest.mark.parametrize(("size", "delta"), spread(TABLES["laplace"], 2))
@@ -221,11 +217,10 @@ def test_a_sampled_curve_without_its_margin_would_be_noticed() -> None:
     part = 1 + np.expm1(-losses) / rate
     point = np.log(part) / mu + mu / 2
     plain = rate * np.exp(losses) * (part * ndtr(point) - ndtr(point - mu))
-    true = [
-        sampled_delta(MP.mpf(float(x)), MP.mpf(rate), MP.mpf(mu), more=True)
-        for x in losses
-    ]
-    assert any(MP.mpf(float(a)) < b for a, b in zip(plain, true, strict=True))
+    numbers = MP.mpf(rate), MP.mpf(mu)
+    exact = lambda loss: sampled_delta(MP.mpf(float(loss)), *numbers, more=True)
+    pairs = zip(plain, losses, strict=True)
+    assert any(MP.mpf(float(delta)) < exact(loss) for delta, loss in pairs)
 
 
 def test_one_sampled_step_needs_few_points() -> None:

@@ -89,9 +89,8 @@ def test_accountants_by_hand() -> None:
     """Each accountant gives the number of its own formula."""
     parts, shifted = ((TWENTY, 50),), ((TENTH, 40),)
     assert compose_epsilon(shifted, MILLIONTH, "basic") == 4
-    assert compose_epsilon(shifted, MILLIONTH, "kov") == optimal_epsilon(
-        shifted, MILLIONTH
-    )
+    kov = optimal_epsilon(shifted, MILLIONTH)
+    assert compose_epsilon(shifted, MILLIONTH, "kov") == kov
     exact = compose_epsilon(parts, MILLIONTH, "gdp")
     assert exact == compose_epsilon(parts, MILLIONTH, "pld")
     mu_squared = MP.mpf(50) / 400

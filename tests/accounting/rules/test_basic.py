@@ -87,18 +87,13 @@ TOY = OutputDP({"none": 0, "answer": "0.5"})
 RULE = OutputDpFilter(epsilon=1, delta="3e-7")
 
 
-def tally(epsilon: str, delta: str = "0") -> Tally:
-    """Return a tally of two decimals."""
-    return Tally((int(Fraction(epsilon) * UNITS), int(Fraction(delta) * UNITS)))
-
-
 def test_the_worst_cell_is_checked_before_the_step() -> None:
     """The remaining budget must cover it; a cheap outcome leaves room again."""
-    spent = tally("0.6")
+    before = spent = Tally((6 * UNITS // 10, 0))
     assert not RULE.admits(spent + RULE.price(TOY))
     for _ in range(1000):
         spent += RULE.price_realised(TOY, "none")
-    assert spent == tally("0.6")
+    assert spent == before
     spent = RULE.price_realised(TOY, "answer")
     assert RULE.admits(spent + RULE.price(TOY))
     assert not RULE.admits(spent + spent + RULE.price(TOY))

@@ -153,8 +153,7 @@ def test_the_decision_is_sound_and_tight_at_its_boundary(
 def test_odometer_readings_are_just_above_the_root(delta, orders, parts, spent):
     """The reading solves the equation, and is no more than any single order's."""
     weights = normalised(parts, len(orders))
-    options = {"delta": delta, "orders": orders, "weights": weights}
-    mixed = make_odometer("rdp", **options)
+    mixed = make_odometer("rdp", delta=delta, orders=orders, weights=weights)
     amounts = [math.ceil(r * UNITS) for r in [*spent, *[Fraction(0)] * 5]]
     tally = Tally((*amounts[: len(orders)], 0))
     closed = min(
@@ -181,9 +180,8 @@ def test_the_readings_of_the_sheet(count, stated):
 
 def test_the_privacy_axis_of_lecuyers_figure_2() -> None:
     """Batches of 512 of 50,000, noise 1: 50 epochs by RDP, 20 and 6 by odometers."""
-    batch = PoissonSampledGaussian(
-        sampling_rate=Fraction(512, 50_000), noise_multiplier=1
-    )
+    rate = Fraction(512, 50_000)
+    batch = PoissonSampledGaussian(sampling_rate=rate, noise_multiplier=1)
 
     def reading(epochs: int, **options: Any) -> float:
         rule = make_odometer(delta="1e-6", **options)

@@ -26,10 +26,6 @@ from tests.accounting.tables import read_costs, read_tables
 
 TABLES = read_tables(__file__)
 COSTS = read_costs(TABLES["costs"])
-RULES = [
-    make_filter(name, epsilon=3, delta="1e-6", **options)
-    for name, options in TABLES["filters"]
-]
 
 
 def test_each_part_of_a_step_is_charged_its_share() -> None:
@@ -44,10 +40,11 @@ def test_each_part_of_a_step_is_charged_its_share() -> None:
         assert windows.part_price(rule, cost, 1) == rule.price(cost)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize(("name", "options"), TABLES["filters"])
 @given(cost=st.sampled_from(COSTS), most=st.integers(1, 9))
-def test_the_amounts_of_parts_cover_every_group(rule, cost, most):
+def test_the_amounts_of_parts_cover_every_group(name, options, cost, most):
     """A user in m of the parts loses the price of a group of m, and pays m amounts."""
+    rule = make_filter(name, epsilon=3, delta="1e-6", **options)
     amount = windows.part_price(rule, cost, most)
     for size in range(1, most + 1):
         assert rule.price(group_cost(cost, size)).fits_within(amount.times(size))
