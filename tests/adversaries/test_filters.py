@@ -45,13 +45,10 @@ def true_delta(epsilon: Fraction, costs: list[Cost]) -> Any:
     reveals everything with probability d and is randomized response otherwise, which
     no (e, d)-DP mechanism leaks more than (Kairouz, Oh, Viswanath 2015).
     """
-    mu_squared = sum(
-        ((c.sensitivity / c.sigma) ** 2 for c in costs if isinstance(c, Gaussian)),
-        Fraction(0),
-    )
-    hidden, losses = MP.mpf(1), {Fraction(0): MP.mpf(1)}
+    mu_squared, hidden, losses = Fraction(0), MP.mpf(1), {Fraction(0): MP.mpf(1)}
     for cost in costs:
         if isinstance(cost, Gaussian):
+            mu_squared += (cost.sensitivity / cost.sigma) ** 2
             continue
         hidden *= 1 - real(getattr(cost, "delta", Fraction(0)))
         chance, moved = 1 / (1 + MP.exp(-real(cost.epsilon))), {}

@@ -23,9 +23,6 @@ OF_B, OF_A = Fraction(6), Fraction(1, 1000)
 ODOMETERS = [("basic", {}), ("rdp", {"order": 32}), ("mixture", {"rho": "0.001"})]
 DELTA = "0.001"
 
-#: An output of both flows: B's answer, the step that A ran, and its answer.
-View = tuple[int, int, int]
-
 
 def answers(bit: int, epsilon: Fraction) -> dict[int, float]:
     """Return the law of a randomized response."""
@@ -33,8 +30,11 @@ def answers(bit: int, epsilon: Fraction) -> dict[int, float]:
     return {bit: true, 1 - bit: 1 - true}
 
 
-def law(bit: int, *, looks: bool = True) -> dict[View, float]:
-    """Return the law of both flows' releases; the control does not look at B."""
+def law(bit: int, *, looks: bool = True) -> dict[tuple[int, int, int], float]:
+    """Return the law of both flows' releases; the control does not look at B.
+
+    An output is B's answer, the step that A ran, and its answer.
+    """
     first, own = answers(bit, OF_B), answers(bit, OF_A)
     pairs = itertools.product(BITS, BITS)
     return {(b, b if looks else 0, a): first[b] * own[a] for b, a in pairs}
@@ -68,12 +68,11 @@ def test_a_reading_bounds_a_flows_steps_given_all_other_releases(theorem, option
     assert above(*seen_of_a(looks=False), bound) == 0
     # Each answer of A given B's: that loss is what A was charged for.
     for bit, answer in itertools.product(BITS, BITS):
-        given = [
-            {view: p for view, p in law(b).items() if view[0] == answer}
-            for b in (bit, 1 - bit)
-        ]
-        given = [{v: p / sum(g.values()) for v, p in g.items()} for g in given]
-        assert above(*given, bound) <= float(DELTA)
+        pair = []
+        for b in (bit, 1 - bit):
+            views = {view: p for view, p in law(b).items() if view[0] == answer}
+            pair.append({view: p / sum(views.values()) for view, p in views.items()})
+        assert above(*pair, bound) <= float(DELTA)
 
 
 def test_the_datasets_budget_covers_both_flows() -> None:

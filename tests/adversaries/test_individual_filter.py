@@ -25,6 +25,7 @@ import pytest
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.people import PrivateTally
 from tests.sizes import spread
+from tests.walks import Walk, law_of
 
 ORDER = 8
 ROUNDING = 1 + 1e-10
@@ -124,33 +125,23 @@ class DependsOnOthers(Loose):
         )
 
 
-def played(make, adversary: Adversary, present: np.ndarray, path: Path):
-    """Replay a path; return who takes part in the next step, and its chance of a 1."""
-    guard = make()
-    for t in range(len(path) + 1):
-        offset, thetas = adversary(path[:t])
-        thetas = np.where(present, thetas, 0.0)
-        active = guard.take_part(offset, thetas)
-        if t < len(path):
-            guard.observe(path[t])
-    return active, logistic(offset + float(thetas[active].sum()))
-
-
 def law(make, adversary, present, rounds, view=None) -> dict:
     """Return the law of the transcript: the bits, and what `view` adds to each."""
-    result: dict = {}
 
-    def walk(path: Path, seen: tuple, weight: float) -> None:
-        if len(path) == rounds:
-            result[seen] = result.get(seen, 0.0) + weight
-            return
-        active, chance = played(make, adversary, present, path)
-        for bit, part in ((0, 1 - chance), (1, chance)):
-            extra = () if view is None else (view(active & present),)
-            walk((*path, bit), (*seen, bit, *extra), weight * part)
+    def run(walk: Walk) -> tuple:
+        guard, path, seen = make(), (), ()
+        for _ in range(rounds):
+            offset, thetas = adversary(path)
+            thetas = np.where(present, thetas, 0.0)
+            active = guard.take_part(offset, thetas)
+            chance = logistic(offset + float(thetas[active].sum()))
+            bit = walk.take([1 - chance, chance])
+            guard.observe(bit)
+            path = (*path, bit)
+            seen += (bit,) if view is None else (bit, view(active & present))
+        return seen
 
-    walk((), (), 1.0)
-    return result
+    return law_of(run)
 
 
 def divergence(p: dict, q: dict, order: float = ORDER) -> float:

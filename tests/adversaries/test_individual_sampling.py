@@ -32,8 +32,6 @@ ROUNDING = 1 + 1e-7
 Path = tuple[bool, ...]
 #: Chooses (length of the row, noise) of the next step.
 Adversary = Callable[[Path], tuple[float, float]]
-#: Returns what a step costs the person: (bound, squares, sigma, rate).
-Price = Callable[..., np.ndarray]
 
 
 def shipped(bound, squares, sigma, rate):

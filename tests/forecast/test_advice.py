@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpflow.accounting.costs.composed import Composed, Repeated
-from dpflow.accounting.costs.noise import Gaussian, PoissonSampledGaussian
-from dpflow.accounting.costs.notions import PureDP
+from dpflow import Composed, Gaussian, PoissonSampledGaussian, PureDP, Repeated
 from dpflow.forecast import check_policies, forecast
 from dpflow.forecast.advice import advice, suggestion, workload_of_sequence
 from dpflow.forecast.counting import WorkloadStep, runs_of

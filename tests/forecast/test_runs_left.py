@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from datetime import date
@@ -9,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow.accounting.costs.base import Cost
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.notions import PureDP
+from dpflow import Cost, EarlyStopping, PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import flow_outlooks, outlooks
 from dpflow.forecast.counting import Load, WorkloadStep, loads_of, runs_left
@@ -72,12 +71,11 @@ def run_once(
 def runs_until_refused(ledger: Ledger, policy: Policy, *arguments, **named) -> int:
     """Count the runs that the ledger really lets through."""
     count = 0
-    while True:
-        try:
+    with contextlib.suppress(BudgetRefused):
+        while True:
             run_once(ledger, policy, *arguments, **named)
-        except BudgetRefused:
-            return count
-        count += 1
+            count += 1
+    return count
 
 
 def governed(*lines: str, dataset: str = "d", unit: str = "person") -> Policy:

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpflow import ApproxDP, EarlyStopping, Gaussian, PureDP
 from dpflow.accounting import FILTERS, make_filter
-from dpflow.accounting.costs.early_stopping import EarlyStopping
-from dpflow.accounting.costs.noise import Gaussian
-from dpflow.accounting.costs.notions import ApproxDP, PureDP
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, merge, runs_of, workload_of
 from dpflow.forecast.theorems import epsilon_used, fits
