@@ -189,7 +189,6 @@ def run_python(script: str, *arguments: object, folder: Path | None = None) -> A
         env={
             "PYTHONPATH": str(ROOT),
             "PATH": "/usr/bin:/bin",
-            "PYTHONWARNINGS": "",
             # Where this process has its witnesses of the ledgers.
             "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
         },

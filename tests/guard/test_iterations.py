@@ -20,7 +20,7 @@ from dpflow.accounting.costs.base import Cost
 from dpflow.exceptions import DPStepFailed, InvalidCost, ReleaseError
 from dpflow.guard.charge import current_execution
 from dpflow.rounding import number_from_text
-from tests.projects import POLICY, TENTH, account, journal, make_project
+from tests.projects import NOISY, POLICY, TENTH, account, journal, make_project
 
 pytestmark = pytest.mark.quick
 
@@ -96,7 +96,7 @@ def test_a_loop_cannot_go_on_after_its_step_has_ended(shop: Path) -> None:
     """Its charge is posted, so nothing would pay for more."""
     kept = {}
 
-    @guarded(dataset="shop", cost=EarlyStopping(SUBSTEP, stops=STOPS))
+    @guarded(dataset="shop", cost=EarlyStopping(NOISY, stops=STOPS))
     def fit() -> int:
         kept["loop"] = iterations()
         kept["step"] = next(kept["loop"])
@@ -111,9 +111,8 @@ def test_a_loop_cannot_go_on_after_its_step_has_ended(shop: Path) -> None:
     assert used() == Fraction(1, 10)
 
 
-SUBSTEP = Laplace(sensitivity=1, epsilon="0.1")
 TEST = Laplace(sensitivity=1, epsilon="0.05")
-BOTH = EarlyStopping(Composed(SUBSTEP, TEST), stops=(3, 6))
+BOTH = EarlyStopping(Composed(NOISY, TEST), stops=(3, 6))
 
 
 def test_each_part_of_a_substep_is_drawn_once(shop):
@@ -129,11 +128,11 @@ def test_each_part_of_a_substep_is_drawn_once(shop):
                     step.release(0.0, cost=cost)
             for earlier in first:
                 with pytest.raises(ReleaseError, match="was over"):
-                    earlier.release(0.0, cost=SUBSTEP)
-            answers.append(step.release(0.0, cost=SUBSTEP))
+                    earlier.release(0.0, cost=NOISY)
+            answers.append(step.release(0.0, cost=NOISY))
             assert step.test(1e9, at_least=0, cost=TEST)
             with pytest.raises(ReleaseError, match="nothing remains"):
-                step.release(0.0, cost=SUBSTEP)
+                step.release(0.0, cost=NOISY)
             first.append(step)
             if step.may_stop:
                 break
