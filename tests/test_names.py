@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.accounting.tables import read_tables
@@ -17,6 +18,13 @@ from tests.test_size import exceeded
 
 #: Lists of names; the YAML file says what each holds.
 NAMES = read_tables(__file__)
+
+
+@cache
+def read_trees(root: Path) -> dict[Path, ast.Module]:
+    """Return the syntax tree of each file of the package."""
+    paths = (root / "dpflow").rglob("*.py")
+    return {path: ast.parse(path.read_text("utf-8")) for path in paths}
 
 
 def names_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -47,8 +55,7 @@ def is_bare_participle(name: str) -> bool:
 def count_names(root: Path) -> Counter[str]:
     """Return how often the package defines each listed name."""
     counts: Counter[str] = Counter()
-    for path in (root / "dpflow").rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+    for path, tree in read_trees(root).items():
         keys = NAMES["json_keys"].get(path.relative_to(root).as_posix(), ())
         for kind, name in names_of(tree):
             if kind != "function" and name in NAMES["empty"] and name not in keys:
@@ -87,7 +94,6 @@ def test_a_name_is_counted(tmp_path):
 
 def test_no_two_classes_share_a_name():
     """A name in an error, a page or a search leads to one class."""
-    trees = [ast.parse(p.read_text("utf-8")) for p in (ROOT / "dpflow").rglob("*.py")]
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    nodes = (node for tree in read_trees(ROOT).values() for node in ast.walk(tree))
     names = Counter(n.name.strip("_") for n in nodes if isinstance(n, ast.ClassDef))
     assert {name: count for name, count in names.items() if count > 1} == {}
