@@ -12,25 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dpflow import (
-    Composed,
-    EarlyStopping,
-    Gaussian,
-    Laplace,
-    PoissonSampledGaussian,
-    guarded,
-)
+from dpflow import Composed, EarlyStopping, Gaussian, Laplace, guarded
 from dpflow.accounting import make_filter
+from dpflow.accounting.costs.noise import PoissonSampledGaussian
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.mechanisms import gradient_descent
 from dpflow.mechanisms import gradients as mechanism
 from dpflow.mechanisms import rows as module
-from dpflow.mechanisms.gradients import (
-    individual_descent,
-    individual_sum,
-    noisy_gradient,
-    poisson_sample,
-)
 from dpflow.mechanisms.rows import MOST_PEOPLE, Factors, LayerRows, NormClip
 from dpflow.people import PrivateTally, sampled_gaussian_costs
 from dpflow.people.state import PrivateMask
@@ -157,10 +145,12 @@ def test_no_row_is_longer_than_the_clip(rows, norm):
 def test_the_noise_is_the_declared_one():
     """Its spread, within six standard errors."""
     cost = Gaussian(sensitivity=2, sigma=3)
-    sample = noisy_gradient(cost, np.zeros((1, 4000)), clip=NormClip.to(1))
+    sample = mechanism.noisy_gradient(cost, np.zeros((1, 4000)), clip=NormClip.to(1))
     assert abs(sample.std() - 3) < 6 * 3 / math.sqrt(2 * 4000)
     sampled = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier=4)
-    sample = noisy_gradient(sampled, np.zeros((1, 4000)), clip=NormClip.to("0.5"))
+    sample = mechanism.noisy_gradient(
+        sampled, np.zeros((1, 4000)), clip=NormClip.to("0.5")
+    )
     assert abs(sample.std() - 2) < 6 * 2 / math.sqrt(2 * 4000)
 
 
@@ -169,13 +159,13 @@ def test_only_the_sampled_are_summed(monkeypatch):
     fifth = 2**64 // 5
     words = np.array([fifth - 1, fifth, 2**64 - 1, 0], "<u8").tobytes()
     monkeypatch.setattr(mechanism, "random_bytes", lambda count: words[:count])
-    drawn = poisson_sample(Fraction(1, 5), 4)
+    drawn = mechanism.poisson_sample(Fraction(1, 5), 4)
     assert drawn.tolist() == [True, False, False, True]
-    assert poisson_sample(Fraction(1), 5).all()
+    assert mechanism.poisson_sample(Fraction(1), 5).all()
     words = np.array([0, 2**63, 2**64 - 1, 2**62], "<u8").tobytes()
     cost = PoissonSampledGaussian(sampling_rate="0.5", noise_multiplier="0.001")
     rows = np.diag([1.0, 1.0, 1.0, 1.0])
-    noisy = noisy_gradient(cost, rows, clip=NormClip.to(1))
+    noisy = mechanism.noisy_gradient(cost, rows, clip=NormClip.to(1))
     assert np.allclose(noisy, [1, 0, 0, 1], atol=0.02)
 
 
@@ -191,7 +181,7 @@ def test_the_schedule_sees_released_models_only():
 
     rows = np.ones((3, 2))
     words = {"clip": NormClip.to(1), "rate": 1.0, "sigma": sigma, "steps": 3}
-    final = individual_descent(bound, np.zeros(2), lambda _: rows, **words)
+    final = mechanism.individual_descent(bound, np.zeros(2), lambda _: rows, **words)
     assert [number for number, _ in calls] == [1, 2, 3]
     assert (calls[0][1] == 0).all()
     assert (calls[1][1] != 0).all()
@@ -243,5 +233,5 @@ def test_a_sampled_step_charges_all_people_and_sums_the_drawn(monkeypatch):
         monkeypatch.setattr(mechanism, "random_bytes", lambda _, words=words: words)
         rows = np.diag([1.0, 1.0, 0.1])
         options = {"clip": NormClip.to(1), "sigma": 2, "sampling_rate": 0.5}
-        seen.append(individual_sum(tally, rows, **options))
+        seen.append(mechanism.individual_sum(tally, rows, **options))
     assert np.allclose(seen, [[1, 0, 0.1], [1, 0, 0], [0, 0, 0.1]], atol=1e-6)

@@ -20,14 +20,7 @@ from dpflow import Laplace, guarded
 from dpflow.exceptions import InvalidCost
 from dpflow.mechanisms import output_perturbation, recoverable_model
 from dpflow.mechanisms import perturbed_models as mechanism
-from dpflow.mechanisms.perturbed_models import (
-    INEXACT,
-    Recipe,
-    k_norm_noise,
-    mean_error,
-    minimum,
-    sum_on_grid,
-)
+from dpflow.mechanisms.perturbed_models import Recipe, minimum
 from tests.mechanisms.projects import make_shop
 from tests.projects import account
 from tests.sizes import scaled, spread
@@ -136,12 +129,12 @@ def test_the_solver_reaches_its_tolerance():
         w = minimum(rows, classes, Recipe(people, strength, 1.0))
         pulls = special.expit(-(rows @ w) * classes) * classes
         slope = float(Fraction(strength)) * w - (rows * pulls[:, None]).mean(axis=0)
-        assert np.linalg.norm(slope) <= float(INEXACT) / people
+        assert np.linalg.norm(slope) <= float(mechanism.INEXACT) / people
 
 
 def test_the_noise_is_k_norm_noise():
     """Gamma distributed length, and a direction without preference."""
-    sample = np.array([k_norm_noise(3, Fraction(2)) for _ in range(300)])
+    sample = np.array([mechanism.k_norm_noise(3, Fraction(2)) for _ in range(300)])
     lengths = np.linalg.norm(sample, axis=1)
     limit = math.sqrt(math.log(2e9) / (2 * len(lengths)))
     statistic = stats.kstest(lengths, stats.gamma(3, scale=2).cdf).statistic
@@ -154,9 +147,9 @@ def test_the_noise_is_k_norm_noise():
 def test_models_lie_on_a_grid():
     """A power of two, at or above the requested step; the sum is not rounded before."""
     model, noise = np.array([0.3, -1.26, 2.0**51 + 1]), np.array([0.0, 0.0, 0.49])
-    rounded = sum_on_grid(model, noise, 0.2)
+    rounded = mechanism.sum_on_grid(model, noise, 0.2)
     assert rounded.tolist() == [0.25, -1.25, 2.0**51 + 1.5]
-    assert sum_on_grid(model, noise, 0.7)[2] == 2.0**51 + 1
+    assert mechanism.sum_on_grid(model, noise, 0.7)[2] == 2.0**51 + 1
     # The control: the sum of floats lies half a cell on, and comes out in the next.
     assert np.rint(model + noise)[2] == 2.0**51 + 2
 
@@ -206,7 +199,9 @@ def test_the_parts_are_put_together_as_the_law_above_says(monkeypatch):
     cost, error = seen["add_noise"].call_args.args
     assert cost == Laplace(sensitivity=recipe.test_sensitivity(100), epsilon=1)
     noisy = minimum(rows[:300], classes[:300], recipe) + 1
-    assert error == pytest.approx(mean_error(noisy, rows[300:], classes[300:]))
+    assert error == pytest.approx(
+        mechanism.mean_error(noisy, rows[300:], classes[300:])
+    )
 
 
 def test_rows_are_scaled_and_bad_numbers_are_zeros():

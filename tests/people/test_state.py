@@ -180,9 +180,9 @@ def test_a_forked_child_has_no_budget_of_its_own():
 CANARY_COST = 0.123456789012345
 
 
-def tally_and_mask(costs):
+def tally_and_mask(*costs):
     """Make a tally that one step has charged, and the mask of that step."""
-    tally = PrivateTally(ONE, people=len(costs))
+    tally = tally_of(len(costs))
     return tally, tally.admit(np.array(costs))
 
 
@@ -243,8 +243,8 @@ UNSUPPORTED = [
 
 def test_texts_are_the_same_for_all_values():
     """Logs, tracebacks with locals and viewers show a placeholder and no value."""
-    some = tally_and_mask([CANARY_COST, 2.0, 0.5])
-    others = tally_and_mask([2.0, 0.25, CANARY_COST])
+    some = tally_and_mask(CANARY_COST, 2.0, 0.5)
+    others = tally_and_mask(2.0, 0.25, CANARY_COST)
     for show in SHOWN:
         for one, other in zip(some, others, strict=True):
             text, same = (
@@ -259,7 +259,7 @@ def test_texts_are_the_same_for_all_values():
 
 def test_every_other_use_is_refused():
     """No way to copy, store, compare, count or walk the values exists."""
-    for value in tally_and_mask([CANARY_COST, 2.0, 0.5]):
+    for value in tally_and_mask(CANARY_COST, 2.0, 0.5):
         for use in [*REFUSED, *UNSUPPORTED]:
             with pytest.raises((TypeError, ReleaseError)) as caught:
                 use(value)
@@ -271,7 +271,7 @@ def test_every_other_use_is_refused():
 
 def test_errors_name_no_person_and_no_value():
     """An error about an array says what is wanted, not what is there."""
-    tally, mask = tally_and_mask([CANARY_COST, 2.0, 0.5])
+    tally, mask = tally_and_mask(CANARY_COST, 2.0, 0.5)
     array = np.array([CANARY_COST])
     for call, wrong in (
         (tally.admit, array),

@@ -9,14 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dpflow.exceptions import (
-    InvalidCost,
-    LedgerCorrupt,
-    LedgerError,
-    LedgerMissing,
-    LedgerUnavailable,
-    ReservationConflict,
-)
+from dpflow import exceptions
 from dpflow.ledger import Ledger
 from dpflow.ledger.audit.reconcile import compare, reconcile
 from dpflow.ledger.audit.verify import verify
@@ -28,7 +21,7 @@ from tests.sizes import spread
 
 pytestmark = pytest.mark.quick
 
-NO_ANSWER = LedgerUnavailable("no answer", ledger="here")
+NO_ANSWER = exceptions.LedgerUnavailable("no answer", ledger="here")
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def test_charges_survive_reopening(place):
     assert place.step(0.24, 0.02, 0.02) == [True, False, False]
     before = place.people.read_bytes()
     for shares, people in (([0.0] * 3, "ab"), ([0.0] * 3, "aab"), ([0.5], THREE)):
-        with pytest.raises(InvalidCost):
+        with pytest.raises(exceptions.InvalidCost):
             place.step(*shares, people=[*people])
     assert place.people.read_bytes() == before
 
@@ -53,12 +46,12 @@ def test_a_store_is_made_once_and_by_the_charge_that_paid(place):
     """Without its file, and before the step that paid has made it, nothing is made."""
     with place.ledger() as ledger:
         first, second = (store_of(ledger, place.folder) for _ in range(2))
-        with pytest.raises(LedgerMissing):
+        with pytest.raises(exceptions.LedgerMissing):
             second.reserve(THREE, lambda _: np.zeros(3))
         first.reserve(THREE, lambda _: np.zeros(3))
         second.reserve(THREE, lambda _: np.zeros(3))
     place.people.unlink()
-    with pytest.raises(LedgerMissing, match="--new-term"):
+    with pytest.raises(exceptions.LedgerMissing, match="--new-term"):
         place.step(0.0, 0.0, 0.0)
     assert not any(place.folder.glob("*.people"))
 
@@ -73,7 +66,9 @@ def test_a_restored_ledger_is_refused(tmp_path, witness):
         shutil.copy(place.file, tmp_path / name)
         place.step(0.1, 0.1, 0.1)
     shutil.copy(tmp_path / "one", place.file)
-    with pytest.raises(LedgerError, match="foreign copy" if witness else "witness"):
+    with pytest.raises(
+        exceptions.LedgerError, match="foreign copy" if witness else "witness"
+    ):
         place.step(0.0, 0.0, 0.0)
     if witness:
         # As after a crash between file and row: the step's charge stays.
@@ -93,9 +88,9 @@ def test_a_copy_in_use_is_refused(place):
             assert place.step(0.4, 0.4, 0.4) == [True] * 3
             return np.zeros(3)
 
-        with pytest.raises(ReservationConflict, match="another copy"):
+        with pytest.raises(exceptions.ReservationConflict, match="another copy"):
             slow.reserve(THREE, overtaken)
-        with pytest.raises(LedgerCorrupt, match="foreign copy"):
+        with pytest.raises(exceptions.LedgerCorrupt, match="foreign copy"):
             store_of(ledger, copy).reserve(THREE, lambda _: np.zeros(3))
     assert place.step(0.2, 0.0, 0.0) == [False, True, True]
 
@@ -106,7 +101,7 @@ def test_a_commit_that_comes_after_the_next_step_began_is_no_other_copy(place):
     place.step(0.0, 0.0, 0.0)
     with mock.patch.object(Ledger, "pay", side_effect=NO_ANSWER) as pay:
         for _ in range(2):
-            with pytest.raises(LedgerUnavailable, match="no answer"):
+            with pytest.raises(exceptions.LedgerUnavailable, match="no answer"):
                 place.step(0.25, 0.0, 0.0)
     with place.ledger() as ledger:
 
@@ -114,7 +109,7 @@ def test_a_commit_that_comes_after_the_next_step_began_is_no_other_copy(place):
             ledger.pay(*pay.call_args_list[0].args, **pay.call_args_list[0].kwargs)
             return float(BOUND) * np.array([0.0, 0.25, 0.0])
 
-        with pytest.raises(ReservationConflict, match="went on"):
+        with pytest.raises(exceptions.ReservationConflict, match="went on"):
             store_of(ledger, place.folder).reserve(THREE, overtaken)
     assert place.step(0.51, 0.76, 0.0) == [False, False, True]
     assert place.step(0.49, 0.74, 0.0) == [True, True, True]
@@ -125,11 +120,11 @@ def test_a_charge_pays_for_one_step(place):
     with place.ledger() as ledger:
         once = store_of(ledger, place.folder)
         once.reserve(THREE, lambda _: np.zeros(3))
-        with pytest.raises(ReservationConflict, match="has paid"):
+        with pytest.raises(exceptions.ReservationConflict, match="has paid"):
             once.reserve(THREE, lambda _: np.zeros(3))
         place.step(0.0, 0.0, 0.0)
         ledger.void(once._charge, reason="a mistake")
-    with pytest.raises(LedgerMissing):
+    with pytest.raises(exceptions.LedgerMissing):
         place.step(0.0, 0.0, 0.0)
 
 
@@ -159,7 +154,7 @@ def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
         paid, nothing = (store_of(ledger, place.folder) for _ in range(2))
         place.folder.mkdir()
         shutil.copy(other.people, paid.path)
-        with pytest.raises(LedgerError):
+        with pytest.raises(exceptions.LedgerError):
             paid.reserve(THREE, lambda _: np.zeros(3))
         paid.path.unlink()
         paid.reserve(THREE, lambda _: np.zeros(3))
@@ -170,7 +165,7 @@ def test_a_store_that_no_charge_paid_is_refused(place, tmp_path):
             ("shop#1", charges[1], charges[0], "settled already"),
             ("shop#2", charges[0], None, "did not pay for the people"),
         ):
-            with pytest.raises(LedgerError, match=why):
+            with pytest.raises(exceptions.LedgerError, match=why):
                 ledger.pay(account, charge, before=before)
 
 
@@ -189,7 +184,7 @@ def test_every_damaged_byte_is_noticed(place):
         one = store_of(ledger, place.folder)
         for contents in spread(damaged, 100):
             path.write_bytes(contents)
-            with pytest.raises(LedgerCorrupt, match="damaged"):
+            with pytest.raises(exceptions.LedgerCorrupt, match="damaged"):
                 one.reserve(THREE, lambda _: np.zeros(3))
         path.write_bytes(whole)
         one.reserve(THREE, lambda _: np.zeros(3))
@@ -200,7 +195,7 @@ def test_one_process_holds_the_store(place, monkeypatch):
     place.step(0.0, 0.0, 0.0)
     monkeypatch.setattr(store, "_LOCK_SECONDS", 0)
     lock = FileLock(place.people.with_name(f"{place.people.name}.lock"))
-    with pytest.raises(LedgerUnavailable, match="cannot be used"):
+    with pytest.raises(exceptions.LedgerUnavailable, match="cannot be used"):
         lock.run(lambda _: place.step(0.0, 0.0, 0.0), 0)
 
 
@@ -210,13 +205,13 @@ def test_a_write_that_fails_gives_no_mask(place):
     blocked = place.people.with_name(f"{place.people.name}.new")
     # A folder in the way fails for every user, root included.
     blocked.mkdir()
-    with pytest.raises(LedgerUnavailable, match="no noise"):
+    with pytest.raises(exceptions.LedgerUnavailable, match="no noise"):
         place.step(0.75, 0.75, 0.75)
     blocked.rmdir()
     assert place.step(0.5, 0.5, 0.5) == [True] * 3
     with (
         mock.patch.object(Ledger, "pay", side_effect=NO_ANSWER),
-        pytest.raises(LedgerUnavailable, match="no answer"),
+        pytest.raises(exceptions.LedgerUnavailable, match="no answer"),
     ):
         place.step(0.3, 0.3, 0.3)
     assert place.step(0.3, 0.1, 0.1) == [False, True, True]
@@ -229,7 +224,7 @@ def test_a_row_whose_commit_was_lost_is_sent_again(place, monkeypatch):
     def once(self, *how, again):
         decision, rows = transact(self, *how, again=again)
         if not again and decision.entries[0][0].kind == "pay":
-            raise LedgerUnavailable("lost", ledger="here")
+            raise exceptions.LedgerUnavailable("lost", ledger="here")
         return decision, rows
 
     monkeypatch.setattr(Ledger, "_transact_once", once)
@@ -254,7 +249,7 @@ def test_an_account_without_budgets_of_people_has_no_store(tmp_path):
     """The charge of another filter paid for none."""
     ledger = new_ledger(tmp_path)
     charge = granted(ledger)
-    with pytest.raises(LedgerCorrupt, match="no budgets of people"):
+    with pytest.raises(exceptions.LedgerCorrupt, match="no budgets of people"):
         PersonStore(ledger, charge, tmp_path).reserve(THREE, lambda _: np.zeros(3))
 
 
@@ -276,7 +271,7 @@ def test_a_store_that_was_restored_with_its_ledger_is_refused(place, tmp_path, r
         with place.ledger() as ledger:
             assert reconcile(ledger, reason="restored")
             assert verify(ledger).fine
-    with pytest.raises(LedgerCorrupt, match="old backup"):
+    with pytest.raises(exceptions.LedgerCorrupt, match="old backup"):
         place.step(0.5, 0.5, 0.5)
     place.people.write_bytes(newest)
     assert place.step(0.5, 0.2, 0.2) == [False, True, True]
