@@ -52,6 +52,7 @@ import prefect
 from prefect.server.api import server
 from prefect.settings import (
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_LOGGING_TO_API_ENABLED,
     temporary_settings,
 )
 from prefect.testing import utilities
@@ -141,10 +142,15 @@ def forked(tmp_path_factory):
         stack.enter_context(mock.patch.object(utilities, "mkdtemp", _server_folder))
         with (
             utilities.prefect_test_harness(server_startup_timeout=600),
-            # The heartbeat thread adds a second to every sync flow run
-            # (PrefectHQ/prefect#19641, #21276). Logs, which the harness turns off, are
-            # a tenth of what a server computes.
-            temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+            temporary_settings(
+                {
+                    # Its thread adds a second to every sync flow run
+                    # (PrefectHQ/prefect#19641, #21276).
+                    PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+                    # A tenth of what a server computes.
+                    PREFECT_LOGGING_TO_API_ENABLED: False,
+                }
+            ),
         ):
             yield world
 
