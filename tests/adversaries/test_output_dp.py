@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -32,13 +31,8 @@ from dpflow.costs import ProposeTestRelease
 from tests.adversaries.games import Step, excess, game
 from tests.sizes import scaled
 
-
-@dataclass(frozen=True)
-class Finite:
-    """A mechanism with finitely many outputs: (P, Q, cell) of each."""
-
-    cost: OutputDP
-    outputs: tuple[tuple[float, float, str], ...]
+#: A mechanism with finitely many outputs: its cost, and (P, Q, cell) of each output.
+Finite = tuple[OutputDP, Sequence[tuple[float, float, str]]]
 
 
 def odp(outputs: Sequence[tuple[float, float, str]], cells: dict[str, str]) -> Finite:
@@ -50,14 +44,13 @@ def odp(outputs: Sequence[tuple[float, float, str]], cells: dict[str, str]) -> F
     )
     # Up to twelve decimals: the guarantee must hold exactly.
     delta = Fraction(math.ceil(slack * 10**12), 10**12)
-    return Finite(OutputDP(cells, delta=delta), tuple(outputs))
+    return OutputDP(cells, delta=delta), outputs
 
 
 def response(epsilon: str, cells: str = "one") -> Finite:
     """Return the randomized response of an epsilon."""
     top = 1 / (1 + math.exp(-float(epsilon)))
-    cost = OutputDP({cells: epsilon})
-    return Finite(cost, ((top, 1 - top, cells), (1 - top, top, cells)))
+    return OutputDP({cells: epsilon}), [(top, 1 - top, cells), (1 - top, top, cells)]
 
 
 def revealing(delta: str) -> Finite:
@@ -66,38 +59,29 @@ def revealing(delta: str) -> Finite:
     See docs/derivations/output-dp.md#delta-stays-spent.
     """
     size = float(delta)
-    cost = OutputDP({"none": 0, "all": 0}, delta=delta)
-    return Finite(
-        cost, ((size, 0.0, "all"), (0.0, size, "all"), (1 - size, 1 - size, "none"))
-    )
+    outputs = [(size, 0.0, "all"), (0.0, size, "all"), (1 - size, 1 - size, "none")]
+    return OutputDP({"none": 0, "all": 0}, delta=delta), outputs
 
 
 def toy(epsilon: str) -> Finite:
     """Return the paper's toy: a coin decides whether to answer at all."""
     top = 1 / (1 + math.exp(-float(epsilon)))
-    cost = OutputDP({"none": 0, "answer": epsilon})
-    answers = ((top / 2, (1 - top) / 2, "answer"), ((1 - top) / 2, top / 2, "answer"))
-    return Finite(cost, (*answers, (0.5, 0.5, "none")))
+    answers = [(top / 2, (1 - top) / 2, "answer"), ((1 - top) / 2, top / 2, "answer")]
+    return OutputDP({"none": 0, "answer": epsilon}), [*answers, (0.5, 0.5, "none")]
 
 
 def value(rule, library, rounds, *, looks_ahead=True):
     """Return the value of the game against a filter."""
     epsilon = float(rule.epsilon)
     menu: list[Step] = []
-    for mechanism in library:
-        worst = rule.price(mechanism.cost) if looks_ahead else rule.zero()
+    for cost, outputs in library:
+        worst = rule.price(cost) if looks_ahead else rule.zero()
         # The two datasets may be exchanged.
-        swapped = [(q, p, cell) for p, q, cell in mechanism.outputs]
-        for outputs in (mechanism.outputs, swapped):
-            branches = [
-                (
-                    p,
-                    math.log(p / q) if q else math.inf,
-                    rule.price_realised(mechanism.cost, cell),
-                )
-                for p, q, cell in outputs
-                if p
-            ]
+        for pairs in (outputs, [(q, p, cell) for p, q, cell in outputs]):
+            branches = []
+            for p, q, cell in pairs:
+                loss = math.log(p / q) if p and q else math.inf
+                branches.append((p, loss, rule.price_realised(cost, cell)))
             menu.append((worst, branches))
     stop = lambda _, loss: excess(epsilon, loss)
     return game(menu, rule.admits, stop, rounds, rule.zero())
@@ -145,7 +129,7 @@ def mechanisms(draw: st.DrawFn) -> Finite:
 @given(st.lists(mechanisms(), min_size=1, max_size=2), st.data())
 def test_composition_of_random_mechanisms(library, data):
     """For random finite mechanisms and partitions, no adversary exceeds delta."""
-    largest = max(float(m.cost.delta) for m in library)
+    largest = max(float(cost.delta) for cost, _ in library)
     share = data.draw(st.sampled_from([1.0, 1.5, 2.0, 3.0]))
     delta = Fraction(f"{min(max(share * largest, 1e-6), 0.999):.12f}")
     epsilon = data.draw(st.sampled_from(["0.1", "0.5", "0.9", "1.3"]))
@@ -283,7 +267,7 @@ def test_one_try_is_odp() -> None:
 def test_basic_is_the_special_case_of_one_cell() -> None:
     """With trivial cells the game against `output-dp` is that of summed epsilons."""
     rule = OutputDpFilter(epsilon="0.5", delta="0.01")
-    assert rule.price(PureDP(epsilon="0.3")) == rule.price(response("0.3").cost)
+    assert rule.price(PureDP(epsilon="0.3")) == rule.price(response("0.3")[0])
     assert value(rule, [response("0.25")], 4) <= 1e-15
 
 
