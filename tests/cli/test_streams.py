@@ -8,29 +8,15 @@ import sys
 
 import pytest
 
+from tests.accounting.tables import read_tables
 from tests.cli.support import Shop
 from tests.sizes import spread
 
-#: Commands, and how they end where all streams are there.
-COMMANDS = {"status": 0, "why nothing": 1, "--version": 0}
-CLOSED = "standard output is closed"
-FULL = "the output cannot be written: No space left on device"
-
-
-#: Streams, the line on the one that is there, and how many of the commands run so.
-STREAMS = [
-    (">&-", CLOSED, 3),
-    (">/dev/full", FULL, 3),
-    (">&- 2>&-", "", 3),
-    (">/dev/full PYTHONUNBUFFERED=1", FULL, 2),
-    ("<&-", None, 1),
-    ("2>&-", None, 2),
-    ("2>/dev/full", None, 2),
-    ("| sleep 0", None, 1),
-]
+ROWS = read_tables(__file__)
+COMMANDS: dict[str, int] = ROWS["commands"]
 CASES = [
     (command, streams, reason)
-    for streams, reason, count in STREAMS
+    for streams, reason, count in ROWS["streams"]
     for command in list(COMMANDS)[:count]
 ]
 
@@ -57,7 +43,7 @@ def test_a_command_ends_with_one_line_and_a_code(
         text=True,
     )
     lines = result.stderr.splitlines()
-    if reason is not None and not (fails and reason == FULL):
+    if reason is not None and not (fails and reason == ROWS["full"]):
         assert (result.returncode, len(lines)) == (1, int(bool(reason)))
         assert reason in result.stderr
         return
