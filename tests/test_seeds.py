@@ -56,12 +56,7 @@ def test_every_experiment_says_how_it_is_reproduced():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"says": ""},
-        {"why": "no"},
-        {"file": "nowhere.py"},
-        {"test": "test_without_a_definition"},
-    ],
+    [{"says": ""}, {"why": "no"}, {"file": "nowhere.py"}, {"test": "test_absent"}],
 )
 def test_a_row_that_shows_nothing_is_found(change):
     """The checks can fail."""
