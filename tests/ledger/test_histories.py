@@ -85,7 +85,7 @@ def test_every_history_keeps_the_promises(seed):
     play_once(seed)
 
 
-CASES = [(in_memory, seed) for seed in range(HISTORIES)]
+CASES = [(in_memory, seed) for seed in range(scaled(12, push=4))]
 for database in (in_sqlite, in_postgres):
     CASES += [(database, 1000 + seed) for seed in range(scaled(2, push=1))]
 

@@ -98,7 +98,7 @@ def copy_of(at: str, tmp_path: Path) -> str:
     return at.replace(name, f"{name}_older")
 
 
-CASES = [("sqlite", seed) for seed in range(scaled(12, push=5))]
+CASES = [("sqlite", seed) for seed in range(scaled(12, push=4))]
 CASES += [("postgres", seed) for seed in range(scaled(4, push=1))]
 
 
