@@ -155,7 +155,7 @@ def test_with_a_witness_it_fails_closed(before, act):
             replace_by_copy(folder / "ledger.db", folder / "kept.db")
         act(folder, str(folder / "witness"))
 
-    for folder in deaths(before, acting, 67):
+    for folder in deaths(before, acting, 79):
         used = next_step(folder, str(folder / "witness"))
         assert used is None or used == (RAN + 1) * TENTH, folder
 

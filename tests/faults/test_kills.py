@@ -114,8 +114,8 @@ def test_points_find_a_lazy_commit(tmp_path):
 # Storms
 
 WORKERS = 4
-BUDGET = Fraction(3, 20)
-STORM_POLICY = make_policy(budget="{epsilon: 0.15}")
+BUDGET = Fraction(1, 10)
+STORM_POLICY = make_policy(budget="{epsilon: 0.1}")
 #: What a worker says before and after each thing that it does.
 WORDS = ("begins", "granted", "voids", "void", "settled")
 
@@ -167,7 +167,7 @@ def test_a_storm_of_kills_loses_nothing(place):
     seed, kills = first_seed(), 0
     chance, workers = Random(seed), [start() for _ in range(WORKERS)]
     for _ in range(scaled(30, push=10)):
-        time.sleep(chance.random() * 0.05)
+        time.sleep(chance.random() * 0.03)
         number = chance.randrange(WORKERS)
         os.kill(workers[number].pid, signal.SIGKILL)
         kills += end(workers[number])

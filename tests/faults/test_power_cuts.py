@@ -91,10 +91,10 @@ def broken_promise(folder: Path, image: dict[str, bytes], sent: dict[str, str]) 
     ("settings", "count", "is_safe"),
     [
         ({}, scaled(400, 200), True),
-        ({"journal": "TRUNCATE"}, scaled(100), True),
-        ({"synchronous": "NORMAL"}, 100, False),
-        ({"synchronous": "OFF"}, 100, False),
-        ({"journal": "DELETE"}, 100, False),
+        ({"journal": "TRUNCATE"}, scaled(100, 50), True),
+        ({"synchronous": "NORMAL"}, scaled(100, 50), False),
+        ({"synchronous": "OFF"}, scaled(100, 50), False),
+        ({"journal": "DELETE"}, scaled(100, 50), False),
     ],
     ids=["WAL FULL", "TRUNCATE FULL", "WAL NORMAL", "WAL OFF", "DELETE FULL"],
 )

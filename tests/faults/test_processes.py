@@ -63,7 +63,7 @@ def racers(
     return [lines for _, lines in ended]
 
 
-@pytest.mark.parametrize("budget", spread([100, 96, 1], 2))
+@pytest.mark.parametrize("budget", spread([50, 48, 1], 2))
 def test_processes_are_granted_the_budget_and_no_step_more(place, budget):
     """Processes ask until they are refused; half of them never settle."""
     with closing(make_ledger(place)) as ledger:
