@@ -35,8 +35,6 @@ from tests.sizes import scaled
 
 pytestmark = pytest.mark.quick
 
-BY_WEEK = {"unit": "user-week", "partition": "{by: week}"}
-WEEKS = make_policy(**BY_WEEK)
 BY_HOUR = {"unit": "user-hour", "partition": "{by: hour}"}
 HOURS = make_policy(**BY_HOUR, zone="Europe/Berlin")
 REGIONS = make_policy(partition="{by: region}")

@@ -33,7 +33,6 @@ from tests.ledger.support import (
 
 pytestmark = pytest.mark.quick
 
-TENTH = Fraction(1, 10)
 HALF = make_policy(budget="{epsilon: 0.5}")
 
 
