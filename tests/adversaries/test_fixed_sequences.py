@@ -6,12 +6,15 @@ everything with probability delta. Values of games are finite sums of maxima.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpflow import ApproxDP, PureDP
 from dpflow.accounting.fixed.optimal import optimal_delta, optimal_epsilon
@@ -19,6 +22,35 @@ from dpflow.accounting.fixed.sequence import SequenceFilter
 from dpflow.accounting.fixed.stops import best_epsilons, lemma_11, theorem_15
 from dpflow.accounting.rules.tally import Tally
 from tests.adversaries.games import excess, game
+from tests.sizes import scaled
+
+
+def gains(step, at, depth, p, q):
+    """Return the gain of each prefix-free family of outputs below a node."""
+    result = [0.0]
+    if depth < max(at):
+        top, lost = 1 / (1 + math.exp(-float(step[0]))), float(step[1])
+        pairs = [((1 - lost) * a, (1 - lost) * (1 - a)) for a in (top, 1 - top)]
+        pairs += [(lost, 0.0), (0.0, lost)] if lost else []
+        below = [gains(step, at, depth + 1, p * a, q * b) for a, b in pairs]
+        result = [sum(choice) for choice in itertools.product(*below)]
+    if depth in at:
+        result.append(p - at[depth] * q)
+    return result
+
+
+@settings(max_examples=scaled(12, push=6), deadline=None)
+@given(st.sampled_from(["0.1", "0.5", "0.9", "2"]), st.integers(1, 4), st.data())
+def test_theorem_15_against_all_families(size, count, data):
+    """The maximum over every family of stopped sequences, of steps with a delta too."""
+    lost = ["0"] if count > 2 else ["0", "0.01", "0.3"]
+    step = (Fraction(size), Fraction(data.draw(st.sampled_from(lost))))
+    stops = sorted(data.draw(st.sets(st.integers(1, count), min_size=1, max_size=3)))
+    shares = st.sampled_from(["0", "0.2", "0.7", "1.1"]).map(Fraction)
+    epsilons = [data.draw(shares) * step[0] * k for k in stops]
+    at = {k: math.exp(float(e)) for k, e in zip(stops, epsilons, strict=True)}
+    reached = float(theorem_15(step, stops, epsilons))
+    assert reached == pytest.approx(max(gains(step, at, 0, 1.0, 1.0)), abs=1e-13)
 
 
 def stopping_game(size, stops, epsilons, budget):

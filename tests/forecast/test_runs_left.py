@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpflow import Cost, EarlyStopping, PureDP
+from dpflow import EarlyStopping, PureDP
 from dpflow.exceptions import BudgetRefused
 from dpflow.forecast import flow_outlooks, outlooks
 from dpflow.forecast.counting import Load, WorkloadStep, loads_of, runs_left
@@ -35,18 +35,7 @@ def ledger(path: Path | str) -> Iterator[Ledger]:
     made.close()
 
 
-def run_once(
-    ledger: Ledger,
-    policy: Policy,
-    steps: list[tuple[Cost, int | None]],
-    *,
-    flow: str = "f",
-    population: Policy | None = None,
-    partitions: tuple[str, ...] = (),
-    key: str = "",
-    outside: bool = False,
-    deployment: str | None = None,
-) -> None:
+def run_once(ledger, policy, steps, *, flow="f", outside=False, key="", **fields):
     """Reserve and settle the steps of one run; a refusal is raised."""
     run = None if outside else uuid.uuid4().hex
     for cost, reported in steps:
@@ -54,15 +43,13 @@ def run_once(
             reservation=uuid.uuid4().hex,
             owner=ledger.owners.mine(),
             policies=(policy,),
-            populations=() if population is None else (population,),
             cost=cost,
             step="s",
             flow=flow,
             flow_run=run,
-            partitions=partitions,
             release_key=ledger.digests.of(key) if key else None,
             key_text=key,
-            body={} if deployment is None else {"deployment": deployment},
+            **fields,
         )
         ledger.reserve(request)
         ledger.settle(request.reservation, reported=reported)
@@ -127,10 +114,12 @@ def test_a_population_limits_too(ledger):
     unit = {"unit": "person", "relation": "add-or-remove"}
     whole = Policy(**account, **unit, filter="basic", other_flows="allow")
     policy = summed(3, "population: all")
-    run_once(ledger, policy, [(TENTH, None)], population=whole)
+    run_once(ledger, policy, [(TENTH, None)], populations=(whole,))
     (outlook,) = outlooks(ledger, "d")
     assert (outlook.runs_left, outlook.limited_by) == (4, "population all")
-    assert runs_until_refused(ledger, policy, [(TENTH, None)], population=whole) == 4
+    assert (
+        runs_until_refused(ledger, policy, [(TENTH, None)], populations=(whole,)) == 4
+    )
 
 
 def test_the_lifetime_of_all_weeks_limits(ledger):
@@ -198,7 +187,7 @@ def test_a_deployments_own_schedule_comes_first(ledger, tmp_path, monkeypatch):
     for week in range(10, 15):
         run_once(ledger, policy, [(TENTH, None)], key=f"w/2019-W{week}")
     assert read() == ("release keys", "2019-05-13")
-    run_once(ledger, policy, [(TENTH, None)], deployment="d")
+    run_once(ledger, policy, [(TENTH, None)], body={"deployment": "d"})
     assert read() == ("schedule", "2100-02-01")
     (tmp_path / "prefect.yaml").unlink()
     assert read()[0] == "release keys"
