@@ -33,7 +33,7 @@ from tests.ledger.support import (
     url,
 )
 from tests.postgres import name_of, server
-from tests.sizes import scaled
+from tests.sizes import scaled, spread
 
 NAMES = ("a", "b", "c")
 POLICIES = {name: make_policy(name, budget="{epsilon: 1000}") for name in NAMES}
@@ -168,10 +168,13 @@ def pay(path: Path, place: str, number: int) -> list[str]:
     return charges
 
 
-@pytest.mark.parametrize(
-    ("before", "lost", "own"),
-    [(0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 0), (0, 2, 2)],
-)
+#: Number of steps before a backup, of lost ones and of those of the copy.
+STEPS = [(0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 2, 1), (2, 0, 0), (0, 2, 2)]
+STORES = [("file", *numbers) for numbers in STEPS]
+STORES += [("postgres", *numbers) for numbers in spread(STEPS, 3)]
+
+
+@pytest.mark.parametrize(("place", "before", "lost", "own"), STORES, indirect=["place"])
 def test_the_newest_step_of_a_store(tmp_path, place, before, lost, own):
     """The witnessed one where it is lost, none where a copy that went on paid, too."""
     path = tmp_path / "ledger.db"
