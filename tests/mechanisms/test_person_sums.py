@@ -29,6 +29,7 @@ data_version: "1"
 budget: {epsilon: 1, delta: 1e-6}
 filter: {theorem: individual, measure: gdp}
 """
+STEP = {"dataset": "shop", "cost": PersonBudgets()}
 #: Somebody who is in each run can pay for four of them.
 SIGMA = float(BOUND / 4) ** -0.5 * (1 + 1e-12)
 
@@ -50,13 +51,9 @@ def folder(tmp_path, monkeypatch):
 
 def customers(week, people, values=None, **options):
     """Count the customers of a week, or sum what they have."""
+    ignore = ("options", "people", "values")
 
-    @guarded(
-        dataset="shop",
-        cost=PersonBudgets(),
-        release_key="customers/{week}",
-        ignore=("options", "people", "values"),
-    )
+    @guarded(**STEP, release_key="customers/{week}", ignore=ignore)
     def count(week):
         result = person_sum(people, values, **({"sigma": SIGMA} | options))
         return np.asarray(result).tolist()
