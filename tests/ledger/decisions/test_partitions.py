@@ -102,6 +102,10 @@ def test_a_member_must_fit_its_population(tmp_path):
         (tmp_path / "shop.yaml").write_text(text.replace(old, new))
         with pytest.raises(PolicyError, match=message):
             load_policies(tmp_path)
+    (tmp_path / "shop.yaml").write_text(text)
+    policies = load_policies(tmp_path)
+    (population,) = policies.populations_of([policies["shop"]])
+    assert population.dataset == "population/people"
 
 
 CALENDAR = [
