@@ -10,6 +10,7 @@ import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,7 @@ import pytest
 from dpflow import Clip, Contributions
 from dpflow.bounding import tables
 from dpflow.exceptions import ContributionsError
-from tests.sizes import scaled
+from tests.sizes import scaled, spread
 
 pytestmark = pytest.mark.quick
 
@@ -173,8 +174,8 @@ def of_objects(people, groups, places):
     return frame.assign(amount=range(len(frame)))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("word", NAMES)
+# At each push every name and every choice, in the campaign all pairs.
+@pytest.mark.parametrize(("word", "choice"), spread(product(NAMES, CHOICES), 8))
 def test_a_strange_entry_names_nothing_and_raises_nothing(word, choice):
     """Others keep what they keep; entries of another type are no person."""
     ann, bob = NAMES[word]
@@ -316,8 +317,7 @@ def shape(frame):
     return list(frame.dtypes.items()), type(frame.index), frame.index.dtype
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("choice", "library"), spread(product(CHOICES, LIBRARIES), 6))
 def test_nothing_but_kept_rows_depends_on_rows(library, choice):
     """Dtypes, the index and the order of others' rows are those without a person."""
     rows = {
