@@ -293,14 +293,14 @@ def chosen(points: list[Point]) -> list[tuple[Point, type[BaseException]]]:
     ends = [point for point in points if point.function.endswith(ENDS)]
     last = {(point.path, point.function): point for point in points}
     body = [point for point in points if point.function == "run_body"]
-    some = [*body, *spread(ends, 6), *spread(last.values(), 6)]
+    some = [*body, *spread(ends, 16), *spread(last.values(), 16)]
     return [*zip(some, cycle(KINDS))]
 
 
 @pytest.mark.promise("interrupt")
 @pytest.mark.parametrize(
     ("shop", "keyed", "push"),
-    [("sqlite", True, 20), ("sqlite", False, 8), ("postgres", True, 8)],
+    [("sqlite", True, 40), ("sqlite", False, 12), ("postgres", True, 12)],
     indirect=["shop"],
 )
 def test_an_interrupt_at_any_line_leaves_no_lock_behind(shop, keyed, push):
