@@ -1,8 +1,5 @@
 """Keys made of arguments: two arguments never share a release; what can be kept."""
 
-# The rows of test_release_keys.yaml are expressions of the imported names.
-# ruff: noqa: F401
-
 from __future__ import annotations
 
 import enum
@@ -12,7 +9,6 @@ import itertools
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import Literal
 from uuid import UUID
 
@@ -20,7 +16,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prefect.types import DateTime
@@ -31,6 +26,7 @@ from dpflow.guard.release_keys import AmbiguousArgument, fill
 from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
 from dpflow.ledger.codec.kinds import unstorable_type
+from tests.accounting.tables import read_tables
 from tests.projects import NOISY, POLICY, TENTH, make_project, rows
 from tests.sizes import scaled
 
@@ -101,12 +97,23 @@ def changed(values, place):
 
 LONG = np.arange(2000)
 FRAME = pd.DataFrame({"a": range(200), "b": range(200)})
-TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-
-
-def read(expression):
-    """Return the value of an expression of the table."""
-    return eval(expression, globals())
+#: Two arguments that are not one.
+PAIRS = {
+    "numpy": (LONG, changed(LONG, 1000)),
+    "numpy-shape": (np.zeros(4), np.zeros((2, 2))),
+    "series": (pd.Series(LONG), pd.Series(changed(LONG, 1000))),
+    "frame": (FRAME, FRAME.assign(b=changed(FRAME["b"].to_numpy(), 100))),
+    "polars": (pl.Series(LONG), pl.Series(changed(LONG, 1000))),
+    "list": ([1] * 500, [1] * 499 + [2]),
+    "list-tuple": ([1], (1,)),
+    "dict": ({"a": 1}, {"a": 2}),
+    "array-in-list": ([LONG], [changed(LONG, 1000)]),
+    "declared": (Window(1, 2), Window(1, 3)),
+    "enum": (Colour.RED, Colour.BLUE),
+    "float": (0.1 + 0.2, 0.3),
+    "bool": (True, 1),
+}
+TABLES = read_tables(__file__)
 
 
 def counting(**declared):
@@ -129,14 +136,27 @@ def test_another_argument_is_never_answered_with_this_ones_release(
 ):
     """Arrays, frames and objects are in the key whole, whatever their texts are."""
     make_project(tmp_path, monkeypatch, WIDE)
-    for name, pair in TABLES["pairs"].items():
-        one, other = map(read, pair)
+    for name, (one, other) in PAIRS.items():
         count, ran = counting(release_key=f"{name}/{{ids}}/{{rest}}")
         first = count(one)
         count(other)
         assert count(one) == first, name
         assert len(ran) == 2, name
-    assert len(rows(tmp_path)["release"]) == 2 * len(TABLES["pairs"])
+    assert len(rows(tmp_path)["release"]) == 2 * len(PAIRS)
+
+
+#: Arguments that no text identifies.
+NO_TEXT = [
+    Plain(),
+    Alike.RED,
+    Short("monday"),
+    lambda: 1,
+    functools.partial(int, "1"),
+    np.array([Plain()]),
+    np.ma.masked_array([1]),
+    pl.DataFrame({"a": [1]}).lazy(),
+    str(Plain()),
+]
 
 
 @pytest.mark.promise("ambiguous-key")
@@ -146,8 +166,7 @@ def test_what_no_text_identifies_is_refused_before_anything_is_charged(
     """Addresses, texts of a class's own invention, and texts that no ledger keeps."""
     make_project(tmp_path, monkeypatch, WIDE + "partition: {by: shift}\n")
     before = rows(tmp_path)
-    values = map(read, TABLES["no_text"])
-    for value, keyword in itertools.product(values, ("release_key", "partitions")):
+    for value, keyword in itertools.product(NO_TEXT, ("release_key", "partitions")):
         count, ran = counting(**{"partitions": "p", keyword: "sum/{ids}"})
         with pytest.raises(ConfigurationError, match=r"(?s)'ids'.*Name what tells it"):
             count(value)
@@ -160,10 +179,22 @@ def test_what_no_text_identifies_is_refused_before_anything_is_charged(
     assert before == rows(tmp_path)
 
 
+#: Argument, template, and its text.
+FILLED = [
+    (date(2026, 1, 5), "{v:%G-W%V}", "2026-W02"),
+    ([7.0, "u\u0308"], "{v}", "[7, 'ü']"),
+    ("Zu\u0308rich", "{v}", "Zürich"),
+    ("u\u0308ber", "{v:.2}", "üb"),
+    (Colour.RED, "{v.name}", "RED"),
+    (pd.Timestamp("2026-01-05"), "{v:%G-W%V}", "2026-W02"),
+    (Named(3), "{v.number}", "3"),
+]
+
+
 def test_plain_arguments_read_as_python_writes_them():
     """A format that shortens is its author's choice, in public."""
-    for value, template, text in TABLES["filled"]:
-        assert fill(template, {"v": read(value)}) == text
+    for value, template, text in FILLED:
+        assert fill(template, {"v": value}) == text
 
 
 class Report:
@@ -204,11 +235,21 @@ def capturing(region):
     return lambda: region
 
 
+#: Functions, and their argument that a key without names leaves out.
+LEFT_OUT = [
+    (lambda day: day, "day"),
+    (lambda self: self, "self"),
+    (lambda **options: options, "options"),
+    (capturing("EU"), "region"),
+    (Report("EU").plain, "self"),
+    (functools.partial(pow, 2, exp=3), "base"),
+]
+
+
 def test_a_key_that_leaves_out_what_the_output_may_depend_on_is_refused():
     """Unless `ignore` names it, the step cannot be defined."""
     words = {"dataset": "shop", "cost": TENTH, "release_key": "x", "name": "n"}
-    for expression, missing in TABLES["left_out"]:
-        function = read(expression)
+    for function, missing in LEFT_OUT:
         with pytest.raises(ConfigurationError, match=f"reads nothing of '{missing}'"):
             guarded(**words)(function)
         parameters = {*inspect.signature(function).parameters, missing}
@@ -219,13 +260,13 @@ def test_a_replay_with_other_arguments_is_refused(shop):
     """A format that shortens never answers one argument with another one's release."""
     for template, one, other, differs in TABLES["other_arguments"]:
         count = of_region(template, release_key=f"{{region}}/{template}")
-        first = count(*read(one))
+        first = count(*one)
         before = rows(shop)
         text = f"another value of {differs}\\. "
         with pytest.raises(ReservationConflict, match=text):
-            count(*read(other))
+            count(*other)
         assert before == rows(shop)
-        assert count(*read(one)) == first
+        assert count(*one) == first
 
 
 def test_days_of_one_week_share_the_release(shop):
@@ -315,11 +356,27 @@ def test_keys_by_text_would_be_shared():
         assert not collide(one, other, by_name)
 
 
+#: Annotations, and a value that can be stored.
+STORED = [
+    (float, 1.5),
+    (int | None, None),
+    (list[Decimal], [Decimal("0.1")]),
+    (dict[str, tuple[int, ...]], {"a": (1, 2)}),
+    (np.ndarray, np.ones(2)),
+    (pd.DataFrame, pd.DataFrame({"a": [1]})),
+    (pl.Series, pl.Series([1])),
+    (Window, Window(1, 3)),
+    (UUID, UUID(int=7)),
+    (Literal["a", 1], "a"),
+    (np.float64, np.float64(2)),
+]
+
+
 def test_annotations_say_what_can_be_stored() -> None:
     """Each value of these annotations can; bad types are named within containers."""
-    for annotation, value in TABLES["stored"]:
-        assert unstorable_type(read(annotation)) is None
-        assert encode(read(value))
+    for annotation, value in STORED:
+        assert unstorable_type(annotation) is None
+        assert encode(value)
     for annotation in (Plain, list[Plain], dict[str, tuple[Plain, ...]]):
         assert unstorable_type(annotation) is Plain
     assert unstorable_type(Colour) is Colour
