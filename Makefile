@@ -57,9 +57,8 @@ types:
 	@echo "== Types"
 	$(PATIENT) $(BIN)/mypy
 
-# Two processes, each with a server of its own: most of the time one only waits.
 tests-prefect:
-	$(PYTEST) -n 2 tests/prefect
+	$(PYTEST) tests/prefect
 
 tests-ledger:
 	$(PYTEST) $(LEDGER)

@@ -6,7 +6,7 @@ import pytest
 
 from dpflow.exceptions import PolicyError
 from dpflow.policy import parse_policy
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 POLICIES: dict[str, str] = read_tables(__file__)
 EXAMPLE, SHORT = POLICIES["long"], POLICIES["short"]

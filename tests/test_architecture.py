@@ -14,8 +14,8 @@ import pytest
 
 import dpflow.ledger
 from dpflow.accounting import FILTERS, ODOMETERS
-from tests.accounting.tables import read_tables
 from tests.projects import ROOT, run_python
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.guard_overhead import PHASES
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = read_tables(__file__)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.accounting.tables import read_tables
 from tests.projects import ROOT
+from tests.tables import read_tables
 from tests.test_architecture import (
     PACKAGE,
     _modules_imported,

@@ -18,7 +18,7 @@ from dpflow.config import (
 from dpflow.durable import sync, sync_path
 from dpflow.exceptions import ConfigurationError
 from dpflow.ledger.opening import sqlite_path, witness_at
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 ROWS = read_tables(__file__)

@@ -23,7 +23,7 @@ from dpflow.cli import app
 from dpflow.exceptions import PolicyError, UnsupportedCost, how_to_install
 from dpflow.policy import parse_policy
 from dpflow.show.gauges import _GAUGES
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

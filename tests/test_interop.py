@@ -32,8 +32,8 @@ from dpflow import (
 )
 from dpflow.exceptions import BudgetRefused, DPStepFailed, PublicError, ReleaseError
 from dpflow.interop import check_spent, from_opendp, tool_error
-from tests.accounting.tables import read_tables
 from tests.projects import NOISY, POLICY, ROOT, TENTH, kinds, make_project, outcome
+from tests.tables import read_tables
 
 NOISE = Gaussian(sensitivity=1, sigma=20)
 ANOTHER = Laplace(sensitivity=1, scale=9)

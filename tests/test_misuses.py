@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import dpflow
 from dpflow.cli import app
-from tests.accounting.tables import read_tables
 from tests.pages import blocks
 from tests.projects import ROOT
+from tests.tables import read_tables
 
 TABLES = read_tables(__file__)
 HEADER = f"{TABLES['header']}\n\n"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.accounting.tables import read_tables
 from tests.projects import ROOT
+from tests.tables import read_tables
 from tests.test_size import exceeded
 
 #: Lists of names; the YAML file says what each holds.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from tests.accounting.tables import read_tables
 from tests.projects import ROOT
+from tests.tables import read_tables
 
 SIZES = tomllib.loads((ROOT / "tests" / "size.toml").read_text("utf-8"))
 FUNCTIONS = {

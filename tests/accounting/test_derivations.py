@@ -11,8 +11,8 @@ import pytest
 from docs._site.prices import EXAMPLES, coverage, prices_page
 from dpflow.accounting import FILTERS, ODOMETERS
 from dpflow.accounting.costs.base import _KINDS
-from tests.accounting.tables import read_tables
 from tests.projects import ROOT
+from tests.tables import read_tables
 
 DERIVATIONS = ROOT / "docs" / "derivations"
 PAGES = sorted(DERIVATIONS.glob("*.md"))

@@ -14,7 +14,7 @@ from dpflow.accounting.odds import bound_right_guesses
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import units_down
 from tests.accounting.oracle import MP, real, renyi_divergence
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

@@ -31,8 +31,8 @@ from dpflow.costs import ApproxZCDP
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.rounding import UNITS
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled, spread
+from tests.tables import read_tables
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TABLES = read_tables(__file__)

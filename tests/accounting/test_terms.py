@@ -14,8 +14,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.accounting.terms import TermSum, add_thresholds
 from dpflow.rounding import from_units, number_text, short_up
 from tests.accounting.oracle import MP, gaussian_delta, real, zcdp_log_delta
-from tests.accounting.tables import read_tables
 from tests.sizes import spread
+from tests.tables import read_tables
 
 
 def pinned(

@@ -17,10 +17,10 @@ from dpflow.accounting import Filter, make_filter
 from dpflow.accounting.curves.conversions import rdp_epsilon_allowed
 from dpflow.accounting.rules.auto import RDP_SHARE, ZCDP_SHARE
 from tests.accounting.oracle import MP, real
-from tests.accounting.tables import read_tables
 from tests.adversaries import branching_trees as trees
 from tests.adversaries.branching_trees import Admits, Mechanism, Tree, by_rule, response
 from tests.sizes import spread
+from tests.tables import read_tables
 
 
 def some_order_has_room(epsilon, delta, orders) -> Admits:

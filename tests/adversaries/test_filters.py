@@ -32,8 +32,8 @@ from dpflow.accounting.published.whitehouse import WhitehouseFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import from_units
 from tests.accounting.oracle import MP, gaussian_delta, real, zcdp_log_delta
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 # -- what saturating sequences really leak -----------------------------------------
 

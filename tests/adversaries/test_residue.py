@@ -22,8 +22,8 @@ from dpflow.accounting.rules.residue import ResidueFilter
 from dpflow.accounting.rules.residue_charge import RESPONSE, residue_charge
 from dpflow.accounting.rules.tally import Tally
 from dpflow.rounding import UNITS
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 #: Of the hundred menus, and of each how deep a tree may become.
 MENUS, MOST_NODES = 100, 400_000

@@ -29,8 +29,8 @@ from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import units_up
 from tests import wrong_odometers
-from tests.accounting.tables import read_tables
 from tests.sizes import spread
+from tests.tables import read_tables
 from tests.wrong_odometers import windows_divergence
 
 ROUNDING = 1e-10

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dpflow.answers.sums import Noisy, combination, interval, ratio
 from dpflow.exceptions import ReleaseError
-from tests.accounting.tables import read_tables
 from tests.sizes import spread
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

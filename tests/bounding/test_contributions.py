@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from dpflow import Clip, Contributions, guarded, spend
 from dpflow.exceptions import ConfigurationError, ContributionsError, DPStepFailed
-from tests.accounting.tables import read_tables
 from tests.bounding.frames import LIBRARIES, limits, table
 from tests.projects import POLICY, TENTH, caught, chain, make_project, spent
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 RELATIONS = ("add-or-remove", "replace-one")
 AMOUNTS = [-9.0, -2.0, 0.0, 1.0, 2.5, 3.0, 50.0, float("nan"), float("inf")]

@@ -30,8 +30,8 @@ from dpflow.exceptions import BudgetRefused
 from dpflow.ledger import Ledger, open_ledger
 from dpflow.ledger.codec import encode
 from dpflow.policy import load_policies
-from tests.accounting.tables import read_tables
 from tests.ledger.support import request
+from tests.tables import read_tables
 
 POLICIES: dict[str, str] = read_tables(__file__)
 CDNOW, ADULT = POLICIES["cdnow"], POLICIES["adult"]

@@ -26,11 +26,11 @@ import dpflow.ledger
 from dpflow import guarded
 from dpflow.config import LEDGER_VARIABLE, POLICIES_VARIABLE, WITNESS_VARIABLE
 from dpflow.guard.project import forget_projects
-from tests.accounting.tables import read_tables
 from tests.cli.support import run
 from tests.faults.mounting import read_only_view
 from tests.ledger.processes import Child, Gate, die
 from tests.projects import POLICY, TENTH, caught, fill_project
+from tests.tables import read_tables
 
 NOBODY = 65534
 #: What only shows a ledger; the first few in every situation.

@@ -12,10 +12,10 @@ import sys
 import httpx
 import pytest
 
-from tests.accounting.tables import read_tables
 from tests.cli.support import Shop, run
 from tests.ledger.support import edit
 from tests.projects import ROOT
+from tests.tables import read_tables
 
 
 def test_the_page_is_at_the_address_that_it_prints(shop: Shop) -> None:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.accounting.tables import read_tables
 from tests.cli.support import Shop
 from tests.sizes import spread
+from tests.tables import read_tables
 
 ROWS = read_tables(__file__)
 COMMANDS: dict[str, int] = ROWS["commands"]

@@ -9,8 +9,8 @@ import pytest
 from dpflow.exceptions import ConfigurationError
 from dpflow.forecast.cadence import Every, schedule_of
 from dpflow.forecast.deployment import read_schedule
-from tests.accounting.tables import read_tables
 from tests.snapshots import answers, differences
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

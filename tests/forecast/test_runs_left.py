@@ -20,7 +20,7 @@ from dpflow.ledger.requests import Request
 from dpflow.ledger.views.accounts import standing_gates
 from dpflow.ledger.views.runs import dataset_runs, run_charges
 from dpflow.policy import Policy, parse_policy
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 TENTH = PureDP(epsilon="0.1")
 STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))

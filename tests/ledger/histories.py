@@ -24,14 +24,14 @@ from dpflow.ledger.tables.sqlite import MemoryDatabase, SqliteDatabase
 from dpflow.ledger.tables.transaction import Identity, Transaction
 from dpflow.policy import Policy
 from tests.in_memory import MEMORY
-from tests.ledger.cases import read_cases
 from tests.ledger.support import POPULATION, make_policy
 from tests.postgres import server
+from tests.tables import read_tables
 
 #: Number of commands of a history.
 LENGTH = 50
 
-CASES = read_cases(__file__)
+CASES = read_tables(__file__)
 #: Policies by dataset: of all kinds, or those of which each answer is easily foretold.
 POLICIES = {
     kind: {name: make_policy(name, **fields) for name, fields in CASES[kind].items()}

@@ -12,7 +12,6 @@ from dpflow.ledger import views
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
-from tests.ledger.cases import read_cases
 from tests.ledger.support import (
     Place,
     audit,
@@ -25,13 +24,14 @@ from tests.ledger.support import (
     url,
     write_a_row,
 )
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 
 @pytest.mark.promise("damaged-bytes")
 @pytest.mark.storages("sqlite")
-@pytest.mark.parametrize(("statement", "is_noticed_by_ends"), read_cases(__file__))
+@pytest.mark.parametrize(("statement", "is_noticed_by_ends"), read_tables(__file__))
 def test_an_edit_by_hand_is_noticed_at_the_next_decision(
     path, tmp_path, statement, is_noticed_by_ends, monkeypatch
 ):

@@ -11,7 +11,7 @@ import pytest
 
 from dpflow.ledger.tables.postgres_connection import Connection, Server
 from dpflow.ledger.tables.postgres_pipeline import StatementPipeline
-from tests.ledger.cases import read_cases
+from tests.tables import read_tables
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def ask(pipeline: StatementPipeline, statement: bytes, **values: Any) -> list[An
     return pipeline.rows(answer)
 
 
-@pytest.mark.parametrize(("kind", "value"), read_cases(__file__))
+@pytest.mark.parametrize(("kind", "value"), read_tables(__file__))
 def test_values_come_back_as_they_were_sent(connection, kind, value):
     """Each, and in a statement that names it twice."""
     pipeline = StatementPipeline(connection)

@@ -24,7 +24,6 @@ from dpflow.ledger.tables.postgres_connection import Server, SessionOwners
 from dpflow.ledger.views import accounts, history
 from dpflow.ledger.views.releases import releases
 from dpflow.ledger.views.spending import spending
-from tests.ledger.cases import read_cases
 from tests.ledger.support import (
     BASIC,
     charged,
@@ -38,11 +37,12 @@ from tests.ledger.support import (
 )
 from tests.people.places import step
 from tests.postgres import name_of, server
+from tests.tables import read_tables
 
 DENIED = psycopg.errors.InsufficientPrivilege
 ROLES = ("owner", "operator", "worker", "reader")
 #: Who may insert and update; who may read a column that not all may read; attacks.
-CASES = read_cases(__file__)
+CASES = read_tables(__file__)
 INSERT, UPDATE, SELECT = CASES["insert"], CASES["update"], CASES["select"]
 
 

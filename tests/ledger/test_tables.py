@@ -32,8 +32,8 @@ from dpflow.ledger.tables.rows import (
 from dpflow.ledger.tables.sqlite import MemoryDatabase, forget_memory, make_tables
 from dpflow.ledger.tables.statements import read_statements, statements
 from dpflow.ledger.tables.transaction import Identity
-from tests.ledger.cases import read_cases
 from tests.ledger.support import granted
+from tests.tables import read_tables
 
 FILES = ("schema", "statements", "sqlite", "postgres", "audit")
 SCRIPTS = {"tables", "rules", "make_schema"}
@@ -85,7 +85,7 @@ def test_postgres_prepares_each_statement(postgres_url):
             session.execute(b"DEALLOCATE try")
 
 
-@pytest.mark.parametrize("edit", read_cases(__file__))
+@pytest.mark.parametrize("edit", read_tables(__file__))
 def test_the_journal_is_only_appended(edit):
     """Also for REPLACE, for a number that does not follow, and for a released value."""
     ledger = create_ledger("memory://appended")

@@ -19,10 +19,10 @@ import dpflow
 from dpflow import costs, guarded, mechanisms
 from dpflow.accounting.rules.individual import IndividualBound
 from dpflow.exceptions import PublicError
-from tests.accounting.tables import read_tables
 from tests.mechanisms.projects import make_shop
 from tests.projects import caught
 from tests.snapshots import answers, differences
+from tests.tables import read_tables
 
 #: A number that no text may show: the body has counted it.
 PEOPLE = 31415

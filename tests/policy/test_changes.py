@@ -8,7 +8,7 @@ from dpflow.accounting import make_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.policy import parse_policy
 from dpflow.policy.changes import judge, overall, tighten_pins
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

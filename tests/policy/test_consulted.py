@@ -26,8 +26,8 @@ from dpflow.policy import Policy, parse_policy
 from dpflow.policy.fields import OnExhausted
 from dpflow.policy.population import Population
 from dpflow.prefect import flow
-from tests.accounting.tables import read_tables
 from tests.projects import NOISY, journal, make_project
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

@@ -15,9 +15,9 @@ from dpflow.accounting import FILTERS
 from dpflow.exceptions import PolicyError, UnknownDataset
 from dpflow.ledger.decisions.gates import covers_flow
 from dpflow.policy import Policy, load_policies, parse_policy, policy_schema
-from tests.accounting.tables import read_tables
 from tests.policy_examples import POLICIES, SHORT, edited, refused, share
 from tests.projects import ROOT
+from tests.tables import read_tables
 
 
 def test_defaults_of_a_short_policy():

@@ -14,7 +14,7 @@ from dpflow.exceptions import InvalidCost
 from dpflow.policy import Policy
 from dpflow.policy.changes import judge
 from dpflow.rounding import number_from_text
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 STEPS = {"revenue": 2, "active_customers": 1}
 

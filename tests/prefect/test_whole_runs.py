@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dpflow import BudgetExhausted, PureDP, dp_flow, dp_task
 from dpflow.guard.project import current_project
 from dpflow.ledger.views import refusals
 from tests.projects import POLICY, spent
+from tests.tables import read_tables
 
-SEQUENCES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+SEQUENCES = read_tables(__file__)
 RAN: list[object] = []
 
 

@@ -23,7 +23,7 @@ from dpflow import rounding
 from dpflow.exceptions import InvalidCost
 from dpflow.rounding import exact, from_units, number_text, to_real
 from tests.accounting.oracle import ends, to_arb
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 fractions_of_all_sizes = st.builds(
     lambda numerator, denominator, power: (

@@ -19,11 +19,11 @@ from dpflow.forecast.theorems import epsilon_used
 from dpflow.guard.project import current_project, forget_projects
 from dpflow.prefect import artifacts
 from dpflow.show.gauges import prometheus
-from tests.accounting.tables import read_tables
 from tests.cli.support import run
 from tests.ledger.processes import Child, die
 from tests.projects import make_project
 from tests.sizes import SCALE
+from tests.tables import read_tables
 
 ROWS = read_tables(__file__)
 #: Costs by dataset, with an outcome; some use more of delta than of epsilon.

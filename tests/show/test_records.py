@@ -16,8 +16,8 @@ import dpflow
 from dpflow import PureDP, guarded
 from dpflow.cli import app
 from dpflow.exceptions import BudgetRefused, ConfigurationError
-from tests.accounting.tables import read_tables
 from tests.projects import POLICY, TENTH, make_project, rows
+from tests.tables import read_tables
 
 FLOW = "<b>weekly</b>"
 SECRET = "canary-314159"

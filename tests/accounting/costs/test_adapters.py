@@ -18,8 +18,8 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves.prices import renyi
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.ledger.decisions.gates import check_holds
-from tests.accounting.tables import read_tables
 from tests.sizes import spread
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

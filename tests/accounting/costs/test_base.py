@@ -24,7 +24,7 @@ from dpflow.accounting.costs.text import cost_from_text
 from dpflow.accounting.curves import prices
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import powers
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

@@ -22,8 +22,8 @@ from dpflow.accounting.rules.individual import PersonBudgets
 from dpflow.costs import ProbabilisticDP, RenyiDP
 from dpflow.exceptions import UnsupportedCost
 from tests.accounting.oracle import MP, ORDERS, powers, real
-from tests.accounting.tables import read_costs, read_tables
 from tests.projects import ROOT, run_python
+from tests.tables import read_costs, read_tables
 
 pytestmark = pytest.mark.quick
 

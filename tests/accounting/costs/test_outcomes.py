@@ -19,7 +19,7 @@ from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import UnsupportedCost
 from dpflow.noise.refining import chance_to_stay, coarsen, happens
 from dpflow.rounding import UNITS
-from tests.accounting.tables import read_costs, read_tables
+from tests.tables import read_costs, read_tables
 
 TENTH, TWENTY = PureDP(epsilon="0.1"), Gaussian(sensitivity=1, sigma=20)
 TABLES = read_tables(__file__)

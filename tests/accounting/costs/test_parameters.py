@@ -17,7 +17,7 @@ from dpflow.accounting import FILTERS, Filter, make_filter
 from dpflow.accounting.costs.base import Cost, relations_of
 from dpflow.accounting.costs.text import cost_from_text
 from dpflow.exceptions import DpflowError, InvalidCost
-from tests.accounting.tables import read_tables
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 

@@ -49,8 +49,8 @@ from tests.accounting.oracle import (
     sampled_divergence,
     zcdp_log_delta,
 )
-from tests.accounting.tables import read_costs, read_tables
 from tests.sizes import scaled
+from tests.tables import read_costs, read_tables
 
 CLOSE = Fraction(1, 10**9)
 TABLES = read_tables(__file__)

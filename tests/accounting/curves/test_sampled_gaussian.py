@@ -24,8 +24,8 @@ from dpflow.accounting.curves.prices import renyi
 from dpflow.accounting.curves.sampled_gaussian import fractional_log_moment
 from dpflow.rounding import to_fraction
 from tests.accounting.oracle import MP, ends, powers, real, to_arb
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 #: What the rule loses wherever it applies, relative to the truth.
 GAP = Fraction(1, 10**14)

@@ -30,8 +30,8 @@ from tests.accounting.oracle import (
     real,
     response,
 )
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled, spread
+from tests.tables import read_tables
 
 TABLES = read_tables(__file__)
 

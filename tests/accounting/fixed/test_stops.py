@@ -24,8 +24,8 @@ from dpflow.accounting.fixed.stops import (
 from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from tests.accounting.oracle import MP, assert_just_above, gaussian_delta, powers, real
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 TABLES = read_tables(__file__)
 MILLIONTH = Fraction(1, 10**6)

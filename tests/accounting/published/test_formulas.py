@@ -19,8 +19,8 @@ from dpflow.costs import ProbabilisticDP
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS, from_units
 from tests.accounting.oracle import DELTAS, MP, assert_just_above, powers, real
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 TABLES = read_tables(__file__)
 RARE = DELTAS.filter(lambda delta: delta < Fraction("0.3679"))

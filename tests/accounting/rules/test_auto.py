@@ -15,8 +15,8 @@ from dpflow.accounting.rules.auto import default_members
 from dpflow.accounting.rules.tightening import admits_less, tighten_filter
 from dpflow.exceptions import InvalidCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 TABLES = read_tables(__file__)
 PURE = PureDP(epsilon="0.1")

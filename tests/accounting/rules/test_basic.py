@@ -24,8 +24,8 @@ from dpflow.accounting.rules.output_dp import OutputDpFilter
 from dpflow.accounting.rules.tally import Tally
 from dpflow.costs import ProbabilisticDP, ProposeTestRelease
 from dpflow.rounding import UNITS, units_up
-from tests.accounting.tables import read_costs, read_tables
 from tests.sizes import scaled
+from tests.tables import read_costs, read_tables
 
 millionths = st.integers(1, 10**6).map(lambda n: Fraction(n, 10**6))
 tiny_deltas = st.integers(0, 10**6).map(lambda n: Fraction(n, 10**12))

@@ -18,8 +18,8 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import UnsupportedCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import DELTAS, MP, ORDERS, assert_just_above, real
-from tests.accounting.tables import read_costs, read_tables
 from tests.sizes import scaled
+from tests.tables import read_costs, read_tables
 from tests.wrong_odometers import windows_divergence
 
 SIZES = st.integers(min_value=2, max_value=12)

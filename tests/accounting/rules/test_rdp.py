@@ -21,8 +21,8 @@ from dpflow.exceptions import InvalidCost
 from dpflow.rounding import UNITS
 from tests.accounting.oracle import DELTAS, MP, assert_just_above, maximum, powers, real
 from tests.accounting.oracle import ORDERS as ORDER
-from tests.accounting.tables import read_tables
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 TABLES = read_tables(__file__)
 TIGHT = MP.mpf("1e-9")

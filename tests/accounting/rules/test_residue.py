@@ -23,8 +23,8 @@ from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.forecast.counting import WorkloadStep, runs_of
 from dpflow.rounding import UNITS, from_units, units_up
 from tests.accounting.oracle import MP, gaussian_delta, range_law, real, response
-from tests.accounting.tables import read_tables
 from tests.sizes import spread
+from tests.tables import read_tables
 
 TENTH = PureDP(epsilon="0.1")
 G20 = Gaussian(sensitivity=1, sigma=20)

@@ -22,7 +22,7 @@ from tests.accounting.oracle import (
     renyi_divergence,
     response,
 )
-from tests.accounting.tables import read_costs, read_tables
+from tests.tables import read_costs, read_tables
 
 TABLES = read_tables(__file__)
 COSTS = read_costs(TABLES["costs"])

@@ -26,9 +26,9 @@ from dpflow.ledger.tables.errors import MEMORY
 from dpflow.ledger.tables.rows import Entry, hash_columns
 from dpflow.ledger.tables.sqlite import forget_memory
 from tests.faults.auditor import COLUMNS, hashed
-from tests.ledger.cases import read_cases
 from tests.ledger.histories import in_memory, in_postgres, play
 from tests.ledger.support import BASIC, charged, granted, make_policy
+from tests.tables import read_tables
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def ledger() -> Iterator[Ledger]:
     forget_memory(url)
 
 
-CASES = read_cases(__file__)
+CASES = read_tables(__file__)
 
 
 @pytest.mark.promise("forged-entry", "edited-row")

@@ -29,10 +29,10 @@ from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import open_ledger
 from dpflow.ledger.requests import Granted, Replayed
 from tests.ledger.audit.versions import ask, check_ledger
-from tests.ledger.cases import read_cases
 from tests.ledger.support import make_policy, request, url
 from tests.postgres import server
 from tests.projects import ROOT
+from tests.tables import read_tables
 from tools import version_4
 from tools.read_version_4 import Carrier, carry_ledger, main
 
@@ -131,7 +131,7 @@ def test_it_goes_on_as_before(carried):
     assert verify(carried).bad == []
 
 
-@pytest.mark.parametrize(("edit", "match"), read_cases(__file__))
+@pytest.mark.parametrize(("edit", "match"), read_tables(__file__))
 def test_a_damaged_ledger_is_not_carried(tmp_path, edit, match, capsys):
     """Nothing is at the new place then."""
     path = tmp_path / "old.db"

@@ -25,8 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from dpflow.exceptions import ConfigurationError, ReleaseError
 from dpflow.interop import releasable
 from dpflow.ledger.codec import MAX_DEPTH, decode, encode, kinds
-from tests.ledger.cases import read_cases
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 relaxed = settings(
     max_examples=scaled(24), deadline=None, suppress_health_check=list(HealthCheck)
@@ -44,7 +44,7 @@ def again(value: Any) -> Any:
 
 
 pytestmark = pytest.mark.quick
-CASES = read_cases(__file__)
+CASES = read_tables(__file__)
 
 summer = timezone(timedelta(hours=2), "summer")
 zones = st.sampled_from([None, UTC, zoneinfo.ZoneInfo("Europe/Berlin"), summer])

@@ -33,7 +33,6 @@ from dpflow.ledger.witness.comparison import Watch, state_of_ledger
 from dpflow.ledger.witness.file import FileWitness
 from dpflow.ledger.witness.lines import Line, Witnessed
 from dpflow.ledger.witness.postgres import PostgresWitness
-from tests.ledger.cases import read_cases
 from tests.ledger.processes import Child, Gate
 from tests.ledger.support import (
     BASIC,
@@ -50,8 +49,9 @@ from tests.ledger.support import (
 )
 from tests.postgres import server
 from tests.sizes import scaled
+from tests.tables import read_tables
 
-CASES = read_cases(__file__)
+CASES = read_tables(__file__)
 
 
 def witness_of(ledger: Ledger) -> Any:

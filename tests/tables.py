@@ -1,4 +1,4 @@
-"""Tables of a module's rows, from the YAML file next to it."""
+"""Rows of a module of tests, from the YAML file next to it."""
 
 from __future__ import annotations
 
