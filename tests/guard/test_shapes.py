@@ -1,8 +1,5 @@
 """Declared lengths, groups and columns: checked before a charge, drawn as declared."""
 
-# The rows of test_shapes.yaml are expressions of the imported names.
-# ruff: noqa: F401
-
 from __future__ import annotations
 
 import datetime as dt
@@ -17,7 +14,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import yaml
 from typing_extensions import TypeAliasType
 
 from dpflow import (
@@ -68,22 +64,38 @@ Vector = NewType("Vector", pl.Series)
 DAYS = pd.date_range("2026-03-28", periods=3)
 HOURS = pd.Series(1, index=pd.date_range("2026-03-28", periods=60, freq="h"))
 ZONE = ZoneInfo("Europe/Oslo")
-TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+CUT = pd.cut(pd.Series([1, 2, 3]), [0, 2, 4])
+LOCAL = HOURS.tz_localize("UTC").tz_convert(ZONE)
+NEW_YEAR = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+#: Annotations that say several numbers.
+SEVERAL = [
+    *(Numbers, Noted, Items[int], Vector, Annotated[Items[float] | None, "weekly"]),
+    *(list, list[int], list[float] | None, np.ndarray, npt.NDArray[np.float64]),
+    *(pd.Series, pd.DataFrame, pl.Series, pl.DataFrame, pa.Table, pa.ChunkedArray),
+]
+#: Any of these is enough beside such an annotation.
+ENOUGH: list[dict[str, Any]] = [
+    {"groups": REGIONS},
+    {"length": 2},
+    {"groups": lambda: REGIONS},
+    {"noise": "own"},
+    {"cost": lambda: NOISY},
+    {"cost": Gaussian(sensitivity=1, noise="planned")},
+    {"cost": EarlyStopping(NOISY, stops=(2,))},
+    {"cost": Repeated(NOISY, 2)},
+    {"cost": Composed(NOISY, NOISY)},
+]
 
 
-def read(expression: str) -> Any:
-    """Return the value of an expression of the table."""
-    return eval(expression, globals())
-
-
-@pytest.mark.parametrize("annotation", TABLES["several"])
+@pytest.mark.parametrize("annotation", SEVERAL, ids=str)
 def test_an_annotation_that_says_several_needs_a_declaration(annotation):
     """At definition, with the line to write; where `release` draws a constant cost."""
-    body = body_of(read(annotation))
+    body = body_of(annotation)
     with pytest.raises(ConfigurationError, match="groups="):
         guarded(**STEP)(body)
-    for declared in TABLES["enough"]:
-        guarded(**{**STEP, **read(f"dict({declared})")})(body)
+    for declared in ENOUGH:
+        guarded(**{**STEP, **declared})(body)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +108,22 @@ def test_other_annotations_are_looked_at_when_release_is_called(shop, annotation
     assert journal()[-1].body["outcome"] == "failed"
 
 
-@pytest.mark.parametrize("declared", TABLES["wrong"])
+#: Declarations of no shape.
+WRONG: list[dict[str, Any]] = [
+    {"groups": {"north"}},
+    {"groups": pd.Index(REGIONS)},
+    {"groups": []},
+    {"length": 0},
+    {"length": 2, "groups": REGIONS},
+    {"columns": ["n"]},
+]
+
+
+@pytest.mark.parametrize("declared", WRONG)
 def test_a_wrong_declaration_is_refused_at_definition_or_before_the_charge(
     shop, declared
 ):
     """A constant where it is defined, a function's answer where it is called."""
-    declared = read(f"dict({declared})")
     with pytest.raises(ConfigurationError, match="step 'body'"):
         guarded(**STEP, **declared)(body_of(Any))
     late = {name: lambda value=value: value for name, value in declared.items()}
@@ -132,11 +154,20 @@ def test_declarations_are_functions_of_public_arguments(shop):
     assert shapes[-1] == {"length": [2]}
 
 
-@pytest.mark.parametrize("declared", TABLES["large"])
+#: Declarations of releases that no ledger stores.
+LARGE: list[dict[str, Any]] = [
+    {"length": 700_000},
+    {"length": (1000, 1000)},
+    {"groups": {"a": range(1000), "b": range(1000)}, "columns": ["n"]},
+    {"groups": ["x" * 2**24]},
+    {"groups": [Region.NORTH]},
+]
+
+
+@pytest.mark.parametrize("declared", LARGE)
 def test_what_cannot_be_kept_is_refused_before_the_reservation(shop, declared):
     """With a release key; the numbers count 25 bytes each."""
-    declared = read(f"dict({declared}, release_key='k')")
-    step = guarded(**STEP, **declared)(body_of(Any))
+    step = guarded(**STEP, **declared, release_key="k")(body_of(Any))
     assert "could not be stored" in str(caught(step))
     assert kinds() == []
 
@@ -206,19 +237,36 @@ def test_a_value_that_cannot_be_stored_says_what_follows(shop):
     assert "not kept" in str(caught(unkept))
 
 
+#: Ordinary results of pandas whose labels are no plain values, with their groups.
+RESULTS = [
+    (HOURS.resample("D").sum(), DAYS),
+    (LOCAL.resample("D").sum(), DAYS.tz_localize(ZONE)),
+    (HOURS.to_period("D").groupby(level=0).sum(), DAYS.to_period("D")),
+    (CUT.value_counts(), pd.interval_range(0, 4, 2)),
+]
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-@pytest.mark.parametrize(("value", "groups"), TABLES["results"])
+@pytest.mark.parametrize(("value", "groups"), RESULTS)
 def test_ordinary_results_of_pandas_are_kept(shop, value, groups):
     """A replay equals the first answer; dtypes are numpy's, and no index has a freq."""
-    value, groups = read(value), [*read(groups)]
-    step = guarded(**STEP, groups=groups, release_key="n", ignore=("value",), name="n")
-    count = step(lambda: release(value))
+    words = {"groups": [*groups], "release_key": "n", "ignore": ("value",)}
+    count = guarded(**STEP, **words, name="n")(lambda: release(value))
     first, again = count(), count()
     pd.testing.assert_series_equal(first, again)
     assert (type(first.dtype), first.dtype) == (type(np.dtype(float)), np.float64)
     freq = getattr(first.index, "freq", None)
     assert freq is None or isinstance(first.index, pd.PeriodIndex)
     assert spent() == "0.1"
+
+
+#: Data whose labels equal no group, the groups, and both types.
+TYPOS: list[tuple[Any, list[Any], tuple[str, str]]] = [
+    ({"North": 1}, REGIONS, ("str", "str")),
+    ({1: 1}, REGIONS, ("int", "str")),
+    ({NEW_YEAR: 1}, [NEW_YEAR.date()], ("datetime", "date")),
+    (pd.Series([1], index=pd.Index(["a"], dtype=object)), [1], ("str", "int")),
+]
 
 
 def test_a_typo_in_groups_is_an_error_in_tests_only(shop: Path):
@@ -228,9 +276,9 @@ def test_a_typo_in_groups_is_an_error_in_tests_only(shop: Path):
         return guarded(**STEP, groups=groups, name="typo")(lambda: release(value))
 
     steps = []
-    for value, groups, types in TABLES["typos"]:
-        steps.append((typo(read(value), read(groups)), types))
-        assert len(steps[-1][0]()) == len(read(groups))
+    for value, groups, types in TYPOS:
+        steps.append((typo(value, groups), types))
+        assert len(steps[-1][0]()) == len(groups)
     with ledger_for_tests() as ledger:
         ledger.use(POLICY)
         for step, types in steps:
