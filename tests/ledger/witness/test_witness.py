@@ -262,6 +262,27 @@ def test_a_compaction_that_fails_loses_no_line(tmp_path, filed, monkeypatch):
     granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
 
 
+def test_a_compaction_holds_what_another_writer_appended(tmp_path, filed, monkeypatch):
+    """Between a writer's own line and the lock of its compaction."""
+    other, states = reopen(tmp_path / "ledger.db", str(tmp_path / "w")), []
+
+    def late(witness: FileWitness, state: Witnessed | None) -> None:
+        if not states:
+            states.append(state)
+            granted(other, "0.02")
+        original(witness, state)
+
+    original = FileWitness._rewrite
+    monkeypatch.setattr(FileWitness, "_rewrite", late)
+    monkeypatch.setattr(file_module, "_LONG_BYTES", 1)
+    while not states:
+        granted(filed, "0.01")
+    kept = FileWitness(witness_of(filed).path, filed.id).read_all()
+    sql = "SELECT number, hash FROM dataset"
+    head = kept.heads["a"]
+    assert read(tmp_path / "ledger.db", sql) == [(head.number, head.hash)]
+
+
 @pytest.mark.promise("older-copy")
 def test_an_open_file_that_is_removed_or_replaced_is_noticed(tmp_path, filed):
     """No line goes into a file without a reader; a freeze needs no witness."""
