@@ -1,20 +1,15 @@
 """One instant has one part and one release key, in the zone of the policy."""
 
-# The rows of test_zones.yaml are expressions of the imported names.
-# ruff: noqa: F401
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 import pendulum
 import pytest
-import yaml
 
 from dpflow import guarded, release
 from dpflow.exceptions import ConfigurationError
@@ -25,6 +20,7 @@ from dpflow.ledger.views import accounts
 from dpflow.policy import parse_policy
 from dpflow.policy.changes import judge, overall
 from tests.projects import NOISY, POLICY, make_project
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 
@@ -33,7 +29,7 @@ ZONES = (UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo"))
 DAYS = POLICY.replace("customer", "customer-day") + "partition: {by: day}\n"
 HOURS = POLICY.replace("customer", "customer-hour") + "partition: {by: hour}\n"
 BERLIN = "zone: Europe/Berlin\n"
-TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+TABLES = read_tables(__file__)
 
 
 @releasable
@@ -68,12 +64,24 @@ def test_an_aware_time_is_written_in_the_zone_of_the_policy(template, text):
     assert len({*instants}) == 1
 
 
-@pytest.mark.parametrize("value", TABLES["naive"])
+#: One day, as several types.
+ONE_DAY = [
+    date(2026, 6, 30),
+    datetime(2026, 6, 30, 22, 30),  # noqa: DTZ001 (naive)
+    pd.Timestamp("2026-06-30 22:30"),
+    np.datetime64("2026-06-30T22:30"),
+    np.datetime64("2026-06-30"),
+    pd.Period("2026-06-30", "D"),
+    "2026-06-30",
+]
+
+
+@pytest.mark.parametrize("value", ONE_DAY)
 def test_dates_and_naive_times_of_one_day_are_one_key(value):
     """Under a date's format; a naive time is taken as it is in every zone."""
     for template, text in (("{v:%Y-%m-%d}", "2026-06-30"), ("{v:%G-W%V}", "2026-W27")):
-        key = keyed(template, eval(value))
-        assert key == keyed(template, eval(value), "Japan", "UTC") == (text, text)
+        key = keyed(template, value)
+        assert key == keyed(template, value, "Japan", "UTC") == (text, text)
 
 
 def test_periods_that_a_format_does_not_name_and_other_texts_are_refused():
@@ -93,12 +101,20 @@ def test_the_second_of_two_equal_hours_has_its_offset(make):
         assert [keyed(template, hour)[0] for hour in hours] == texts
 
 
-@pytest.mark.parametrize(("policy", "template", "part"), TABLES["parts"])
+#: Policy, template, and the part that is charged.
+PARTS = [
+    (DAYS + BERLIN, "{at:%Y-%m-%d}", "2026-07-01"),
+    (DAYS, "{at:%Y-%m-%d}", "2026-06-30"),
+    (HOURS + BERLIN, "{at:%Y-%m-%dT%H}", "2026-06-30T22"),
+]
+
+
+@pytest.mark.parametrize(("policy", "template", "part"), PARTS)
 def test_an_instant_has_one_part_and_one_release(
     tmp_path, monkeypatch, policy, template, part
 ):
     """Hours are those of UTC in every zone; each instant is charged once."""
-    make_project(tmp_path, monkeypatch, eval(policy))
+    make_project(tmp_path, monkeypatch, policy)
     key = {"partitions": template, "release_key": "count/{at:%Y-%m-%d %H}"}
 
     @guarded(dataset="shop", cost=NOISY, **key)
