@@ -26,9 +26,9 @@ from dpflow.guard.release_keys import AmbiguousArgument, fill
 from dpflow.interop import releasable
 from dpflow.ledger.codec import encode
 from dpflow.ledger.codec.kinds import unstorable_type
-from tests.accounting.tables import read_tables
 from tests.projects import NOISY, POLICY, TENTH, make_project, rows
 from tests.sizes import scaled
+from tests.tables import read_tables
 
 pytestmark = pytest.mark.quick
 
