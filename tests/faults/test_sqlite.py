@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from fractions import Fraction
@@ -23,6 +25,7 @@ from dpflow.exceptions import (
 from dpflow.ledger.audit.verify import verify
 from dpflow.ledger.ledger import Ledger
 from dpflow.ledger.opening import create_ledger, open_ledger
+from dpflow.ledger.tables.sqlite_files import open_for_reading
 from tests.ledger.processes import Child, Gate, answer_of_child, die
 from tests.ledger.support import (
     audit,
@@ -130,19 +133,32 @@ def their_database() -> bytes:
         (b"", "No such table"),
         (b"no database at all" * 300, "not a database"),
         (b"SQLite format 3\0" + b"\xff" * 8000, "its end was cut off"),
-        (their_database(), "No such table"),
+        (their_database(), r"another program: its tables are theirs\. Nothing"),
     ],
 )
 def test_a_file_that_is_no_ledger_is_refused(tmp_path, content, words):
-    """An empty or foreign file is damage, not an invitation; nothing is added to it."""
+    """An empty or foreign file is damage, not an invitation; nothing is added to it.
+
+    Another program's database is as it was, its kind of log included.
+    """
     place = tmp_path / "ledger.db"
     place.write_bytes(content)
     with pytest.raises(LedgerCorrupt, match=words):
         open_ledger(url(place))
     with pytest.raises(ConfigurationError):
         create_ledger(url(place))
-    tables = b"CREATE TABLE"
-    assert place.read_bytes().count(tables) == content.count(tables)
+    assert not content or place.read_bytes() == content
+
+
+def test_a_file_that_was_just_written_is_read_later(ledger, path, monkeypatch):
+    """A second write within the precision of its time would look like none."""
+    ledger.database.close()
+    pauses = list[float]()
+    monkeypatch.setattr("dpflow.ledger.tables.sqlite_files.time.sleep", pauses.append)
+    for age in (60, 0):
+        os.utime(path, times=(time.time() - age,) * 2)
+        with open_for_reading(path):
+            assert bool(pauses) == (age == 0)
 
 
 @pytest.mark.promise("removed-file")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from prefect import flow
 
 from dpflow import BudgetRefused, PureDP, dp_flow, dp_task, status
 from dpflow.exceptions import ConfigurationError
@@ -62,6 +63,21 @@ def test_later_steps_are_charged_in_the_same_ledger(project, other, count, elsew
     assert len(seen) == 2
     there = books(project.settings.root)
     assert (there.spent, there.open, there.orphans) == ("0.3", 0, 0)
+    assert books(other).reserved == 0
+
+
+def test_a_subflow_charges_where_the_first_step_did(project, other, count):
+    """Also in a flow of Prefect's own, which keeps no settings."""
+    inner = dp_flow(name="inner")(lambda: count())
+
+    @flow
+    def report():
+        count()
+        os.chdir(other)
+        return inner()
+
+    assert report() == 1
+    assert books(project.settings.root).spent == "0.2"
     assert books(other).reserved == 0
 
 

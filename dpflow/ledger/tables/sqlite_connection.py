@@ -24,6 +24,7 @@ from dpflow.ledger.tables.owners import Owners
 from dpflow.ledger.tables.sqlite_files import (
     FileId,
     check_left,
+    check_tables,
     is_space_low,
     lack_of_space,
     look_at,
@@ -178,6 +179,7 @@ class SqliteConnection(Database):
             check_same_thread=False,
             timeout=BUSY_SECONDS,
         )
+        check_tables(connection, self.path)
         set_durable(connection, self.path)
         if self._read_only:
             connection.execute("PRAGMA query_only = ON")

@@ -302,6 +302,23 @@ def sync_log(path: Path) -> None:
             sync_path(log)
 
 
+def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse the database of another program before anything of it is changed.
+
+    Raises:
+        LedgerCorrupt: If it has tables, and none of those that a ledger always has.
+    """
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    names = sorted(str(name) for (name,) in rows)
+    if names and not {"ledger", "journal"} & set(names):
+        msg = (
+            f"{path} is no ledger but the database of another program: its tables are "
+            f"{', '.join(names):.80}. Nothing of it was changed. Name the ledger's own "
+            "file, for example in DPFLOW_LEDGER_URL."
+        )
+        raise LedgerCorrupt(msg, ledger=str(path))
+
+
 def set_durable(connection: sqlite3.Connection, path: Path) -> None:
     """Make a connection's commits last, and read back that they do.
 
@@ -392,7 +409,7 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
 
     Raises:
         LedgerMissing: If there is no ledger.
-        LedgerCorrupt: If its log was taken away.
+        LedgerCorrupt: If its log was taken away, or it is no ledger.
         LedgerUnavailable: If its log cannot be read here, or it is busy.
         OSError: If something of it may not be read.
         sqlite3.Error: If SQLite cannot open it.
@@ -416,6 +433,7 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
         time.sleep(_UNSURE)
     uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        check_tables(connection, path)
         yield connection
     if not alive and before != _stamps(path, log):
         what = (

@@ -203,7 +203,8 @@ def test_an_older_copy_that_is_upgraded_marks_no_fork(tmp_path):
 
 def test_rewritten_requests_are_verified(begun, monkeypatch):
     """By the digest in the entry of the upgrade; an edit of one is found."""
-    begun.upgrade(rewrites={6: lambda request: {**request, "note": 1}})
+    rewrites = {5: lambda _: {}, 6: lambda request: {**request, "note": 1}}
+    begun.upgrade(rewrites=rewrites)
     monkeypatch.setattr(Database, "version", 6)
     upgraded = open_ledger(begun.at, witness="none")
     charge = granted(upgraded, "0.1")
@@ -214,6 +215,7 @@ def test_rewritten_requests_are_verified(begun, monkeypatch):
         edited = next(row for row in rows if row["id"] != charge)
         row = Charge.from_columns(tuple(edited.values()))
         assert row.request["note"] == 1
+        assert row.request["datasets"] == ["a"]
         row = row._replace(request={**row.request, "note": 2})
         transaction.send([("rewrite_request", name_columns(row))])
     assert "requests of before" in str(verify(upgraded).bad)
