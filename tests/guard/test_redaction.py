@@ -166,8 +166,12 @@ def test_a_public_error_of_other_code_is_withheld(shop, kind):
 
 def test_a_warning_names_no_class_that_a_body_made(shop, recwarn, caplog):
     """The name of a class can hold private data, and no module has such a class."""
-    unstorable = type(CANARY, (), {"__module__": CANARY})
-    guarded(dataset="shop", cost=TENTH, release_key="x", name="n")(unstorable)()
+
+    @guarded(dataset="shop", cost=TENTH, release_key="x")
+    def count():
+        return type(CANARY, (), {"__module__": CANARY})()
+
+    count()
     texts = [str(warning.message) for warning in recwarn]
     assert any("cannot be stored" in text for text in texts)
     assert CANARY not in f"{texts}{caplog.text}"

@@ -220,7 +220,11 @@ def test_a_missing_return_is_not_kept(shop):
 
 def test_a_missing_return_without_a_key_warns_once(shop):
     """A step without a release may be for its side effect."""
-    forgets_quietly = guarded(**STEP, name="n")(lambda: release(3) and None)
+
+    @guarded(**STEP)
+    def forgets_quietly() -> None:
+        release(3)
+
     with pytest.warns(RuntimeWarning, match="is a `return` missing"):
         forgets_quietly()
     assert forgets_quietly() is None
