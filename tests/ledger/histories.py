@@ -218,7 +218,7 @@ class Play:
         key, cost = random.choice([None, "k1"]), random.choice(self.costs)
         if key is not None:
             # A key is asked for at another cost now and then only.
-            cost = COSTS["all"][random.random() < 0.2]
+            cost = COSTS["all"][1 if random.random() < 0.2 else 0]
         return Request(
             reservation=uuid.UUID(int=random.getrandbits(128)).hex,
             owner=self.owners.mine(),

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.storages("sqlite", "postgres")
 
 
 @pytest.mark.promise("damaged-bytes")
-@pytest.mark.storages("sqlite")
 @pytest.mark.parametrize(("statement", "is_noticed_by_ends"), read_tables(__file__))
 def test_an_edit_by_hand_is_noticed_at_the_next_decision(
     path, tmp_path, statement, is_noticed_by_ends, monkeypatch

@@ -184,13 +184,15 @@ def test_a_dataset_that_nothing_witnessed_is_named(tmp_path):
 
 
 @pytest.mark.promise("lost-decision")
-def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, witness, postgres_url):
+@pytest.mark.parametrize("target", ["sqlite", "postgres"])
+def test_a_freeze_that_a_backup_lacks_is_written(tmp_path, witness, target):
     """Also into a database whose functions come last."""
-    ledger, _, saved = save(tmp_path, witness)
+    ledger, path, saved = save(tmp_path, witness)
     ledger.freeze("a", reason="x")
     ledger.close()
-    restore(saved, postgres_url, reason="x", witness=witness)
-    restored = open_ledger(postgres_url, witness=witness)
+    at = url(path) if target == "sqlite" else server().new_database()
+    restore(saved, at, reason="x", witness=witness)
+    restored = open_ledger(at, witness=witness)
     with pytest.raises(BudgetRefused, match="frozen"):
         granted(restored, "0.1")
     assert verify(restored).bad == []

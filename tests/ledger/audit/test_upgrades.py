@@ -170,7 +170,7 @@ def test_a_backup_that_does_not_fit_is_not_begun(begun, monkeypatch):
     assert size > 50_000
     needed = size * (1 + begun.is_file)
     usage = SimpleNamespace(free=needed - 1)
-    monkeypatch.setattr(upgrades, "shutil", Mock(disk_usage=lambda _: usage))
+    monkeypatch.setattr(upgrades, "shutil", SimpleNamespace(disk_usage=lambda _: usage))
     with pytest.raises(LedgerUnavailable, match=f"{needed:,} bytes"):
         begun.upgrade()
     assert not begun.saved.exists()

@@ -55,8 +55,9 @@ def copy_to_server(path: Path) -> str:
             rows = file.execute(f"SELECT * FROM {table}")
             names = [column[0] for column in rows.description]
             numbers = {"one", "version", "number"}
-            kinds = ["bigint" if name in numbers else "text" for name in names]
-            columns = ", ".join(map(" ".join, zip(names, kinds, strict=True)))
+            columns = ", ".join(
+                f"{name} {'bigint' if name in numbers else 'text'}" for name in names
+            )
             session.execute(f"CREATE TABLE dpflow.{table} ({columns})".encode())
             values = ", ".join(["%s"] * len(names))
             sql = f"INSERT INTO dpflow.{table} VALUES ({values})"

@@ -33,6 +33,7 @@ from tests.ledger.support import (
 
 pytestmark = pytest.mark.quick
 
+WIDE = "{epsilon: 1, delta: 1e-6}"
 HALF = make_policy(budget="{epsilon: 0.5}")
 
 
@@ -131,6 +132,3 @@ def test_each_decision_names_its_author_code_and_policy(path):
     audit(officer)
     worker.close()
     officer.close()
-
-
-WIDE = "{epsilon: 1, delta: 1e-6}"
