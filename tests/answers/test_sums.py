@@ -75,6 +75,13 @@ def test_laplace_intervals_cover_what_they_say(count, wanted):
     assert wanted <= 100 * usual < wanted + 0.1
 
 
+def test_intervals_of_two_laplace_scales_cover_what_they_say():
+    """By the exact tail of a sum of draws of scales 2 and 1, without Gaussian noise."""
+    width = exact(half(*[(ONE, noisy(spread=s, laplace=True)) for s in (2, 1)]))
+    missed = (4 * MP.exp(-width / 2) - MP.exp(-width)) / 3
+    assert 0.05 * (1 - 2e-5) < missed <= 0.05
+
+
 @pytest.mark.parametrize(("scales", "sigma"), spread(TABLES["mixed"], 3))
 def test_mixed_intervals_agree_with_50_digits(scales, sigma):
     """Laplace and Gaussian noise of several scales: outward, by less than 1e-5."""

@@ -28,7 +28,7 @@ STOPPING = EarlyStopping(PureDP(epsilon="0.01"), stops=(10, 25))
 
 @pytest.fixture
 def ledger(path: Path | str) -> Iterator[Ledger]:
-    """Make an empty ledger, on SQLite and on PostgreSQL."""
+    """Make an empty ledger; in the campaign also on SQLite and on PostgreSQL."""
     where = path if isinstance(path, str) else f"sqlite:///{path}"
     made = create_ledger(where, witness="none")
     yield made

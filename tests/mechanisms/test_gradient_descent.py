@@ -103,6 +103,7 @@ def test_products_are_the_rows_that_they_stand_for(columns):
 
 def test_the_largest_sum_is_a_float_without_rounding():
     """With one more bit of both factors it would not be."""
+    # Products of one factor of so many bits, and one of a bit more.
     largest, more = (2 ** (2 * module._FACTOR_BITS + bits) for bits in (1, 3))
     assert MOST_PEOPLE * largest <= 2**53 < MOST_PEOPLE * more
     for norm in (*NORMS, "1.9999999999999999", "2"):
@@ -152,6 +153,16 @@ def test_the_noise_is_the_declared_one():
         sampled, np.zeros((1, 4000)), clip=NormClip.to("0.5")
     )
     assert abs(sample.std() - 2) < 6 * 2 / math.sqrt(2 * 4000)
+
+
+def test_people_are_sampled_independently_at_the_rate():
+    """Within Hoeffding's bound at 1e-9, and neighbours are not drawn together."""
+    people = 200_000
+    first, second = (mechanism.poisson_sample(Fraction(1, 5), people) for _ in range(2))
+    limit = math.sqrt(math.log(2e9) / (2 * people))
+    assert abs(first.mean() - 0.2) < limit
+    assert abs((first & second).mean() - 0.04) < limit
+    assert abs((first[1:] & first[:-1]).mean() - 0.04) < limit
 
 
 def test_only_the_sampled_are_summed(monkeypatch):
