@@ -253,7 +253,7 @@ def interrupted(
         attempt("the same elsewhere", lambda: steps.run(name), wrong)
     gate.open()
     code, lines = child.end()
-    wrong += lines if code or not lines else json.loads(lines[0])
+    wrong += [f"exit {code}", *lines] if code else json.loads("".join(lines) or "[]")
     return wrong if where or wrong else None
 
 

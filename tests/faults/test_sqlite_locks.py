@@ -197,8 +197,14 @@ def test_another_program_may_remove_the_log_meanwhile(tmp_path, monkeypatch):
     """Who closes the file last empties the log into it; SQLite then makes a new one."""
     log, look = tmp_path / "ledger.db-wal", Path.stat
     log.write_bytes(b"x")
+
+    def remove(place: Path) -> object:
+        found = look(place)
+        log.unlink()
+        return found
+
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", lambda place: (look(place), log.unlink())[0])
+        patch.setattr(Path, "stat", remove)
         sqlite_files.sync_log(tmp_path / "ledger.db")
     assert not log.exists()
 

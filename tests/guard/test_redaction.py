@@ -408,7 +408,7 @@ def test_a_signal_while_the_failure_is_posted_leaks_nothing(shop):
         # The settlement blocks on the ledger's lock until the alarm.
         held_lock.enter_context(locked_ledger(shop))
         current_project().ledger.database.lock_seconds = 30
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
         raise ValueError(read_private())
 
     old = signal.signal(signal.SIGALRM, signal.default_int_handler)

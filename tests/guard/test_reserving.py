@@ -14,7 +14,7 @@ from dpflow import guarded
 from dpflow.exceptions import LedgerUnavailable
 from dpflow.guard.project import current_project
 from dpflow.ledger import Ledger
-from tests.ledger.processes import Child
+from tests.ledger.processes import Child, Gate
 from tests.projects import (
     TENTH,
     bring_ledger_back,
@@ -110,20 +110,18 @@ def test_another_process_need_not_wait_for_this_one_to_end(shop, fails):
         return 5 // (not fails)
 
     def count_later(say):
-        os.read(begin, 1)
+        gate.wait()
         say(count())
 
-    begin, signal = os.pipe()
+    gate = Gate()
     # Before this process has a thread that settles.
     child = Child(count_later)
     with pytest.warns(RuntimeWarning, match="stays charged in full and unsettled"):
         assert count() == 5 if not fails else caught(count)
     bring_ledger_back(shop)
-    os.write(signal, b".")
+    gate.open()
     assert child.speaks(60)
     assert child.end() == (0, ["6" if fails else "5"])
-    os.close(begin)
-    os.close(signal)
     assert kinds() == ["reserve", "settle"] * (1 + fails)
     assert (spent(), held()) == ("0.2" if fails else "0.1", "0")
     for thread in threading.enumerate():

@@ -70,7 +70,7 @@ def test_a_flow_that_retries_says_that_each_run_of_a_body_is_a_charge(project, c
         texts = [record.getMessage() for record in caplog.records]
         said = [text for text in texts if "PREFECT_FLOWS_DEFAULT_RETRIES" in text]
         assert len(said) == bool(setting)
-        assert all(f"runs up to {setting} time" in text for text in said)
+        assert all(f"runs up to {setting} times more" in text for text in said)
     assert spent() == "0.6"
 
 

@@ -132,14 +132,14 @@ def test_a_lie_about_the_environment_changes_nothing(tmp_path, monkeypatch):
         restore_noise(ledger.id)
 
 
-# Refusals
-
-
 def test_threads_of_a_pipeline_charge_the_ledger_of_the_test(ledger):
     """A task runner has its own, and so has a flow with a time limit."""
     with ThreadPoolExecutor(2) as threads:
         assert len({*threads.map(visitors, "abcd")}) == 4
     assert len(ledger.charges()) == 4
+
+
+# Refusals
 
 
 def test_an_exhausted_dataset_refuses_and_still_replays(ledger):
