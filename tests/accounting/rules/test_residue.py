@@ -60,7 +60,7 @@ def margin(kind, size, rest, charge, x, *, window="0.5"):
 
 
 def least_margin(kind, size, rest, charge, *, window="0.5"):
-    """Return the least margin at many epsilons; of Laplace noise, whose take long."""
+    """Return the least margin at many epsilons; at few of slow Laplace noise."""
     root, points = MP.sqrt(real(from_units(rest))), 5 if kind == LAPLACE else 41
     reach = 3 * root + root**2
     epsilons = spread(MP.linspace(-reach, reach, points), points // 2 + 1)
