@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -144,6 +146,13 @@ def test_a_row_is_read_as_it_was_written(row, monkeypatch):
     assert type(read) is type(row)
     assert name_columns(read) == columns
     assert repr(remembered) == repr(read)
+
+
+@pytest.mark.storages("memory", "sqlite")
+def test_threads_use_one_ledger(ledger):
+    """A connection serves the threads of its process, each in its turn."""
+    with ThreadPoolExecutor(2) as threads:
+        assert len({*threads.map(partial(granted, ledger), ["0.1"] * 4)}) == 4
 
 
 @pytest.mark.parametrize("row", WHOLE, ids=name_kind)

@@ -71,7 +71,7 @@ client_calls.PATIENCE_SECONDS = 240.0
 POLICY = f'{projects.POLICY}data_version: "1"\nflows: {{report: {{}}, parent: {{}}}}\n'
 
 
-def _room(nodeid: str) -> str:
+def _scope(nodeid: str) -> str:
     """Return what of these tests stays in one process.
 
     Each process has its server, so a file stays in one; and so does the matrix, whose
@@ -85,11 +85,11 @@ def _room(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Share the tests out by rooms, where several processes run them."""
+    """Keep together what stays in one process, where several run the tests."""
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = _room
+    scheduler._split_scope = _scope
     return scheduler
 
 
