@@ -28,13 +28,8 @@ from dpflow import (
     PureDP,
     RandomizedResponse,
 )
-from dpflow.accounting.curves import conversions
-from dpflow.accounting.curves.prices import (
-    approx_dp,
-    approx_zcdp,
-    gdp_mu_squared,
-    renyi,
-)
+from dpflow.accounting.curves import conversions, prices
+from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared, renyi
 from dpflow.rounding import DELTA_LOW
 from tests.accounting.oracle import (
     DELTAS,
@@ -115,7 +110,7 @@ def test_what_needs_no_rounding_is_exact(value, order):
     assert approx_zcdp(ZCDP(rho=value)) == (value, 0)
     assert renyi(ZCDP(rho=value), order) == order * value
     cost, delta = ApproxDP(epsilon=value, delta="1e-30"), Fraction("1e-30")
-    assert approx_dp(cost) == (value, delta)
+    assert prices.approx_dp(cost) == (value, delta)
     assert approx_zcdp(cost) == (rho_of(PureDP(epsilon=value)), delta)
 
 
