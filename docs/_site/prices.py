@@ -99,8 +99,8 @@ _OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("odometer", "stitched"): _SPLIT,
 }
 
-#: How often a sequence has a step, where it is not once.
-_TOGETHER = {"PoissonSampledGaussian": 10}
+#: How often a sequence has a step: together they are composed sooner than one.
+_TOGETHER = 10
 
 #: The notions in which a theorem looks for a price, in its order.
 _NOTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
@@ -203,8 +203,8 @@ def _rule(kind: str, theorem: str, cost: Cost) -> Rule:
         return make_odometer(theorem, delta="1e-6", halt_at_epsilon=5, **options)
     if theorem == "sequence":
         # A sequence knows the costs that it lists; the default accountant is optimal,
-        # and for a sampled step alone takes a minute, for some together a second.
-        options["steps"] = [{"cost": cost, "times": _TOGETHER.get(cost.mechanism, 1)}]
+        # and for a sampled step alone takes a minute.
+        options["steps"] = [{"cost": cost, "times": _TOGETHER}]
     return make_filter(theorem, epsilon=5, delta="1e-6", **options)
 
 

@@ -79,11 +79,8 @@ def test_every_theorem_is_derived():
 
 @pytest.fixture(scope="module")
 def rows():
-    """Every row, made once; ten steps together are composed sooner than one."""
-    with pytest.MonkeyPatch.context() as patch:
-        times = {cost.mechanism: 10 for cost in EXAMPLES}
-        patch.setattr("docs._site.prices._TOGETHER", times)
-        return coverage()
+    """Every row, made once."""
+    return coverage()
 
 
 def test_every_pair_has_one_row_with_a_reason(rows):
