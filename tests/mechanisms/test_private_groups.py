@@ -163,6 +163,14 @@ def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
         cheaper(lambda: private_groups([1], ["a"], max_groups=2))()
 
 
+def test_a_person_counts_in_one_group_by_default(dpflow_ledger):
+    """At the price of one step."""
+    dpflow_ledger.use(fixture_policy("basic", "add-or-remove", "1e-6"))
+    step = guarded(dataset="orders", cost=ApproxDP(epsilon="0.125", delta="1e-8"))
+    groups = step(lambda: private_groups(range(900), ["a", "b", "c"] * 300))
+    assert groups() == ["a", "b", "c"]
+
+
 def test_a_step_may_name_groups_by_a_threshold(dpflow_ledger, caplog):
     """At the price of the whole table; the log says how many people it takes."""
     zcdp = "{theorem: zcdp, delta_loss: 5e-7}"
