@@ -16,7 +16,7 @@ from dpflow.accounting.rules.tally import Tally
 from dpflow.exceptions import (
     UnsupportedCost,
 )
-from dpflow.ledger.decisions.refusals import Shortage, describe_members
+from dpflow.ledger.decisions.refusals import Shortage, amount_text, describe_members
 from dpflow.ledger.views.accounts import standing_gates
 from tests.ledger.support import (
     audit,
@@ -33,6 +33,12 @@ pytestmark = pytest.mark.quick
 
 
 # Refusals
+
+
+def test_used_amounts_round_up_and_remaining_ones_down():
+    """A refusal never promises what is not there."""
+    texts = [amount_text("epsilon", "0.123456789", up=up) for up in (True, False)]
+    assert texts == ["0.1235", "0.1234"]
 
 
 def test_a_refusal_is_journaled_and_costs_nothing(ledger, path):
