@@ -13,9 +13,8 @@ from dpflow.accounting import make_filter
 from dpflow.accounting.costs.base import Cost
 from dpflow.accounting.rules.rule import Odometer
 from dpflow.accounting.rules.tally import Tally
-from dpflow.exceptions import (
-    UnsupportedCost,
-)
+from dpflow.exceptions import UnsupportedCost
+from dpflow.ledger.decisions.gates import preview_gates
 from dpflow.ledger.decisions.refusals import Shortage, amount_text, describe_members
 from dpflow.ledger.views.accounts import standing_gates
 from tests.ledger.support import (
@@ -131,3 +130,12 @@ def test_a_refused_step_needs_more_than_remains(theorem):
             assert 0 <= shortage.remaining < shortage.needed
             assert shortage.remaining <= 1
     assert refused > 5
+
+
+def test_a_policy_shows_the_gate_of_each_flow_before_any_charge():
+    """Of the flows that it names, and of any other."""
+    shares = {"flows": "{weekly: {share: 50%}}", "other_flows": "{share_each: 10%}"}
+    gates = preview_gates(make_policy(**shares).to_pinned())
+    assert [gate.name for gate in gates] == ["", "weekly", "each other flow"]
+    limits = [gate.rule.epsilon for gate in gates]
+    assert limits == [1, Fraction(1, 2), Fraction(1, 10)]
