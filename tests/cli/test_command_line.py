@@ -155,3 +155,31 @@ def test_without_its_libraries_the_demo_says_what_to_install(empty):
     assert all(name in text for name in names)
     assert "[examples]" in text
     assert list(empty.root.iterdir()) == []
+
+
+#: Commands with an option of whole numbers, the least and the largest that it takes.
+ENDS = [
+    ("policy check", "--people", 1, None),
+    ("init", "--people", 1, None),
+    ("init", "--terms", 1, 1000),
+    ("history", "--limit", 1, None),
+    ("why", "shop --limit", 1, None),
+    ("why", "shop --term", 1, None),
+    ("status", "--next", 1, 1000),
+    ("forecast", "--at-least", 0, None),
+    ("forecast", "--runs", 1, 10**6),
+    ("serve", "--port", 0, 65535),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "least", "most"), ENDS)
+def test_a_number_is_taken_up_to_its_ends(name, words, least, most):
+    """And refused beyond them, before anything is read."""
+    command = EVERY[f"dpflow {name}"]
+    taken = [least] if most is None else [least, most]
+    refused = [least - 1] if most is None else [least - 1, most + 1]
+    for number in taken:
+        command.make_context(name, [*words.split(), str(number)])
+    for number in refused:
+        with pytest.raises(typer.BadParameter):
+            command.make_context(name, [*words.split(), str(number)])
