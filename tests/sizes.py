@@ -17,10 +17,11 @@ def scaled(count: int, push: int | None = None) -> int:
 
     Args:
         count: How often in a campaign of size one.
-        push: How often at each push, where less than that finds the controls too.
+        push: How often at each push, and in smaller runs, where so few find the
+            controls, too.
     """
     if push is not None and SCALE <= 1:
-        count = push
+        return push
     return max(1, round(count * SCALE))
 
 
