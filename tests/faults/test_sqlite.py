@@ -151,6 +151,19 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, content, words):
     assert place.read_bytes() == content or read(place, tables) == []
 
 
+def test_the_log_of_another_program_is_left_alone(tmp_path):
+    """That program may be writing it; a ledger's own log is written and synced anew."""
+    place, log = tmp_path / "theirs.db", tmp_path / "theirs.db-wal"
+    with closing(sqlite3.connect(place)) as theirs:
+        theirs.execute("CREATE TABLE theirs (x)")
+        theirs.execute("PRAGMA journal_mode = WAL")
+        theirs.execute("CREATE TABLE more (x)")
+        files = [(f.read_bytes(), f.stat().st_mtime_ns) for f in (place, log)]
+        with pytest.raises(LedgerCorrupt, match="another program"):
+            open_ledger(url(place))
+        assert files == [(f.read_bytes(), f.stat().st_mtime_ns) for f in (place, log)]
+
+
 def test_a_file_that_was_just_written_is_read_later(ledger, path, monkeypatch):
     """A second write within the precision of its time would look like none."""
     ledger.database.close()

@@ -168,6 +168,7 @@ class SqliteConnection(Database):
         others = (other for other in [*_databases] if other is not self)
         is_open = any(o._connection and o._file == self._file for o in others)  # noqa: SLF001
         check_left(self.path, is_open_here=is_open)
+        check_tables(self.path)
         if not self._read_only:
             sync_log(self.path)
         self._wal = None
@@ -179,7 +180,6 @@ class SqliteConnection(Database):
             check_same_thread=False,
             timeout=BUSY_SECONDS,
         )
-        check_tables(connection, self.path)
         set_durable(connection, self.path)
         if self._read_only:
             connection.execute("PRAGMA query_only = ON")

@@ -302,14 +302,20 @@ def sync_log(path: Path) -> None:
             sync_path(log)
 
 
-def check_tables(connection: sqlite3.Connection, path: Path) -> None:
+def check_tables(path: Path) -> None:
     """Refuse the database of another program before anything of it is changed.
+
+    Its file is read without its log: no lock is taken, and no log is written anew.
 
     Raises:
         LedgerCorrupt: If it has tables, and none of those that a ledger always has.
     """
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    names = sorted(str(name) for (name,) in rows)
+    uri = f"{path.as_uri()}?mode=ro&immutable=1"
+    names = list[str]()
+    # What cannot be read so has its error where it is opened.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        names = sorted(str(name) for (name,) in rows)
     if names and not {"ledger", "journal"} & set(names):
         msg = (
             f"{path} is no ledger but the database of another program: its tables are "
@@ -416,6 +422,7 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     """
     look_at(path)
     check_left(path)
+    check_tables(path)
     log, index = real_path(path, "-wal"), real_path(path, "-shm")
     for file in (path, log, index):
         if file.exists() and not _may(file, os.R_OK):
@@ -433,7 +440,6 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
         time.sleep(_UNSURE)
     uri = f"{path.as_uri()}?mode=ro{'' if alive else '&immutable=1'}"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
-        check_tables(connection, path)
         yield connection
     if not alive and before != _stamps(path, log):
         what = (
