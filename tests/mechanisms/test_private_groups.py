@@ -15,7 +15,7 @@ import pytest
 
 from dpflow import ApproxDP, Repeated, guarded
 from dpflow.costs import ApproxZCDP, TopK
-from dpflow.exceptions import BudgetRefused, ReleaseError
+from dpflow.exceptions import BudgetRefused, PublicError, ReleaseError
 from dpflow.mechanisms import private_groups, top_k
 from dpflow.mechanisms.drawn import Drawn
 from dpflow.mechanisms.groups import BITS, chances, largest, people_in, threshold
@@ -161,6 +161,12 @@ def test_a_step_releases_its_groups_once(dpflow_ledger, relation, times):
     cheaper = guarded(dataset="orders", cost=one)
     with pytest.raises(ReleaseError, match=rf"Repeated\(ApproxDP\(...\), {times}\)"):
         cheaper(lambda: private_groups([1], ["a"], max_groups=2))()
+
+
+def test_a_chance_that_grows_for_too_many_people_is_refused():
+    """The table has a line for each number of people, so it ends."""
+    with pytest.raises(PublicError, match="131072 people in a group would not"):
+        chances(Fraction(1, 10**4), Fraction(1, 10**8))
 
 
 def test_a_person_counts_in_one_group_by_default(dpflow_ledger):

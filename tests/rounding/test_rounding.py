@@ -327,3 +327,10 @@ def test_short_texts_read_well():
     for number, *texts in TABLES["short"]:
         value = Fraction(number)
         assert texts == [rounding.short_down(value), rounding.short_up(value)]
+
+
+def test_a_long_value_is_shortened_in_its_error():
+    """The beginning says enough."""
+    with pytest.raises(InvalidCost) as refused:
+        exact("x" * 100, name="epsilon")
+    assert refused.value.details["value"] == f"'{'x' * 56}..."
