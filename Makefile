@@ -15,7 +15,7 @@ export OMP_NUM_THREADS := 1
 # What waits for servers, disks and killed processes, and what computes.
 LEDGER := tests/ledger tests/faults
 RULES := $(addprefix tests/,accounting adversaries forecast mechanisms)
-TOGETHER := $(MAKE) --no-print-directory -j4 --output-sync=target
+TOGETHER := $(MAKE) --no-print-directory -j5 --output-sync=target
 # What computes takes what the others leave: servers are late beside too much at once.
 PATIENT := nice -n 5
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
@@ -30,7 +30,7 @@ demo: $(VENV)/examples.installed
 
 test: $(VENV)/dev.installed lint
 	@echo "== Types and tests at once; the output of each part comes at its end"
-	$(TOGETHER) tests-prefect tests-ledger tests-rules tests-steps tests-pythons
+	$(TOGETHER) tests-prefect types tests-steps tests-ledger tests-rules
 
 # Searches are small, and PostgreSQL does not start.
 quick: $(VENV)/dev.installed
@@ -55,19 +55,19 @@ lint:
 
 types:
 	@echo "== Types"
-	$(PATIENT) $(BIN)/mypy
+	$(BIN)/mypy
 
 tests-prefect:
 	$(PYTEST) tests/prefect
 
 tests-ledger:
-	$(PYTEST) $(LEDGER)
+	$(PATIENT) $(PYTEST) $(LEDGER)
 
 tests-rules:
 	$(PATIENT) $(PYTEST) $(RULES)
 
-tests-steps: types
-	$(PATIENT) $(PYTEST) tests $(addprefix --ignore=,tests/prefect $(LEDGER) $(RULES))
+tests-steps:
+	$(PYTEST) tests $(addprefix --ignore=,tests/prefect $(LEDGER) $(RULES))
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"

@@ -14,16 +14,15 @@ import math
 import numbers
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from fractions import Fraction
-from functools import cache
 from typing import Any, cast
 
 from mpmath.ctx_mp import MPContext
 
 from dpflow.exceptions import InvalidCost
-from dpflow.interrupts import without_interrupts
+from dpflow.interrupts import contextmanager, without_interrupts
 
 
 class UnsettledBound(InvalidCost, ArithmeticError):
@@ -205,14 +204,21 @@ def float_down(value: Fraction) -> float:
 _evaluating = threading.RLock()
 
 
-def new_context(digits: int) -> Any:
-    """Return an arithmetic context, which changes its own precision while it works."""
-    context = MPContext()
+#: Contexts that nobody uses; to make one takes two milliseconds.
+_spare: list[Any] = []
+
+
+@contextmanager
+def arithmetic(digits: int) -> Iterator[Any]:
+    """Lend an arithmetic context, which changes its own precision while it works."""
+    try:
+        context = _spare.pop()
+    except without_interrupts(IndexError):
+        context = MPContext()
     context.dps = digits
-    return context
-
-
-_context = cache(new_context)
+    yield context
+    # After an error it may work in the context still.
+    _spare.append(context)
 
 
 def to_real(mp: Any, value: Fraction | int) -> Any:
@@ -247,11 +253,11 @@ def evaluate(expression: Callable[[Any], Any]) -> Fraction:
     with _evaluating:
         previous: Fraction | None = None
         for digits in _DIGITS:
-            context = _context(digits)
-            value = expression(context)
-            if not context.isfinite(value) or context.im(value) != 0:
-                break
-            current = to_fraction(context.mpf(value))
+            with arithmetic(digits) as context:
+                value = expression(context)
+                if not context.isfinite(value) or context.im(value) != 0:
+                    break
+                current = to_fraction(context.mpf(value))
             # Two precisions may both have rounded a tiny value to zero.
             if previous is not None and current != 0:
                 difference = abs(previous - current)

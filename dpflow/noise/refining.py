@@ -30,7 +30,7 @@ from dpflow.noise.grid import ADDED, GRID, in_steps
 from dpflow.noise.numbers import numbers_for
 from dpflow.noise.shape import Shape
 from dpflow.noise.sources import random_bytes
-from dpflow.rounding import new_context, to_fraction, to_real
+from dpflow.rounding import arithmetic, to_fraction, to_real
 
 #: Adds the noise of a Gaussian to numbers.
 Noisy = Callable[[Gaussian, Sequence[float]], list[float]]
@@ -250,13 +250,13 @@ def chance_to_stay(fine: Fraction, coarse: Fraction, bits: int) -> Fraction:
     With q = exp(-1 / scale) it is q' (1 - q)^2 / (q (1 - q')^2), the finer one's with a
     dash (docs/derivations/accuracy.md#refined-laplace).
     """
-    mp = new_context(int(bits * _DIGITS_PER_BIT) + _MORE_DIGITS)
 
-    def weight(scale: Fraction) -> Any:
+    def weight(mp: Any, scale: Fraction) -> Any:
         exponent = -1 / to_real(mp, scale)
         return mp.exp(exponent) / mp.expm1(exponent) ** 2
 
-    return to_fraction(weight(fine) / weight(coarse))
+    with arithmetic(int(bits * _DIGITS_PER_BIT) + _MORE_DIGITS) as mp:
+        return to_fraction(weight(mp, fine) / weight(mp, coarse))
 
 
 def happens(chance: Callable[[int], Fraction]) -> bool:

@@ -7,7 +7,7 @@ names two contexts, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -85,26 +85,25 @@ def without_storing() -> Iterator[None]:
 
 
 @contextmanager
-def switch_off(options: Iterable[Any]) -> Iterator[None]:
-    """Run a block with these settings of Prefect false.
+def use_settings(values: Mapping[Any, object]) -> Iterator[None]:
+    """Run a block with other values of Prefect's settings.
 
     Prefect's `temporary_settings` reads all settings anew, which takes 25 ms at each
-    step; a copy of the models takes a hundredth of it.
+    call; a copy of the models takes a hundredth of it.
     """
     context = get_settings_context()
     settings = context.settings
-    for option in options:
-        if option.value():
-            settings = _copy_with(settings, option.accessor.split("."), value=False)
+    for setting, value in values.items():
+        settings = _copy_with(settings, setting.accessor.split("."), value)
     with SettingsContext(profile=context.profile, settings=settings):
         yield
 
 
-def _copy_with(model: BaseModel, path: Sequence[str], *, value: object) -> Any:
+def _copy_with(model: BaseModel, path: Sequence[str], value: object) -> Any:
     """Return a copy of a model with another value at a path of fields."""
     field, *others = path
     if others:
-        value = _copy_with(getattr(model, field), others, value=value)
+        value = _copy_with(getattr(model, field), others, value)
     return model.model_copy(update={field: value})
 
 

@@ -21,11 +21,11 @@ from prefect.settings import (
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
     get_current_settings,
-    temporary_settings,
 )
 
 from dpflow.exceptions import ConfigurationError
 from dpflow.interrupts import contextmanager, without_interrupts
+from dpflow.prefect.api import use_settings
 
 R = TypeVar("R")
 
@@ -60,7 +60,7 @@ def ask_briefly(call: Callable[..., R], **fields: Any) -> R:
 
     def ask() -> None:
         try:
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _RETRIES}):
+            with use_settings({PREFECT_CLIENT_MAX_RETRIES: _RETRIES}):
                 answer.set_result(call(**fields))
         except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
             answer.set_exception(error)
@@ -101,7 +101,7 @@ def patience() -> Iterator[None]:
     if is_set or result.api.url is not None:
         yield
         return
-    with temporary_settings(
+    with use_settings(
         {PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: _SERVER_SECONDS}
     ):
         yield

@@ -33,7 +33,7 @@ from dpflow.guard.functions import HIDDEN, values_of
 from dpflow.guard.release_keys import template_fields
 from dpflow.guard.step import Step, check_template
 from dpflow.interrupts import contextmanager, without_interrupts
-from dpflow.prefect.api import flow_parameters, switch_off, without_storing
+from dpflow.prefect.api import flow_parameters, use_settings, without_storing
 
 R = TypeVar("R")
 
@@ -311,5 +311,6 @@ def nothing_stored() -> Iterator[None]:
     counts.
     """
     # The settings come before what a task inherits.
-    with switch_off(_STORING), without_storing():
+    off = {setting: False for setting in _STORING if setting.value()}
+    with use_settings(off), without_storing():
         yield

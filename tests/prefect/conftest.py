@@ -135,7 +135,8 @@ def forked(tmp_path_factory):
             world["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
             control = stack.enter_context(forking_process(home, **world))
             world["PROGRAMS"] = str(control.fileno())
-            return fork_program(world, args[1:], home, "server.log", env)
+            words = [str(Path(__file__).with_name("patient_server.py")), *args[3:]]
+            return fork_program(world, words, home, "server.log", env)
 
         forks = SimpleNamespace(Popen=start, TimeoutExpired=subprocess.TimeoutExpired)
         stack.enter_context(mock.patch.object(server, "subprocess", forks))

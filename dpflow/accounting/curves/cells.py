@@ -9,7 +9,7 @@ from typing import Any
 from dpflow.accounting.costs.base import Outcome
 from dpflow.accounting.costs.outcomes import OutcomeCost
 from dpflow.accounting.curves.prices import renyi
-from dpflow.rounding import bound_above, new_context, to_fraction, to_real
+from dpflow.rounding import arithmetic, bound_above, to_fraction, to_real
 
 _SLOPE_DIGITS = 160
 _DOWN = 1 - Fraction(1, 10**100)
@@ -68,12 +68,12 @@ def cell_renyi(cost: OutcomeCost, outcome: Outcome, order: Fraction) -> Fraction
 @lru_cache(maxsize=4096)
 def _slope(epsilon: Fraction, order: Fraction) -> Fraction:
     """Return the slope at which both ends of the largest cell need the same r."""
-    mp = new_context(_SLOPE_DIGITS)
-    eps, alpha = to_real(mp, epsilon), to_real(mp, order)
-    # (X^a - X^-a) / (X^a (1 - 1/X) + X^-a (X - 1)) with X = e^epsilon, by X^a.
-    high = -mp.expm1(-2 * alpha * eps)
-    low = -mp.expm1(-eps) + mp.exp(-2 * alpha * eps) * mp.expm1(eps)
-    return to_fraction(high / low) * _DOWN
+    with arithmetic(_SLOPE_DIGITS) as mp:
+        eps, alpha = to_real(mp, epsilon), to_real(mp, order)
+        # (X^a - X^-a) / (X^a (1 - 1/X) + X^-a (X - 1)) with X = e^epsilon, by X^a.
+        high = -mp.expm1(-2 * alpha * eps)
+        low = -mp.expm1(-eps) + mp.exp(-2 * alpha * eps) * mp.expm1(eps)
+        return to_fraction(high / low) * _DOWN
 
 
 @lru_cache(maxsize=65536)

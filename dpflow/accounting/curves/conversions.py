@@ -7,12 +7,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from dpflow.rounding import bound_above, bound_below, new_context, to_fraction, to_real
+from dpflow.rounding import arithmetic, bound_above, bound_below, to_fraction, to_real
 
 #: Range and points of the search over orders minus one; any resulting order is sound.
-_SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS = -7, 17, 240
+_SEARCH_LOW, _SEARCH_HIGH, _SEARCH_POINTS, _SEARCH_EACH = -7, 17, 240, 8
 _FIRST_STEP = Fraction(1, 10**14)
 _ROOT_STEPS, _ROOT_AGREES = 200, 10.0**-13
+#: The grid of log2(mu) of budgets, and how near to it a root is found.
+_LOW, _HIGH, _GRID, _GRID_AGREES = -60, 14, 2**110, 10.0**-34
 
 #: This number of standard deviations away, the tail of a Gaussian is below this delta,
 #: which no policy uses; exact digits of e.g. 1e-217147240951 would be millions.
@@ -66,16 +68,30 @@ def gdp_budget(epsilon: Fraction, delta: Fraction) -> Fraction:
 
     Checked by: tests/accounting/curves/test_prices.py.
     """
-    mp = new_context(80)
-    target = to_real(mp, delta)
-    low, high = mp.mpf(-60), mp.mpf(14)  # bounds of log2(mu)
-    for _ in range(110):
-        middle = (low + high) / 2
-        if _gaussian_delta(mp, epsilon, mp.mpf(2) ** middle) <= target:
-            low = middle
-        else:
-            high = middle
-    mu = to_fraction(mp.mpf(2) ** low)
+    with arithmetic(80) as mp:
+        target = to_real(mp, delta)
+
+        def excess(inverse: Any) -> Any:
+            # Far out all digits cancel.
+            ratio = _gaussian_delta(mp, epsilon, 1 / inverse) / target
+            return mp.log(max(ratio, mp.mpf(2) ** -10_000))
+
+        def mu_at(index: int) -> Any:
+            return mp.mpf(2) ** (_LOW + (_HIGH - _LOW) * mp.mpf(index) / _GRID)
+
+        def fits(index: int) -> bool:
+            return bool(_gaussian_delta(mp, epsilon, mu_at(index)) <= target)
+
+        root = falling_root(excess, mp.mpf(2) ** -_HIGH, mp.mpf(1), _GRID_AGREES)
+        index = int(-(mp.log(root, 2) + _LOW) / (_HIGH - _LOW) * _GRID)
+        low, high = index - 1, index + 2
+        if low < 0 or high > _GRID or not fits(low) or fits(high):
+            # Next to delta = 1 the digits do not tell where it is.
+            low, high = 0, _GRID
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        mu = to_fraction(mu_at(low))
     step = _FIRST_STEP
     while gaussian_delta(epsilon, mu) > delta:
         # Next to delta = 1 the bound's own guard asks for larger steps.
@@ -159,25 +175,33 @@ def maximiser(objective: Callable[[Any, Any], Any]) -> Fraction:
     Returns:
         Order minus one, the exact result of the search.
     """
-    mp = new_context(50)
-    log_ten = mp.log(10)
-    step = mp.mpf(_SEARCH_HIGH - _SEARCH_LOW) / _SEARCH_POINTS
-    points = [(_SEARCH_LOW + i * step) * log_ten for i in range(_SEARCH_POINTS + 1)]
-    best = max(points, key=lambda point: objective(mp, point))
-    low, high = best - step * log_ten, best + step * log_ten
-    golden = (mp.sqrt(5) - 1) / 2
-    left, right = high - golden * (high - low), low + golden * (high - low)
-    value_left, value_right = objective(mp, left), objective(mp, right)
-    for _ in range(90):
-        if value_left > value_right:
-            high, right, value_right = right, left, value_left
-            left = high - golden * (high - low)
-            value_left = objective(mp, left)
-        else:
-            low, left, value_left = left, right, value_right
-            right = low + golden * (high - low)
-            value_right = objective(mp, right)
-    return to_fraction(mp.exp((low + high) / 2))
+    with arithmetic(50) as mp:
+        log_ten = mp.log(10)
+        step = mp.mpf(_SEARCH_HIGH - _SEARCH_LOW) / _SEARCH_POINTS
+
+        def highest(numbers: range) -> int:
+            return max(numbers, key=lambda i: objective(mp, point(i)))
+
+        def point(number: int) -> Any:
+            return (_SEARCH_LOW + number * step) * log_ten
+
+        rough = highest(range(0, _SEARCH_POINTS + 1, _SEARCH_EACH))
+        first, last = max(rough - _SEARCH_EACH, 0), rough + _SEARCH_EACH
+        best = point(highest(range(first, min(last, _SEARCH_POINTS) + 1)))
+        low, high = best - step * log_ten, best + step * log_ten
+        golden = (mp.sqrt(5) - 1) / 2
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        value_left, value_right = objective(mp, left), objective(mp, right)
+        for _ in range(90):
+            if value_left > value_right:
+                high, right, value_right = right, left, value_left
+                left = high - golden * (high - low)
+                value_left = objective(mp, left)
+            else:
+                low, left, value_left = left, right, value_right
+                right = low + golden * (high - low)
+                value_right = objective(mp, right)
+        return to_fraction(mp.exp((low + high) / 2))
 
 
 def falling_root(

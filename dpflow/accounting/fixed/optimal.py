@@ -29,9 +29,9 @@ from dpflow.accounting.curves.prices import approx_dp
 from dpflow.exceptions import InvalidCost, UnsupportedCost
 from dpflow.rounding import (
     UnsettledBound,
+    arithmetic,
     bound_above,
     evaluate,
-    new_context,
     short_down,
     to_fraction,
     to_real,
@@ -348,19 +348,19 @@ def _inverse(mp: Any, sequence: FixedSequence, spare: Any) -> Any:
 def _root(
     sequence: FixedSequence, delta: Fraction, spare: Callable[[Any], Any]
 ) -> Fraction:
-    mp = new_context(_ROOT_DIGITS)
-    target = mp.log(spare(mp))
-    floor = float(target) - _NEGLIGIBLE - math.log(sequence.losses)
-    nothing = mp.exp(floor)
+    with arithmetic(_ROOT_DIGITS) as mp:
+        target = mp.log(spare(mp))
+        floor = float(target) - _NEGLIGIBLE - math.log(sequence.losses)
+        nothing = mp.exp(floor)
 
-    def excess(epsilon: Any) -> Any:
-        # Far out all digits may cancel, and the difference be below zero.
-        value = _divergence(mp, sequence, epsilon, floor)
-        return mp.log(max(value, nothing)) - target
+        def excess(epsilon: Any) -> Any:
+            # Far out all digits may cancel, and the difference be below zero.
+            value = _divergence(mp, sequence, epsilon, floor)
+            return mp.log(max(value, nothing)) - target
 
-    if excess(mp.mpf(0)) <= 0 and _delta(sequence, Fraction(0), floor) <= delta:
-        return Fraction(0)
-    root = to_fraction(falling_root(excess, mp.mpf(0), mp.mpf(1)))
+        if excess(mp.mpf(0)) <= 0 and _delta(sequence, Fraction(0), floor) <= delta:
+            return Fraction(0)
+        root = to_fraction(falling_root(excess, mp.mpf(0), mp.mpf(1)))
     widen = _WIDEN
     while _delta(sequence, root, floor) > delta:
         root += root * widen

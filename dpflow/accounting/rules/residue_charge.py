@@ -19,9 +19,9 @@ from dpflow.accounting.solving import before_solving
 from dpflow.interrupts import without_interrupts
 from dpflow.rounding import (
     UNITS,
+    arithmetic,
     bound_above,
     bound_below,
-    new_context,
     to_fraction,
     to_real,
 )
@@ -155,18 +155,18 @@ def _least(advantage: Advantage, size: Fraction, budget: int, alone: int) -> int
 
     Where to look is a guess; only `certifies` decides.
     """
-    mp = new_context(_DIGITS)
-    mu_squared = to_real(mp, Fraction(budget, UNITS))
-    goal = _total(mp, mu_squared)
+    with arithmetic(_DIGITS) as mp:
+        mu_squared = to_real(mp, Fraction(budget, UNITS))
+        goal = _total(mp, mu_squared)
 
-    def excess(charge: Any) -> Any:
-        return advantage(mp, size, max(mu_squared - charge, mp.mpf(0))) - goal
+        def excess(charge: Any) -> Any:
+            return advantage(mp, size, max(mu_squared - charge, mp.mpf(0))) - goal
 
-    high = to_real(mp, Fraction(alone, UNITS))
-    if excess(mp.mpf(0)) <= excess(high):
-        # The budget is so large that all digits are alike.
-        return alone
-    guess = to_fraction(falling_root(excess, mp.mpf(0), high, _AGREES))
+        high = to_real(mp, Fraction(alone, UNITS))
+        if excess(mp.mpf(0)) <= excess(high):
+            # The budget is so large that all digits are alike.
+            return alone
+        guess = to_fraction(falling_root(excess, mp.mpf(0), high, _AGREES))
     step = Fraction(0)
     for _ in range(_TRIES):
         charge = up(guess * (1 + step))

@@ -382,6 +382,14 @@ def test_the_budgets_of_gdp_and_zcdp_anywhere(epsilon, delta):
     )
 
 
+def test_a_budget_next_to_a_delta_of_one_keeps_it():
+    """Where the digits do not tell where it is, the whole range is searched."""
+    epsilon, delta = Fraction(12, 31), 1 - Fraction(9, 10**81)
+    mu_squared = conversions.gdp_budget(epsilon, delta)
+    assert mu_squared > 1
+    assert gaussian_delta(real(epsilon), real(mu_squared)) <= real(delta)
+
+
 @given(powers(-6, 3), powers(-3, 1))
 def test_gaussian_delta_is_rounded_up(epsilon, distance):
     """The delta of a mu is never below the referee's and 1e-25 close to it."""
