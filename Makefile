@@ -21,7 +21,7 @@ PATIENT := nice -n 5
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL ?= $(PIP) --no-compile
-# Further versions of Python: `make test` runs what differs in those that it finds.
+# Further versions of Python: `make tests-pythons` runs what differs in those it finds.
 PYTHONS ?= 3.12 3.13 3.14
 
 demo: $(VENV)/examples.installed
@@ -124,17 +124,17 @@ find_python = found=$$(python$(1) -c 'import sys; print(sys.executable)' 2> /dev
 	|| ls $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(1).*/bin/python 2> /dev/null | tail -1)
 
 # Names, annotations, messages and stored values, which a Python may change.
-tests-pythons: $(addprefix tests-python-,$(PYTHONS))
+tests-pythons: $(VENV)/dev.installed
+	@$(TOGETHER) $(addprefix tests-python-,$(PYTHONS))
 
-# After the types, so that the tests of steps begin first.
-tests-python-%: types
+tests-python-%:
 	@$(call find_python,$*); \
 	test -n "$$found" || { echo "== Python $* is missing; nothing ran under it"; exit 0; }; \
 	echo "== The quick tests of policies, steps and releases under Python $*"; \
 	$(BIN)/uv venv --quiet --allow-existing --python "$$found" $(VENV)/quick-$* && \
 	$(BIN)/uv pip install --quiet --python $(VENV)/quick-$*/bin/python \
 		-e '.[examples,postgres]' --group dev && \
-	DPFLOW_CAMPAIGN=0.25 $(PATIENT) $(VENV)/quick-$*/bin/python -m pytest -q \
+	DPFLOW_CAMPAIGN=0.25 $(VENV)/quick-$*/bin/python -m pytest -q \
 		-p no:cacheprovider -m quick tests/policy tests/noise tests/guard \
 		tests/ledger/codec tests/cli/test_snapshots.py
 
@@ -145,7 +145,7 @@ python-%:
 	@$(call find_python,$*); \
 	test -n "$$found" || { echo "Python $* is missing. Install it, for example by" \
 		"'uv python install $*'."; exit 1; }; \
-	$(MAKE) test PYTHONS= VENV=.venv/$* PYTHON="$$found"
+	$(MAKE) test VENV=.venv/$* PYTHON="$$found"
 
 # uv installs them; Python 3.11 or 3.12 has all of them.
 floors: $(VENV)/dev.installed
