@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-rules tests-steps docs wheel sbom slow newest floors campaign faults searches pythons tests-pythons schedulers browser mutants data schema snapshots clean
+.PHONY: demo test quick shuffled alone lint types tests-prefect tests-ledger tests-steps docs wheel sbom slow newest floors campaign faults searches pythons tests-pythons schedulers browser mutants data schema snapshots clean
 
 # A program starts faster where Python may keep what it has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,12 +12,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
-# What waits for servers, disks and killed processes, and what computes.
+# What waits for servers, disks and killed processes.
 LEDGER := tests/ledger tests/faults
-RULES := $(addprefix tests/,accounting adversaries forecast mechanisms)
-TOGETHER := $(MAKE) --no-print-directory -j5 --output-sync=target
-# What computes takes what the others leave: servers are late beside too much at once.
-PATIENT := nice -n 5
+TOGETHER := $(MAKE) --no-print-directory -j3 --output-sync=target
+# The longest part has more of the time, so that all end at once.
+PATIENT := nice -n 7
 PYTEST := $(BIN)/python -m pytest -q -p no:cacheprovider
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALL ?= $(PIP) --no-compile
@@ -30,7 +29,7 @@ demo: $(VENV)/examples.installed
 
 test: $(VENV)/dev.installed lint
 	@echo "== Types and tests at once; the output of each part comes at its end"
-	$(TOGETHER) tests-prefect types tests-steps tests-ledger tests-rules
+	$(TOGETHER) tests-prefect tests-ledger tests-steps
 
 # Searches are small, and PostgreSQL does not start.
 quick: $(VENV)/dev.installed
@@ -55,19 +54,16 @@ lint:
 
 types:
 	@echo "== Types"
-	$(BIN)/mypy
+	$(PATIENT) $(BIN)/mypy
 
 tests-prefect:
-	$(PYTEST) tests/prefect
+	$(PATIENT) $(PYTEST) tests/prefect
 
-tests-ledger:
+tests-ledger: types
 	$(PATIENT) $(PYTEST) $(LEDGER)
 
-tests-rules:
-	$(PATIENT) $(PYTEST) $(RULES)
-
 tests-steps:
-	$(PYTEST) tests $(addprefix --ignore=,tests/prefect $(LEDGER) $(RULES))
+	$(PYTEST) tests $(addprefix --ignore=,tests/prefect $(LEDGER))
 
 docs: $(VENV)/dev.installed
 	@echo "== The documentation, in site/"

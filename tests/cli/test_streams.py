@@ -21,7 +21,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "streams", "reason"), spread(CASES, 10))
+@pytest.mark.parametrize(("command", "streams", "reason"), spread(CASES, 6))
 def test_a_command_ends_with_one_line_and_a_code(
     shop: Shop, command: str, streams: str, reason: str | None
 ) -> None:

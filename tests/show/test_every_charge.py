@@ -98,9 +98,9 @@ def test_no_view_ends_in_an_exception(
 ) -> None:
     """What history can read, status and the report can, in each form.
 
-    Under each filter a sixth of the costs are charged; all of them in the campaign.
+    Under each filter an eighth of the costs is charged; all of them in the campaign.
     """
-    parts, part = (1, 0) if SCALE > 1 else (6, [*THEOREMS].index(theorem) % 6)
+    parts, part = (1, 0) if SCALE > 1 else (8, [*THEOREMS].index(theorem) % 8)
     charges = [*dict.fromkeys([*[*CHARGES][part::parts], "half"])]
     datasets = [*charges, *EVENTS]
     make_project(tmp_path, monkeypatch, *(policy(d, theorem) for d in datasets))
