@@ -390,6 +390,22 @@ def test_a_budget_next_to_a_delta_of_one_keeps_it():
     assert gaussian_delta(real(epsilon), real(mu_squared)) <= real(delta)
 
 
+@pytest.mark.parametrize(
+    ("solve", "name", "most"),
+    [
+        (conversions.gdp_budget, "_gaussian_delta", 30),
+        (conversions.zcdp_budget, "_divergence", 150),
+    ],
+)
+def test_a_budget_is_solved_in_few_steps(monkeypatch, solve, name, most):
+    """To every digit; halving a range would take 110 steps, every order 331."""
+    function, calls = getattr(conversions, name), []
+    counted = lambda *args, **options: calls.append(1) or function(*args, **options)
+    monkeypatch.setattr(conversions, name, counted)
+    solve.__wrapped__(Fraction(1), Fraction(1, 10**6))
+    assert 15 < len(calls) < most
+
+
 @given(powers(-6, 3), powers(-3, 1))
 def test_gaussian_delta_is_rounded_up(epsilon, distance):
     """The delta of a mu is never below the referee's and 1e-25 close to it."""
