@@ -217,7 +217,7 @@ def arithmetic(digits: int) -> Iterator[Any]:
         context = MPContext()
     context.dps = digits
     yield context
-    # After an error it may work in the context still.
+    # One that an error has left is not lent again.
     _spare.append(context)
 
 
