@@ -204,7 +204,7 @@ def float_down(value: Fraction) -> float:
 _evaluating = threading.RLock()
 
 
-#: Contexts that nobody uses; to make one takes two milliseconds.
+#: Contexts that are not in use; making one takes two milliseconds.
 _spare: list[Any] = []
 
 
