@@ -32,6 +32,9 @@ for _name in {*_TERMINAL, "TZ", "PYTEST_ADDOPTS"}:
     os.environ.pop(_name, None)
 os.environ |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 
+# Most objects live until the end; looking for circles among them takes a tenth of it.
+gc.set_threshold(50_000)
+
 # Searches try constants of all loaded modules, and would depend on the tests before.
 _providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
 if hasattr(_providers, "_get_local_constants"):

@@ -332,6 +332,28 @@ def test_importing_costs_little():
     assert {*loaded[-1]}.isdisjoint(NAMES["drawing"])
 
 
+def changeable(source: str) -> set[str]:
+    """Return the dataclasses of a source whose fields may be assigned later."""
+    marks = {
+        (node.name, ast.unparse(mark))
+        for node in nodes(source)
+        if isinstance(node, ast.ClassDef)
+        for mark in node.decorator_list
+    }
+    return {
+        name
+        for name, mark in marks
+        if mark.startswith("dataclass") and "frozen=True" not in mark
+    }
+
+
+def test_records_are_values():
+    """What is decided, charged and shown is not changed later, but for a few notes."""
+    assert changeable("@dataclass(frozen=False)\nclass Price: pass") == {"Price"}
+    found = set().union(*(changeable(source) for source in sources().values()))
+    assert found == {*NAMES["changeable"]}
+
+
 def test_files_are_small_and_finished():
     """At most 500 lines, documented, and without notes to oneself."""
     for path in FILES:

@@ -53,6 +53,14 @@ def test_every_command_shows_an_example_that_it_takes() -> None:
         assert {word for word in words if word.startswith("--")} <= taken
 
 
+def test_lists_show_the_first_sentence_of_every_command() -> None:
+    """Whole, on one line, and nothing else of its help."""
+    for name, command in EVERY.items():
+        short = command.short_help
+        assert re.fullmatch(r"[A-Z][^\n]{9,}", short), name
+        assert " ".join(command.help.split()).startswith(short), name
+
+
 #: Runs commands and prints the packages that are loaded after the helps and after all.
 IMPORTED = """
 import json, sys

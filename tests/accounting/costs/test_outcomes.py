@@ -17,6 +17,7 @@ from dpflow.accounting.curves.prices import approx_zcdp, gdp_mu_squared, renyi
 from dpflow.accounting.rules.groups import group_cost
 from dpflow.accounting.rules.rule import Rule
 from dpflow.exceptions import UnsupportedCost
+from dpflow.noise import refining
 from dpflow.noise.refining import chance_to_stay, coarsen, happens
 from dpflow.rounding import UNITS
 from tests.tables import read_costs, read_tables
@@ -232,6 +233,20 @@ def test_an_adversary_loses_the_epsilon_of_the_last_draw_and_no_more() -> None:
         assert losses(chance, independent=True)[2] == pytest.approx(0.7, abs=1e-9)
         # A chance that is too large is noticed by the same sum.
         assert losses(chance * 1.5)[1] > 1 / 5 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "answer"),
+    [(2**127, 1, False), (2**127 - 1, 2**128 - 2, True)],
+)
+def test_a_chance_is_computed_until_it_decides(
+    monkeypatch: pytest.MonkeyPatch, first: int, then: int, answer: bool
+) -> None:
+    """Bits within the error of the chance decide nothing, on both of its sides."""
+    drawn = [first, then]
+    monkeypatch.setattr(refining, "random_bytes", lambda n: drawn.pop(0).to_bytes(n))
+    assert happens(lambda _: Fraction(1, 2)) is answer
+    assert drawn == []
 
 
 def test_an_event_has_the_chance_that_it_is_drawn_with() -> None:

@@ -262,6 +262,20 @@ def test_a_compaction_that_fails_loses_no_line(tmp_path, filed, monkeypatch):
     granted(reopen(tmp_path / "ledger.db", str(tmp_path / "w")))
 
 
+def test_a_file_is_compacted_above_a_mebibyte(filed):
+    """Lines that say what it already holds are left out."""
+    granted(filed)
+    path = witness_of(filed).path
+    last = path.read_bytes().splitlines(keepends=True)[-1]
+    path.write_bytes(path.read_bytes() + last * (1_000_000 // len(last)))
+    granted(filed)
+    assert path.stat().st_size > 1_000_000
+    path.write_bytes(path.read_bytes() + last * (50_000 // len(last)))
+    granted(filed)
+    assert path.stat().st_size < 10_000
+    granted(filed)
+
+
 def test_a_compaction_holds_what_another_writer_appended(tmp_path, filed, monkeypatch):
     """Between a writer's own line and the lock of its compaction."""
     other, states = reopen(tmp_path / "ledger.db", str(tmp_path / "w")), []
