@@ -103,8 +103,7 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
 def own_sessions(url: str) -> list[int]:
     """Return the server's processes for a ledger and for its owner.
 
-    The one that made the ledger has been closed, and may take a moment to end. Stopped
-    in its last steps, it would hold locks of all others.
+    The one that made the ledger has been closed, and may take a moment to end.
     """
     text = "SELECT pid FROM pg_stat_activity WHERE application_name = 'dpflow'"
     for _ in range(3000):
