@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -90,8 +91,10 @@ def test_a_holder_that_stopped_is_ended_by_the_server(
 ):
     """Its transaction is rolled back, and the process gets an error when it goes on."""
     granted(ledger, "0.1")
-    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.3)
-    with closing(open_ledger(postgres_url)) as slow:
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "IDLE_SECONDS", 0.3)
+        slow = open_ledger(postgres_url)
+    with closing(slow):
         closed = pytest.raises(LedgerUnavailable, match="server closed the connection")
         with closed, slow.database.transaction() as transaction:
             transaction.begin(["a"], lock=True)
@@ -118,9 +121,17 @@ def own_sessions(url: str) -> list[int]:
 def test_a_server_that_stopped_answering_is_given_up(ledger, postgres_url, monkeypatch):
     """No step waits without end; another session decides the request."""
     granted(ledger, "0.1")
-    monkeypatch.setattr(sessions, "STATEMENT_SECONDS", 1)
-    monkeypatch.setattr(sessions, "_GRACE_SECONDS", 0)
-    stopped = own_sessions(postgres_url)
+    stopped, real = own_sessions(postgres_url), sessions.Connection.wait
+
+    def wait(connection: sessions.Connection, *values: Any, **named: Any) -> Any:
+        # A busy server may take longer to answer in the other sessions.
+        with monkeypatch.context() as patch:
+            if not connection.closed and connection.info.backend_pid in stopped:
+                patch.setattr(sessions, "STATEMENT_SECONDS", 0.5)
+                patch.setattr(sessions, "_GRACE_SECONDS", 0)
+            return real(connection, *values, **named)
+
+    monkeypatch.setattr(sessions.Connection, "wait", wait)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
